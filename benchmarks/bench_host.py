@@ -3,10 +3,10 @@ that runs nothing (tests/gpu_sim/null), and a training step of GPT-2 124M on tha
 
 python benchmarks/bench_host.py [--only PREFIX] [--rounds N]
 
-One thread. `call ms` is the processor time of a whole call, the median of some; `core ms` is the
-least `stats.seconds`, the time in which the core computes, or issues launches to the null driver.
-`outside ms` is the difference; `stats.seconds` is wall time, so the machine must not be busy.
-`t(2n)/t(n)` compares `call ms` with that of twice as many arrays.
+One thread. `call ms` is the processor time of a whole call, a median; `core ms` is the least
+`stats.seconds`, the time in which the core computes or issues launches to the null driver. `outside
+ms` is the difference; `stats.seconds` is wall time, so the machine must not be busy. `t(2n)/t(n)`
+compares `call ms` with that of twice as many arrays.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT / "tests" / "gpu_sim"), str(ROOT / "examples" / "demo")
 
 CPU = (1000, 4000, 16000)
 DEVICE = (16, 148, 1000)
-MOST_SECONDS = 2.0  # of processor time for the calls of one row
+MOST_SECONDS = 2.0  # processor time for the calls of one row
 KINDS: dict[str, Callable[[Callable[..., Any], dict[str, Any]], Any]] = {
     "forward": lambda loss, on: cb.compile(loss, argnums=None, **on),
     "value_and_grad": lambda loss, on: cb.value_and_grad(loss, **on),
@@ -52,7 +52,7 @@ def sum_of_squares(params: list[Any]) -> Any:
 def measured(
     step: Callable[[], Any], seconds: Callable[[], float], rounds: int
 ) -> dict[str, float]:
-    """Milliseconds of a call, and of the core in it. Slow calls are repeated less."""
+    """Milliseconds of a call, and of the core during it. Slow calls are repeated less often."""
     for _ in range(2):
         step()
     whole: list[float] = []
@@ -78,7 +78,7 @@ def many(kind: str, n: int, on_device: bool, rounds: int) -> dict[str, float]:
 
 
 def array_rows(rounds: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """Names of rows, and what measures them."""
+    """Names of rows, and the functions that measure them."""
     for where, sizes, kinds in (("cpu", CPU, KINDS), ("null driver", DEVICE, ON_DEVICE)):
         for kind in kinds:
             for n in sizes:
@@ -120,7 +120,7 @@ def gpt2(rounds: int) -> dict[str, Any]:
 
 
 def use_null_driver() -> None:
-    """Whatever looks for a driver from now on finds the null driver."""
+    """From now on every search for a driver finds the null driver."""
     import null_driver
 
     os.environ["CUTBACK_CUDA_DRIVER"] = str(null_driver.build())
@@ -129,7 +129,7 @@ def use_null_driver() -> None:
 
 
 def main() -> None:
-    """Measure the rows asked for; all of them are written to results."""
+    """Measures the requested rows; a full run is written to results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="rows whose names begin like this")
     parser.add_argument("--rounds", type=int, default=50, help="calls that are measured")

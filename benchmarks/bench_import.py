@@ -1,5 +1,5 @@
-"""Claim: importing cutback costs less than 6 ms over importing NumPy, with all that a first step
-needs less than 50 ms; the wheel stays under 3 MB.
+"""Claim: importing cutback costs less than 6 ms over importing NumPy, with everything that a first
+step needs, less than 50 ms; the wheel stays under 3 MB.
 
 python benchmarks/bench_import.py
 """
@@ -50,7 +50,7 @@ WHAT = {
 
 
 def main() -> None:
-    """Measure in turns, so that caches and neighbours treat all alike."""
+    """Measures in turns, so that caches and other load affect all equally."""
     ms: dict[str, list[float]] = {what: [] for what in WHAT}
     for _ in range(41):
         for what, code in WHAT.items():

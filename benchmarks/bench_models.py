@@ -61,7 +61,7 @@ def torch_step(loss: Callable[[], torch.Tensor], params: list[torch.Tensor]) -> 
 def cutback_step(
     loss: Any, args: tuple[Any, ...], **options: Any
 ) -> tuple[Callable[[], float], Any, float]:
-    """-> (step, compiled, seconds that tracing, planning and the first step took)."""
+    """-> (step, compiled, seconds of tracing, planning and the first step)."""
     step = cb.compile(loss, optimizer=cb.optim.AdamW(lr=1e-3), seed=0, **options)
     begin = time.perf_counter()
     step(*args)

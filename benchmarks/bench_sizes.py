@@ -1,5 +1,5 @@
 """Claim: under a budget, a new batch size of 60 small layers costs at most 30 ms of processor time
-besides tracing, once there is a plan at its canonical size.
+besides tracing, once a plan for its canonical size exists.
 
 python benchmarks/bench_sizes.py
 """
@@ -17,7 +17,8 @@ LAYERS, WIDTH = 60, 32
 
 
 def main() -> None:
-    """Processor time of tracing alone, of a new size, and of the first one at a canonical size."""
+    """The processor time of tracing alone, of a new size, and of the first size at a canonical
+    size."""
     rng = np.random.default_rng(0)
     params = [rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) / 6 for _ in range(LAYERS)]
 

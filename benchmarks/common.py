@@ -1,4 +1,4 @@
-"""What every benchmark shares: interleaved timing, machine and versions, JSON rows."""
+"""Shared by all benchmarks: interleaved timing, machine and versions, JSON rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _first_line(path: str, key: str) -> str:
     return "unknown"
 
 
-# What rows depend on: all code, without what benchmarks write.
+# What rows depend on: all code, without the files that benchmarks write.
 _MEASURED = (
     "csrc", "cuda", "python", "cmake", "CMakeLists.txt", "pyproject.toml", "examples", "benchmarks",
     ":!benchmarks/results", ":!benchmarks/*.md",
@@ -50,7 +50,7 @@ def commit() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Where a row was measured: processor, instruction set that the kernels use, cores, system."""
+    """The machine of a row: processor, instruction set of the kernels, cores, system."""
     from cutback import _native
 
     return {
@@ -77,8 +77,8 @@ def versions(*names: str) -> dict[str, str]:
 def interleave(
     candidates: Mapping[str, Callable[[], Any]], rounds: int, warmup: int = 3
 ) -> dict[str, dict[str, float]]:
-    """Time each candidate once a round, in one order and then in the other, so that noisy
-    neighbours, and what the one before leaves in the caches, hit all alike. Milliseconds."""
+    """Times each candidate once per round, alternating the order, so that other load and the caches
+    left by the previous candidate affect all equally. Milliseconds."""
     for run in candidates.values():
         for _ in range(warmup):
             run()
@@ -98,14 +98,14 @@ def summary(ms: list[float]) -> dict[str, float]:
 
 
 def median_interval(values: Sequence[float], share: float = 0.95) -> tuple[float, float] | None:
-    """Where the median of what the values are drawn from lies in at least this share of all cases.
+    """A confidence interval for the median of the distribution that the values are drawn from.
 
-    The k-th smallest and k-th largest value, whatever the distribution: each value is above the
-    median or below it like a coin, so the interval misses where fewer than k are on one side.
+    The k-th smallest and k-th largest value, whatever the distribution: each value is above or
+    below the median with equal probability, so the interval misses if fewer than k are on one side.
     None: there are too few values.
     """
     n, row = len(values), sorted(values)
-    k, missed = 0, 0.0  # how often fewer than k + 1 are below the median
+    k, missed = 0, 0.0  # probability that fewer than k + 1 are below the median
     while k < n // 2 and 2 * (missed := missed + math.comb(n, k) / 2**n) <= 1 - share:
         k += 1
     return (row[k - 1], row[n - k]) if k else None
@@ -120,9 +120,9 @@ def written(name: str) -> list[dict[str, Any]]:
 def save(
     name: str, command: str, rows: list[dict[str, Any]], *packages: str, quiet: bool = False
 ) -> Path:
-    """Write results/NAME.json: the rows, and everything needed to repeat them.
+    """Writes results/NAME.json: the rows, and everything needed to repeat them.
 
-    Rows for the repository are of a commit: if the checkout differs from it, they go to
+    Rows in the repository belong to a commit: if the checkout differs from it, they go to
     results/dirty instead, which git ignores.
     """
     at, folder = commit(), RESULTS

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def key(row: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """What names a row: its texts."""
+    """The key of a row: its texts."""
     return tuple(sorted((name, value) for name, value in row.items() if isinstance(value, str)))
 
 

@@ -1,7 +1,7 @@
 """Run every benchmark, then write RESULTS.md from the rows.
 
-python benchmarks/run.py [--only NAME ...] [--report]
-python benchmarks/run.py --ages     which rows are older than the code that they measure
+python benchmarks/run.py [--only NAME ...] [--report] python benchmarks/run.py --ages     lists rows
+that are older than the code they measure
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def scripts() -> dict[str, Path]:
 
 
 EVERYTHING = ("csrc", "python")
-# The code that results measure, by the beginning of their name; others measure everything.
+# The code that results measure, by prefixes of their names; others measure everything.
 MEASURED = {
     "cpu_": ("csrc/exec/cpu", "csrc/fuse", "csrc/lower", "csrc/micro"),
     "examples": ("csrc", "python/cutback/frontend", "python/cutback/nn"),
@@ -52,7 +52,7 @@ MEASURED = {
 
 
 def ages() -> None:
-    """Prints for each file of results how many commits have changed the measured code since."""
+    """Prints, for each file of results, how many commits have changed the measured code since."""
     for path in sorted((HERE / "results").glob("*.json")):
         document = json.loads(path.read_text())
         name, command = path.stem, document["command"]
@@ -69,7 +69,7 @@ def ages() -> None:
 
 
 def cell(value: Any) -> str:
-    """A number as people read it, or the two of an interval."""
+    """A number for readers, or the two of an interval."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -80,16 +80,16 @@ def cell(value: Any) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """Markdown, one column for every key that occurs."""
+    """Markdown, with one column for every key that occurs."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    # a list of more than two is a curve, which its picture shows
+    # a list of more than two numbers is a curve, shown in a picture
     keys = [k for k in keys if not any(isinstance(r.get(k), list) and len(r[k]) > 2 for r in rows)]
     lines = ["| " + " | ".join(keys) + " |", "|" + "---|" * len(keys)]
     return lines + ["| " + " | ".join(cell(row.get(key)) for key in keys) + " |" for row in rows]
 
 
 def report() -> None:
-    """RESULTS.md from results/*.json: nothing in it is written by hand."""
+    """Writes RESULTS.md from results/*.json: nothing in it is written by hand."""
     lines = [
         "# Results",
         "",

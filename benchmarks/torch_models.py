@@ -1,4 +1,4 @@
-"""The demo models in PyTorch eager, op for op: the peer of step time and peak."""
+"""The demo models in PyTorch eager, op for op, to compare step time and peak."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ ResNet-50: profile, statistics with swapping, selection, graph rewriting, run.
     python examples/cs265_pipeline.py [--model bert|resnet50] [--saved 0.5x]
                                       [--rule greedy|threshold] [--report FOLDER]
 
-Prints what each stage finds, then measured peak and latency of a step with and without, and exits
-with 1 if a gradient differs in one bit or a peak is not the planned one. Needs torch 2.13; BERT is
-that of transformers where it is installed.
+Prints the results of each stage, then measured peak and latency of a step with and without
+checkpointing, and exits with 1 if a gradient differs in one bit or a peak is not the planned one.
+Needs torch 2.13; BERT comes from transformers if that is installed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MiB = 2.0**20
 
 
 class BertLayer(nn.Module):
-    """Attention and a perceptron, a norm behind each."""
+    """Attention and a perceptron, each followed by a norm."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class BertLayer(nn.Module):
 
 
 class Bert(nn.Module):
-    """A BERT for masked words, written out: used where transformers is not installed."""
+    """A BERT for masked words, defined here: used if transformers is not installed."""
 
     def __init__(self, layers: int, width: int, heads: int, words: int, places: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class BertOfTransformers(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut (He et al., CVPR 2016)."""
+    """1x1, 3x3 and 1x1 convolutions with a shortcut (He et al., CVPR 2016)."""
 
     def __init__(self, wide: int, width: int, stride: int) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """Its 53 convolutions, with fewer channels."""
+    """ResNet-50's 53 convolutions, with fewer channels."""
 
     def __init__(self, width: int = 16, classes: int = 10) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ def make(name: str) -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
 
 
 def once(model: nn.Module, step: Callable[..., Any], batch: Any) -> tuple[dict[str, Any], int]:
-    """Gradients, and the peak of live tensors, of a step from seed 1."""
+    """Gradients and the peak of live tensors of a step from seed 1."""
     model.zero_grad(set_to_none=True)
     torch.manual_seed(1)
     with cutback.torch.MemoryTracker() as memory:
@@ -160,7 +160,7 @@ def once(model: nn.Module, step: Callable[..., Any], batch: Any) -> tuple[dict[s
 
 
 def latencies(pairs: list[tuple[nn.Module, Any]], batch: Any, rounds: int = 7) -> list[float]:
-    """Median seconds of a step of each, taken in turns."""
+    """Median seconds of a step of each, measured in turns."""
     seconds: list[list[float]] = [[] for _ in pairs]
     for _ in range(rounds):
         for (model, step), row in zip(pairs, seconds, strict=True):
@@ -172,7 +172,7 @@ def latencies(pairs: list[tuple[nn.Module, Any]], batch: Any, rounds: int = 7) -
 
 
 def pipeline(name: str, options: argparse.Namespace) -> bool:
-    """All stages on one model; did everything come out as it should?"""
+    """All stages on one model; returns whether every check passed."""
     model, batch = make(name)
     title = f"{name}, {sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters"
     print(f"\n{title}\n{'=' * len(title)}\n\n1. Statistics, with swapping\n")
@@ -216,7 +216,7 @@ def pipeline(name: str, options: argparse.Namespace) -> bool:
 
 
 def run(model: nn.Module, batch: Any, profile: Any, selections: Any, plan: cutback.Plan) -> bool:
-    """Peak, latency and gradients of a step, as it was and in the ways that were found."""
+    """Peak, latency and gradients of a step, unchanged and in the ways that were found."""
     print(f"\n4. Run\n\n{'':34}{'peak MiB':>10}{'planned':>10}{'ms/step':>10}{'gradients':>12}")
     least = plan.numbers["live_bytes"]
     ways: list[tuple[str, dict[str, Any] | None]] = [
@@ -253,7 +253,7 @@ def main() -> int:
     parser.add_argument("--rule", choices=("greedy", "threshold"), default="greedy")
     parser.add_argument("--report", help="folder for an HTML page with the picture of each profile")
     options = parser.parse_args()
-    torch.set_num_threads(1)  # so that times repeat
+    torch.set_num_threads(1)  # so that times are reproducible
     good = [pipeline(name, options) for name in options.model or ("bert", "resnet50")]
     print("\npeaks as planned, gradients equal bit for bit" if all(good) else "\nNOT as promised")
     return 0 if all(good) else 1

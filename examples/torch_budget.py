@@ -3,9 +3,9 @@
     python examples/torch_budget.py [--share 0.4] [--steps 20] [--doors compile,name]
 
 Prints the loss and the measured peak of live tensors for eager PyTorch, for Cutback without a
-budget, and under one budget by each of its front doors. Exits with 1 if a peak passes the budget
-or a loss is not the one of eager PyTorch: to the bit where PyTorch's own kernels run, to 0.1 %
-where Inductor makes others. Needs torch 2.13.
+budget, and under one budget through each of its entry points. Exits with 1 if a peak exceeds the
+budget or a loss differs from eager PyTorch's: by a bit with PyTorch's own kernels, by 0.1 % with
+Inductor's. Needs torch 2.13.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import cutback.torch
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each behind a norm."""
+    """Attention and a perceptron, each preceded by a norm."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def drop(self, x: torch.Tensor) -> torch.Tensor:
-        """Dropout in training."""
+        """Applies dropout in training."""
         return F.dropout(x, self.dropout, self.training)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -71,7 +71,7 @@ class GPT(nn.Module):
 
 
 def batches(steps: int, batch: int = 16, context: int = 64) -> list[tuple[Any, Any]]:
-    """Random places of a text that every Python has."""
+    """Random positions in a text that every Python installation has."""
     text = inspect.getsource(argparse).encode()
     data = torch.tensor(list(text))
     generator = torch.Generator().manual_seed(1)
@@ -84,7 +84,7 @@ def batches(steps: int, batch: int = 16, context: int = 64) -> list[tuple[Any, A
 
 
 class Run(NamedTuple):
-    """What training gave."""
+    """The results of training."""
 
     losses: list[float]
     peak_bytes: int  # largest of any step after the first
@@ -110,8 +110,8 @@ def train(model: nn.Module, step: Callable[..., Any], steps: int) -> Run:
 
 
 def by_checkpoint(model: nn.Module, budget: int) -> tuple[Callable[..., Any], int]:
-    """The eager door, under the budget or, as autograd orders the backward, the smallest that can
-    be reached."""
+    """A step through the eager entry point, under the budget or, if the order of autograd's
+    backward needs more, the smallest reachable one."""
     tokens, following = batches(1)[0]
     for asked in (budget, "min"):
         try:
@@ -126,7 +126,7 @@ def by_checkpoint(model: nn.Module, budget: int) -> tuple[Callable[..., Any], in
 
 
 def open_door(name: str, model: nn.Module, budget: int) -> tuple[Callable[..., Any], int]:
-    """A step by one of the front doors, and the most bytes that it may have alive."""
+    """A step through one of the entry points, and its limit of live bytes."""
     torch._dynamo.reset()
     torch._inductor.config.custom_partitioner_fn = None
     if name == "compile":
@@ -160,7 +160,7 @@ def report(name: str, run: Run, most: int | None, good: bool) -> None:
 
 
 def main() -> int:
-    """Trains once by each way and compares."""
+    """Trains once in each way and compares."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--share", type=float, default=0.4, help="the budget, as a share of saving everything"
@@ -171,8 +171,8 @@ def main() -> int:
     doors = [door for door in options.doors.split(",") if door]
     if not set(doors) <= set(DOORS):
         parser.error(f"--doors {options.doors}: the doors are {', '.join(DOORS)}")
-    torch.set_num_threads(1)  # so that times repeat
-    torch._inductor.config.fallback_random = True  # the masks of eager PyTorch
+    torch.set_num_threads(1)  # so that times are reproducible
+    torch._inductor.config.fallback_random = True  # to draw the masks of eager PyTorch
     torch.manual_seed(0)
     start = GPT()
     columns = ("first loss", "last loss", "peak MiB", "at most", "ms/step")

@@ -3,11 +3,12 @@
     python examples/torch_seed_checkpoint.py
 
 The two policies of the article's section on selective checkpointing, as written, and its memory
-budget. The policies name packets (``aten.mm``); PyTorch asks with overloads (``aten.mm.default``),
-which never match, so there they save nothing. The first table counts the matrix products that the
-backward runs again, eager; the second sweeps the budget from 1 to 0 in compiled code.
-Source: "Current and New Activation Checkpointing Techniques in PyTorch", PyTorch blog, 2025.
-Exits with 1 if a product runs again that a policy saves, a gradient differs, or a budget is passed.
+budget. The policies name packets (``aten.mm``), but PyTorch passes overloads (``aten.mm.default``),
+which never match, so with PyTorch they save nothing. The first table counts the matrix products
+that the backward recomputes in eager mode; the second sweeps the budget from 1 to 0 in compiled
+code. Source: "Current and New Activation Checkpointing Techniques in PyTorch", PyTorch blog, 2025.
+Exits with 1 if a product that a policy saves is recomputed, a gradient differs, or a budget is
+exceeded.
 """
 
 from __future__ import annotations
@@ -73,11 +74,11 @@ def policy_2() -> Callable[..., Any]:
     return policy_fn
 
 
-# ---- a layer, and what its backward runs -----------------------------------------------------
+# ---- a layer, and the products of its backward ------------------------------------------------
 
 
 class Layer(nn.Module):
-    """Attention written out, and a perceptron."""
+    """Explicit attention and a perceptron."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -112,7 +113,7 @@ def backward(layer: nn.Module, run: Callable[..., Any], x: torch.Tensor) -> tupl
 
 
 def same(a: list[Any], b: list[Any]) -> bool:
-    """Equal bits?"""
+    """True if all bits are equal."""
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
@@ -140,8 +141,8 @@ def selective(layer: nn.Module, x: torch.Tensor) -> bool:
 
 
 def sweep(layer: nn.Module, x: torch.Tensor) -> bool:
-    """The memory budget, down to the smallest that there is. PyTorch's knob is a share of the bytes
-    that are saved; ours is one of the peak."""
+    """The memory budget, down to the smallest possible. PyTorch's knob is a share of the saved
+    bytes; ours is a share of the peak."""
     model = nn.Sequential(*(copy.deepcopy(layer) for _ in range(4)))
     model(x).square().mean().backward()
     expected = [p.grad for p in model.parameters()]

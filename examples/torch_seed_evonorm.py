@@ -3,13 +3,13 @@
     python examples/torch_seed_evonorm.py [--batch 2]
 
 The post traced a normalisation layer of many pointwise ops with AOTAutograd, cut its joint graph,
-and compared eager, "recompute everything" and the min-cut, at (128, 32, 128, 128) and
-(128, 2048, 8, 8). Here our planner stands in the same place, at the same shapes with a smaller
-batch: as ``cutback.torch.compile``, under budgets for the peak and for what is saved between the
-forward and the backward, as the post counts; then as ``partition_fn`` of ``aot_autograd``.
-Source: "Min-cut optimal(*) recomputation (i.e. activation checkpointing) with AOTAutograd", PyTorch
-Dev Discussions, 2022. EvoNorm: Liu et al., "Evolving Normalization-Activation Layers", 2020.
-Exits with 1 if a gradient differs from eager's, or a peak from the planned one.
+and compared eager, "recompute everything" and the min-cut, at (128, 32, 128, 128) and (128, 2048,
+8, 8). Here our planner takes the place of that cut, at the same shapes with a smaller batch: as
+``cutback.torch.compile``, under budgets for the peak and for the bytes saved between forward and
+backward, as in the post; then as ``partition_fn`` of ``aot_autograd``. Source: "Min-cut optimal(*)
+recomputation (i.e. activation checkpointing) with AOTAutograd", PyTorch Dev Discussions, 2022.
+EvoNorm: Liu et al., "Evolving Normalization-Activation Layers", 2020. Exits with 1 if a gradient
+differs from eager's, or a peak from the planned one.
 """
 
 from __future__ import annotations

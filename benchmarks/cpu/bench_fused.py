@@ -1,13 +1,13 @@
-"""Claim: on a CPU, forward and backward of what is bound by memory are faster than the best that
-PyTorch does, eager or by Inductor, whatever glibc does.
+"""Claim: on a CPU, forward and backward of memory-bound models are faster than the best of PyTorch,
+eager or Inductor, whatever glibc does.
 
     python benchmarks/cpu/bench_fused.py [--only 3,4] [--rounds 9] [--threads 2] [--json FILE]
                                          [--jax PYTHON] [--quick]
 
-`rows.py` has the rows. Each contestant is a process of its own, all have the same inputs and as
-many threads, and they take turns, one running at a time; a number is the median of the rounds.
-PyTorch takes part four times: eager and `torch.compile`, each as it comes and "kept", with glibc
-told to give no memory back (`contest.KEPT`). Exits with 1 where our gradients are not PyTorch's.
+`rows.py` has the rows. Each contestant is a separate process, all have the same inputs and number
+of threads, and they run in turns, one at a time; a number is the median of the rounds. PyTorch
+takes part four times: eager and `torch.compile`, each with default settings and "kept", with glibc
+told to keep freed memory (`contest.KEPT`). Exits with 1 if our gradients differ from PyTorch's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Result = dict[str, Any]
 
 
 def take_turns(workers: list[Worker], triad: Worker | None, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds by name, round by round; "products" and "triad" among them."""
+    """Milliseconds by name, round by round, including "products" and "triad"."""
     times: dict[str, list[float]] = {}
     for _ in range(rounds):
         for worker in workers:
@@ -63,7 +63,7 @@ def compared(
     ms = {name: statistics.median(found) for name, found in times.items()}
     result: Result = {"row": f"{number} {row.name}", "unit": "ms", **summary(times["ours"])}
     result |= {name: ms[name] for name in facts if name not in ("ours", "jax")}
-    if "jax" in facts:  # not of this environment, so that its version is nowhere else
+    if "jax" in facts:  # not installed in this environment, so its version is recorded only here
         result[f"JAX {facts['jax']['version']}"] = ms["jax"]
     best = min((ms[name] for name in BEST_OF if name in ms), default=None)
     if best is not None:
@@ -83,7 +83,7 @@ def compared(
 
 
 def measure(number: int, names: list[str], settings: Settings, rounds: int) -> Result:
-    """Starts the contestants of a row, has them take turns, and ends them."""
+    """Starts the contestants of a row, runs them in turns, and ends them."""
     with contextlib.ExitStack() as stack:
         workers = []
         for name in names:
@@ -107,7 +107,7 @@ def measure(number: int, names: list[str], settings: Settings, rounds: int) -> R
 
 
 def text(result: Result) -> str:
-    """A row for people."""
+    """A row as text for humans."""
     line = [f"{result['row']}\n   ours {result['median']:.2f} ms"]
     line += [
         f"{name} {ms:.2f}"
@@ -138,7 +138,7 @@ def met(result: Result) -> str:
 
 
 def mean_row(results: list[Result]) -> Result | None:
-    """The geometric mean over the memory-bound rows; without a verdict when some are missing."""
+    """The geometric mean over the memory-bound rows; without a verdict if some are missing."""
     numbers = {int(result["row"].split()[0]): result for result in results}
     found = [numbers[n][RATIO] for n in rows.MEMORY_BOUND if RATIO in numbers.get(n, {})]
     if not found:
@@ -178,7 +178,7 @@ def parsed() -> argparse.Namespace:
 
 
 def command(options: argparse.Namespace) -> str:
-    """What repeats the rows."""
+    """The command that repeats the rows."""
     given = [f"--rounds {options.rounds} --threads {options.threads}"]
     given += [f"--only {options.only}"] if options.only else []
     given += ["--jax PYTHON"] if options.jax else []
@@ -187,7 +187,7 @@ def command(options: argparse.Namespace) -> str:
 
 
 def keep(options: argparse.Namespace, results: list[Result], quiet: bool) -> None:
-    """Writes the rows where they are wanted."""
+    """Writes the rows to the requested file."""
     if options.json is not None:
         common.RESULTS = options.json.parent
     elif options.only is not None or options.quick:
@@ -197,7 +197,7 @@ def keep(options: argparse.Namespace, results: list[Result], quiet: bool) -> Non
 
 
 def main() -> int:
-    """Rows one after the other, each written when it is there; then the mean."""
+    """Measures the rows one after another, writing each when it is done; then the mean."""
     options = parsed()
     results: list[Result] = []
     load = os.getloadavg()[0]

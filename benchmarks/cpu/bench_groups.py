@@ -1,15 +1,15 @@
-"""Claim: where memory bounds a step, no plan is slower than saving everything: what a plan runs
-again is in a kernel that reads it anyway, whether single ops were planned or groups.
+"""Claim: in a memory-bound step, no plan is slower than saving everything: recomputed values are in
+a kernel that reads them anyway, whether single ops or groups were planned.
 
     python benchmarks/cpu/bench_groups.py [--rounds 9] [--quick] [--only 1,2 [--replace]]
 
-EvoNorm planned in groups; the rows of `rows.py` that memory bounds, as they come, saving everything
-and by a cut; and an encoder of six layers. The plans of a row take turns; a number is the median of
-the rounds, a ratio is to saving everything. "kernels" says that a plan runs the kernels of saving
-everything: then the ratio is noise. "modelled" is the time that the cost model gives the kernels
-that ran, by this machine's measured row, over the median; the row is measured in each round, as
-clocks drift, and the median of each rate counts. The rows where that is off by more than 15 % are
-listed last, each with the kernel that is off by most. Exits with 1 where two plans differ in a bit.
+EvoNorm planned in groups; the memory-bound rows of `rows.py` by default, saving everything and by a
+cut; and an encoder of six layers. The plans of a row run in turns; a number is the median of the
+rounds, and ratios are relative to saving everything. "kernels" means that a plan runs the kernels
+of saving everything: then the ratio is noise. "modelled" is the cost model's time for the kernels
+that ran, on this machine's measured device, divided by the median; the device is measured in each
+round, because clocks drift, and the median of each rate is used. Rows where the model is off by
+more than 15 % are listed last, with the worst kernel. Exits with 1 if two plans differ in a bit.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ def kernels(step: Any) -> Any:
 
 
 def modelled_ms(step: Any) -> list[float]:
-    """Of each kernel, in order."""
+    """The modelled time of each kernel, in order."""
     return [group["modelled_ps"] / 1e9 for group in kernels(step)]
 
 
 def same_kernels(step: Any, whole: Any) -> bool:
-    """Do both run the same kernels? What is computed again where it is there counts for nothing in
-    what a kernel moves and is modelled to take."""
+    """True if both run the same kernels. Values recomputed from present ones affect neither the
+    bytes that a kernel moves nor its modelled time."""
     keys = ("elements", "columns", "read_bytes", "written_bytes", "scratch_bytes")
     ours, theirs = kernels(step), kernels(whole)
     return len(ours) == len(theirs) and all(
@@ -106,8 +106,8 @@ def typical(measured: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def furthest_off(step: Any, params: Any, data: list[Any]) -> str:
-    """The kernel whose modelled time is furthest from what it took. Of a plan in groups, whose
-    kernels are not timed one by one, the longest."""
+    """The kernel whose modelled time is furthest from the measured one. For a plan in groups, whose
+    kernels are not timed separately, the longest kernel."""
     if step.plan.in_groups:
         ours = kernels(step)
         said, kernel = max(zip(modelled_ms(step), ours, strict=True), key=lambda pair: pair[0])
@@ -120,7 +120,7 @@ def furthest_off(step: Any, params: Any, data: list[Any]) -> str:
 
 
 def prepared(loss: Callable[..., Any], params: Any, data: list[Any], options: Any) -> Any:
-    """(step, what one call does, the bits of its gradients)."""
+    """(step, one call of it, the bits of its gradients)."""
     step = cb.value_and_grad(loss, **options)
     _, gradients = step(params, *data, rng_step=0)
     bits = b"".join(array.tobytes() for array in rows.leaves(gradients))
@@ -128,7 +128,7 @@ def prepared(loss: Callable[..., Any], params: Any, data: list[Any], options: An
 
 
 def measure(name: str, loss: Any, params: Any, data: Any, plans: Any, rounds: int) -> Any:
-    """Rows of one function; exits where plans differ."""
+    """The rows of one function; exits if plans differ."""
     machine = [devices.measured(fresh=True)]
 
     def steps(device: Any) -> Any:
@@ -143,7 +143,7 @@ def measure(name: str, loss: Any, params: Any, data: Any, plans: Any, rounds: in
     calls = {plan: call for plan, (_, call, _) in made.items()}
 
     def look() -> None:
-        """After which caches hold what they hold between two plans, for the one that is next."""
+        """Measures the machine; the last plan then leaves the caches in their usual state."""
         machine.append(devices.measure())
         calls[list(plans)[-1]]()
 

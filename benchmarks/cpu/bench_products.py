@@ -4,11 +4,11 @@ NumPy) and PyTorch, and those with a side of 16 or less at most 1/1.5 of it.
     python benchmarks/cpu/bench_products.py [--only 3,4] [--rounds 3] [--threads 1,2] [--json FILE]
                                             [--quick]
 
-Each contestant is a process of its own and runs alone, after a rest in which the other pools go to
-sleep. On one thread a number is processor time, the median of the calls of a turn; on several it is
-elapsed time, the 2nd percentile of short bursts, which a busy machine leaves alone. Either way the
-best turn counts. Ours runs the products inside one compiled step. Exits with 1 where a product of
-ours is further from one in f64 than 16 times the furthest of the others'.
+Each contestant is a separate process and runs alone, after a rest in which the other thread pools
+go to sleep. On one thread a number is processor time, the median of the calls of a turn; on several
+threads it is elapsed time, the 2nd percentile of short bursts, which other load hardly affects. In
+both cases the best turn counts. Ours runs the products inside one compiled step. Exits with 1 if
+the error of one of our products, relative to f64, is more than 16 times the largest of the others.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from contest import KEPT
 COMMAND = "python benchmarks/cpu/bench_products.py"
 REST = 0.1  # seconds until the workers of other pools sleep
 BURSTS, CALLS, PAUSE = 25, 4, 0.03
-TURN = 0.15  # seconds of a turn on one thread
-LEAST_FLOPS = 4e7  # of a call: smaller products are repeated within one
+TURN = 0.15  # seconds per turn on one thread
+LEAST_FLOPS = 4e7  # per call: smaller products are repeated within a call
 
 
 class Product(NamedTuple):
@@ -54,7 +54,7 @@ class Product(NamedTuple):
 
     @property
     def is_square(self) -> bool:
-        """Repeated as a chain: each product is the next one's left side."""
+        """Repeated as a chain: each product is the left side of the next."""
         return self.m == self.k == self.n
 
     @property
@@ -93,11 +93,11 @@ PRODUCTS = [
 ]
 
 
-# ---- a contestant, in a process of its own -------------------------------------------------------
+# ---- a contestant, in its own process ------------------------------------------------------------
 
 
 def arrays_of(product: Product) -> list[tuple[Any, Any]]:
-    """Operands as NumPy sees them: one pair for each repeat, or one for a chain."""
+    """Operands in NumPy's layout: one pair for each repeat, or one for a chain."""
     rng = np.random.default_rng(product.m + product.n)
     pairs = []
     for _ in range(1 if product.is_square else product.repeats):
@@ -111,8 +111,8 @@ def arrays_of(product: Product) -> list[tuple[Any, Any]]:
 
 
 def products(pairs: Any, length: int, flip: bool) -> Any:
-    """Of each pair `length` products in a row, in any of the libraries; the first one and the
-    last one of each."""
+    """`length` products in a row of each pair, in any of the libraries; returns the first and the
+    last of each."""
     found = []
     for x, y in pairs:
         first = x @ y
@@ -124,7 +124,7 @@ def products(pairs: Any, length: int, flip: bool) -> Any:
 
 
 def ours(threads: int, pairs: list[tuple[Any, Any]], length: int) -> Callable[[], list[Any]]:
-    """One program of all products. Transposing is part of it, as programs take rows."""
+    """One program of all products, including transposes, because programs take row-major arrays."""
     import cutback as cb
 
     cb.set_num_threads(threads)
@@ -150,12 +150,13 @@ def in_torch(threads: int, pairs: list[tuple[Any, Any]], length: int) -> Callabl
 
 
 def in_numpy(threads: int, pairs: list[tuple[Any, Any]], length: int) -> Callable[[], list[Any]]:
-    """OpenBLAS has its number of threads from the environment."""
+    """OpenBLAS gets its number of threads from the environment."""
     return lambda: products(pairs, length, not pairs[0][0].flags.c_contiguous)
 
 
 def peak(path: str, threads: int) -> Callable[[], float]:
-    """Runs what `peak.c` has on each thread; the operations of all. ctypes releases the GIL."""
+    """Runs the loop of `peak.c` on each thread; returns the total number of operations. ctypes
+    releases the GIL."""
     from concurrent.futures import ThreadPoolExecutor
 
     library = ctypes.CDLL(path)
@@ -168,7 +169,7 @@ def peak(path: str, threads: int) -> Callable[[], float]:
 
 
 def seconds(call: Callable[[], Any], threads: int, quick: bool) -> float:
-    """Of one call, in one turn."""
+    """Seconds of one call, in one turn."""
     call()
     if quick:
         return timed(call, time.perf_counter)
@@ -195,7 +196,7 @@ def timed(call: Callable[[], Any], clock: Callable[[], float]) -> float:
 
 
 def work(name: str, threads: int, quick: bool, number: int, path: str) -> dict[str, float]:
-    """What a contestant has to say of a product, or the peak of the machine in flops a second."""
+    """A contestant's result for a product, or the machine's peak in flops per second."""
     if name == "peak":
         spin = peak(path, threads)
         return {"peak": spin() / min(seconds(spin, threads, quick) for _ in range(3))}
@@ -233,7 +234,7 @@ def ask(name: str, threads: int, quick: bool, number: int = 0, path: str = "") -
 
 
 def measured_peak(threads: int, quick: bool) -> float | None:
-    """Operations a second; None without a compiler."""
+    """Operations per second, or None without a compiler."""
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/peak.so"
         command = ["cc", "-O2", "-march=native", "-shared", "-fPIC", str(HERE / "peak.c")]

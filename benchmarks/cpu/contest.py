@@ -1,4 +1,4 @@
-"""The parent's side: contestants in child processes, that take their turns one at a time."""
+"""The parent's side: contestants in child processes that run in turns, one at a time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import numpy as np
 import rows
 
 WORKER = Path(__file__).parent / "worker.py"
-PATIENCE = 900.0  # seconds until a worker is taken for stuck
-KEPT = {  # glibc gives no memory back, and takes none by mmap
+PATIENCE = 900.0  # seconds until a worker counts as stuck
+KEPT = {  # glibc returns no memory to the system, and does not use mmap
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "100000000000",
     "MALLOC_TOP_PAD_": "2000000000",
@@ -27,7 +27,7 @@ BEST_OF = ("eager", "eager kept", "inductor", "inductor kept")
 
 
 class Settings(NamedTuple):
-    """What is the same for all contestants."""
+    """Settings shared by all contestants."""
 
     threads: int
     quick: bool
@@ -72,7 +72,7 @@ class Worker:
             raise
 
     def ask(self, command: str) -> dict[str, Any]:
-        """Has one thing done; the answer."""
+        """Sends one request; returns the answer."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(command.encode() + b"\n")
@@ -100,7 +100,7 @@ class Worker:
         return f"{self.name}: ended with {code}: {lines[-1] if lines else 'no message'}"
 
     def close(self) -> None:
-        """Ends it; what it would still say is not waited for."""
+        """Ends the worker without waiting for further output."""
         self.process.kill()
         self.process.communicate()
         self.errors.close()
@@ -113,7 +113,7 @@ class Worker:
 
 
 def contestants(settings: Settings) -> list[str]:
-    """Who takes part, with a sentence for each who cannot."""
+    """The available contestants, and a sentence for each one that is not."""
     from importlib.util import find_spec
 
     names = ["ours", "ours kept"]
@@ -133,7 +133,7 @@ def contestants(settings: Settings) -> list[str]:
 
 
 def _inductor(settings: Settings) -> list[str]:
-    """Has the headers of its code compiled, once for all rows."""
+    """Compiles the headers of Inductor's code, once for all rows."""
     try:
         Worker("inductor", rows.SMALLEST, settings._replace(quick=True)).close()
     except WorkerError as reason:
@@ -143,7 +143,7 @@ def _inductor(settings: Settings) -> list[str]:
 
 
 def distance(ours: Path, theirs: Path) -> float:
-    """The largest difference of a gradient, as a share of its largest element."""
+    """The largest difference of a gradient, relative to its largest element."""
     files = sorted(path.name for path in theirs.glob("*.npy"))
     if files != sorted(path.name for path in ours.glob("*.npy")) or not files:
         raise WorkerError("gradients: not as many of ours as of theirs")
@@ -159,7 +159,7 @@ def distance(ours: Path, theirs: Path) -> float:
 
 
 def agreement(workers: Sequence[Worker]) -> float | None:
-    """Distance of our gradients from eager ones; None without PyTorch."""
+    """Distance of our gradients from eager ones, or None without PyTorch."""
     named = {worker.name: worker for worker in workers}
     if "eager" not in named:
         return None

@@ -1,5 +1,5 @@
-"""What the rows compute, in JAX: for an interpreter of its own that has it (`--jax`). The models of
-the demo are left out."""
+"""The computations of the rows in JAX, for a separate interpreter that has it (`--jax`). The demo's
+models are not included."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _squares(y: Any) -> Any:
 
 
 def _dropout(x: Any, place: int) -> Any:
-    """With p = 0.1; the same mask in every step, which costs the same."""
+    """With p = 0.1; every step uses the same mask, at the same cost."""
     kept = jax.random.bernoulli(jax.random.key(place), 0.9, x.shape)
     return jnp.where(kept, x / 0.9, 0.0)
 

@@ -1,4 +1,4 @@
-"""What the rows compute, in PyTorch. Like `ours.py`, name by name."""
+"""The computations of the rows in PyTorch. Like `ours.py`, name by name."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ LOSSES: dict[int, Callable[..., Any]] = {
 
 
 def loss_of(number: int, params: Any) -> Callable[..., Any]:
-    """The loss of a row. The demo's models have their twins in `torch_models.py`."""
+    """The loss of a row. The twins of the demo's models are in `torch_models.py`."""
     if number == 12:
         gpt = rows.gpt_config(len(params["blocks"]))
         return lambda p, tokens, labels: torch_models.gpt_loss(p, tokens, labels, gpt)

@@ -1,4 +1,4 @@
-"""What the rows compute, in Cutback. Like `in_torch.py`, name by name."""
+"""The computations of the rows in Cutback. Like `in_torch.py`, name by name."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _attention(p: Any, x: Any, heads: int, causal: bool, dropout: float) -> Any:
 
 
 def encoder_layer(p: Any, heads: int) -> Any:
-    """As nn.TransformerEncoderLayer(norm_first=False, activation="gelu", dropout=0.1)."""
+    """Like nn.TransformerEncoderLayer(norm_first=False, activation="gelu", dropout=0.1)."""
     x = p["x"]
     x = _norm(p["norm1"], x + F.dropout(_attention(p, x, heads, False, 0.1), 0.1))
     y = _dense(p["down"], F.dropout(F.gelu(_dense(p["up"], x)), 0.1))
@@ -145,12 +145,12 @@ LOSSES: dict[int, Callable[..., Any]] = {
 
 
 def products(triples: Any) -> Any:
-    """Of each (x, w, gradient of x @ w): the product, and both products of its backward."""
+    """For each (x, w, gradient of x @ w): the product, and both products of its backward."""
     return [(x @ w, g @ w.swapaxes(-1, -2), x.swapaxes(-1, -2) @ g) for x, w, g in triples]
 
 
 def products_step(number: int, quick: bool) -> Callable[[], Any] | None:
-    """A step of nothing but the matrix products of a row."""
+    """A step that contains only the matrix products of a row."""
     row = rows.ROWS[number]
     if row.products is None:
         return None

@@ -1,8 +1,9 @@
-"""The rows: sizes, inputs and limits. NumPy alone, so that any contestant's process can read it.
+"""The rows: sizes, inputs and limits. Uses only NumPy, so that any contestant's process can import
+it.
 
-A row has parameters, which gradients are taken by, and data, which they are not; both are trees of
-arrays that every process makes for itself from the same seed. What is computed of them is in
-`ours.py`, `in_torch.py` and `in_jax.py`, under the same numbers.
+A row has parameters, with gradients, and data, without; both are trees of arrays that every process
+makes from the same seed. The computations are in `ours.py`, `in_torch.py` and `in_jax.py`, under
+the same numbers.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ Tree = Any
 """Arrays in lists, tuples and dicts."""
 
 MEMORY_BOUND = range(1, 10)
-GEOMETRIC_MEAN = 2.2  # what the ratios of the memory-bound rows should reach together
+GEOMETRIC_MEAN = 2.2  # target for the ratios of the memory-bound rows together
 SMALLEST = 7  # a row that compiles fast
-VOCABULARY = 96  # characters of the demo's text
+VOCABULARY = 96  # distinct characters in the demo's text
 
 
 class Row(NamedTuple):
-    """What is measured, and how many times faster than the best of PyTorch it should be."""
+    """One measurement, and the target speedup over the best of PyTorch."""
 
     name: str
     limit: float | None
@@ -41,13 +42,13 @@ class Row(NamedTuple):
     """Shapes of the matrix products of its forward."""
 
     def named(self, sizes: Sizes) -> str:
-        """The name with these sizes in place of those that it states."""
+        """The name with these sizes in place of its own."""
         title = re.sub(r"( \([\d,]+\)|, \d+ M( each)?)$", "", self.name)
         return f"{title} ({','.join(map(str, sizes))})"
 
 
 def leaves(tree: Tree) -> list[Any]:
-    """The arrays of a tree, in an order that depends on its keys alone."""
+    """The arrays of a tree, in an order that depends only on its keys."""
     if isinstance(tree, dict):
         return [leaf for key in sorted(tree) for leaf in leaves(tree[key])]
     if isinstance(tree, (list, tuple)):
@@ -56,7 +57,7 @@ def leaves(tree: Tree) -> list[Any]:
 
 
 def mapped(tree: Tree, f: Callable[[Any], Any]) -> Tree:
-    """The tree with `f` of each array."""
+    """The tree with `f` applied to each array."""
     if isinstance(tree, dict):
         return {key: mapped(value, f) for key, value in tree.items()}
     if isinstance(tree, (list, tuple)):
@@ -71,7 +72,7 @@ def inputs(number: int, quick: bool) -> tuple[Tree, Tree]:
 
 
 def least_bytes(params: Tree, data: Tree) -> int:
-    """Every input read once, every gradient and the loss written once."""
+    """Reads every input once, and writes every gradient and the loss once."""
     read = sum(array.nbytes for array in leaves((params, data)))
     return read + sum(array.nbytes for array in leaves(params)) + 4
 
@@ -84,7 +85,7 @@ def _normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def _near_one(rng: np.random.Generator, size: int) -> np.ndarray:
-    """Scales of a norm that are not all equal: then its mean of squares has a gradient."""
+    """Scales of a norm that are not all equal, so that the mean of squares has a gradient."""
     return (1 + 0.3 * rng.standard_normal(size, np.float32)).astype(np.float32)
 
 
@@ -193,7 +194,7 @@ def _demo() -> None:
 
 
 def gpt_config(layers: int) -> Any:
-    """The demo's GPT with so many layers."""
+    """The demo's GPT with this many layers."""
     _demo()
     import gpt
 
@@ -227,7 +228,7 @@ def _convnet(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
 
 
 def chosen(text: str | None) -> list[int]:
-    """Numbers of rows from "3,4" or "1-9"; None: all.
+    """Row numbers from "3,4" or "1-9"; None: all.
 
     Raises:
         ValueError: there is no such row.

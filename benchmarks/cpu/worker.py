@@ -1,8 +1,8 @@
-"""One contestant on one row, in a process of its own: builds, warms up, then does what it is told.
+"""One contestant on one row, in its own process: builds, warms up, then answers requests.
 
-`bench_fused.py` starts it with a JSON object as its argument, and speaks with it in lines of JSON
-over standard input and output. A process of its own, because how glibc keeps memory is settled when
-a process starts; waiting between its turns it takes no time.
+`bench_fused.py` starts it with a JSON object as its argument, and exchanges JSON lines over
+standard input and output. It is a separate process because glibc's memory settings are fixed when a
+process starts; it uses no time while it waits for its turn.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import rows
 
-WARM = 3  # steps before any is timed, beside the first
-LEAST_MS, MOST_STEPS = 50.0, 5  # a turn is steps that take so long together, but not more of them
+WARM = 3  # untimed steps after the first
+LEAST_MS, MOST_STEPS = 50.0, 5  # a turn is enough steps to take this long, up to this number
 TRIAD = 1 << 24
 
 
@@ -36,7 +36,7 @@ class Subject(NamedTuple):
 
 
 def ours(number: int, quick: bool, threads: int) -> Subject:
-    """Cutback, without a budget: what the backward reads is saved."""
+    """Cutback without a budget: everything that the backward reads is saved."""
     import ours as losses
 
     import cutback as cb
@@ -71,7 +71,7 @@ def in_torch(number: int, quick: bool, threads: int, compiled: bool) -> Subject:
     data = rows.mapped(data, torch.tensor)
     wrt = rows.leaves(params)
     if compiled:
-        import torch._inductor.compile_fx  # seconds, which are not part of compiling
+        import torch._inductor.compile_fx  # seconds, which should not count as compiling
 
         loss = torch.compile(loss, dynamic=False, fullgraph=True)
 
@@ -83,7 +83,7 @@ def in_torch(number: int, quick: bool, threads: int, compiled: bool) -> Subject:
 
 
 def in_jax(number: int, quick: bool, threads: int) -> Subject:
-    """JAX, compiled by XLA, whose threads are as many as the cores it may use."""
+    """JAX, compiled by XLA, with one thread for each core that it may use."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     import in_jax as losses
     import jax
@@ -99,7 +99,7 @@ def in_jax(number: int, quick: bool, threads: int) -> Subject:
 
 
 def triad(quick: bool, threads: int) -> Subject:
-    """a = b + 3 c: what the memory gives on so many threads."""
+    """a = b + 3 c: the memory bandwidth with this many threads."""
     import torch
 
     torch.set_num_threads(threads)
@@ -129,8 +129,8 @@ def timed(step: Callable[[], Any]) -> float:
 
 
 class Turns:
-    """Steps in turns: one that is not timed, as the caches hold what others have used, and the
-    median of some more."""
+    """A turn: one untimed step, because the caches hold other data, and then the median of some
+    steps."""
 
     def __init__(self, step: Callable[[], Any], quick: bool) -> None:
         self.step = step
@@ -145,7 +145,7 @@ class Turns:
 
 
 def main() -> None:
-    """Answers go to what was standard output; what libraries print goes to standard error."""
+    """Answers go to the original standard output; what libraries print goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     task = json.loads(sys.argv[1])
@@ -156,7 +156,7 @@ def main() -> None:
         answers.flush()
 
     subject = build(task["kind"], task["row"], quick, task["threads"])
-    first = timed(subject.step)  # inputs are there: traces, plans, compiles and runs
+    first = timed(subject.step)  # the inputs exist: traces, plans, compiles and runs
     turns = Turns(subject.step, quick)
     products = Turns(subject.products, quick) if subject.products is not None else None
     answer(first=first, products=products is not None, **subject.facts())

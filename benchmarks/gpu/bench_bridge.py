@@ -6,7 +6,7 @@ python benchmarks/gpu/bench_bridge.py [--device cpu] [--small] --item NAME
 
 `bridge`: a small GPT in f32 with deterministic kernels, where every budget must give the bits of
 eager mode. `models`: GPT-2 124M, ResNet-50, GPT-2 350M in bf16. `--device cpu --small` runs the
-same in small sizes anywhere; so does CUTBACK_GPU_ROWS_SMALL=1 where PyTorch sees no GPU.
+same at small sizes anywhere; so does CUTBACK_GPU_ROWS_SMALL=1 if PyTorch sees no GPU.
 
 | column | |
 |---|---|
@@ -40,12 +40,12 @@ Tell = Callable[[], dict[str, Any]]
 Made = tuple[Callable[..., Any], Tell]
 """What is called with the inputs, and what is to be told of it after a step."""
 
-SPARE = 5.0  # seconds of an item for imports, and to end in
+SPARE = 5.0  # seconds per item for imports and shutdown
 LOST = ("CUDA error", "illegal memory", "an illegal", "unspecified launch failure")
 
 
 class LeftOutError(Exception):
-    """A row cannot be measured here; the text says why."""
+    """A row cannot be measured here; the text gives the reason."""
 
 
 class Settings(NamedTuple):
@@ -60,17 +60,17 @@ class Settings(NamedTuple):
 
 
 def nothing_more() -> dict[str, Any]:
-    """There is nothing to tell."""
+    """No extra columns."""
     return {}
 
 
 def eager(case: Any, known: Known) -> Made:
-    """The model as it is."""
+    """The unchanged model."""
     return case.model, nothing_more
 
 
 def checkpointed(case: Any, known: Known) -> Made:
-    """Each block in PyTorch's checkpoint."""
+    """Each block inside PyTorch's checkpoint."""
     from torch.utils.checkpoint import checkpoint
 
     case.model.around = lambda block, x: checkpoint(block, x, use_reentrant=False)
@@ -78,7 +78,7 @@ def checkpointed(case: Any, known: Known) -> Made:
 
 
 def our_checkpoint(case: Any, known: Known) -> Made:
-    """Each block in ours."""
+    """Each block inside ours."""
     import cutback.torch
 
     case.model.around = lambda block, x: cutback.torch.checkpoint(block, x)
@@ -119,7 +119,7 @@ def planned(budget: str, **options: Any) -> Callable[[Any, Known], Made]:
 
 
 def peak_of(known: Known, name: str) -> int:
-    """The peak of a row before."""
+    """The peak of an earlier row."""
     if "peak" not in known.get(name, {}):
         raise LeftOutError(f"needs the peak of {name!r}")
     return int(known[name]["peak"])
@@ -208,7 +208,7 @@ class Reference:
         self.gradients: list[Any] | None = None
 
     def distance(self, case: Any) -> float | None:
-        """Of the gradients from these; None: they have just been taken."""
+        """The distance of the gradients from these; None: they have just been recorded."""
         import torch
 
         if self.gradients is None:
@@ -224,7 +224,7 @@ class Reference:
 
 
 def _peaks(case: Any, call: Callable[..., Any]) -> dict[str, int]:
-    """Bytes of a step in which libraries have their workspaces already."""
+    """Bytes of a step after libraries have allocated their workspaces."""
     import torch
 
     if not case.on_gpu:
@@ -271,7 +271,7 @@ def _times(case: Any, call: Callable[..., Any], rounds: int) -> dict[str, float]
 def measure(
     case: Any, call: Callable[..., Any], tell: Tell, reference: Reference, rounds: int
 ) -> Iterator[dict[str, Any]]:
-    """The columns of a row, as they become known."""
+    """The columns of a row, added as they become known."""
     row: dict[str, Any] = {}
     for key in ("first s", "second s"):
         begin = time.perf_counter()
@@ -296,7 +296,7 @@ def measure(
 
 
 def about(device: str) -> dict[str, Any]:
-    """The card, or that it is a dry run, and the versions."""
+    """The card (or a note that this is a dry run), and the versions."""
     import torch
 
     import cutback
@@ -306,7 +306,7 @@ def about(device: str) -> dict[str, Any]:
 
 
 def _reset(case: Any) -> None:
-    """As before the first row."""
+    """Resets the state to that before the first row."""
     import torch
 
     torch._dynamo.reset()
@@ -322,7 +322,7 @@ def _reset(case: Any) -> None:
 
 
 def line(rows: Known) -> str:
-    """For the report."""
+    """One line for the report."""
     parts = []
     for name, row in rows.items():
         if "failed" in row:
@@ -343,8 +343,8 @@ def _deterministic() -> None:
 
 
 def run(model: str, rows: Rows, settings: Settings, seconds: float) -> dict[str, Any]:
-    """All rows of an item for which there is time; one that fails says so, and the next goes on
-    unless the device's context is lost."""
+    """All rows of an item for which there is time. A row that fails reports it, and the next one
+    runs unless the device's context is lost."""
     import bridge_models
 
     begin, longest = time.monotonic(), 0.0
@@ -354,7 +354,7 @@ def run(model: str, rows: Rows, settings: Settings, seconds: float) -> dict[str,
     if settings.device == "cpu":
         import torch
 
-        torch.set_num_threads(1)  # tiny: threads would wait for each other
+        torch.set_num_threads(1)  # tiny: threads would only wait for each other
     case, reference = bridge_models.Case(model, settings.device, settings.small), Reference()
     known: Known = {}
     found: dict[str, Any] = {"what": model, **about(settings.device), "rows": []}
@@ -383,13 +383,13 @@ def run(model: str, rows: Rows, settings: Settings, seconds: float) -> dict[str,
         call = tell = None  # type: ignore[assignment]
         if lost:
             sys.stdout.flush()
-            os._exit(3)  # all that follows would fail
+            os._exit(3)  # all later rows would fail
         _reset(case)
     return found | {"rows": list(known.values()), "line": line(known)}
 
 
 def item(name: str, settings: Settings | None) -> dict[str, Any]:
-    """Runs an item where it can run."""
+    """Runs an item if possible."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is opened
     try:
         import torch
@@ -408,7 +408,7 @@ def item(name: str, settings: Settings | None) -> dict[str, Any]:
 
 
 def _settings() -> Settings | None:
-    """Takes --device and --small from the command line; None: neither was given."""
+    """Removes --device and --small from the command line; None: neither was given."""
     small = "--small" in sys.argv
     device = None
     if "--device" in sys.argv:

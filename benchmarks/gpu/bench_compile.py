@@ -1,12 +1,12 @@
-"""What a first step on a GPU waits for before its first kernel runs: tracing, planning, kernels as
-text, NVRTC or the folder of compiled kernels, and loading.
+"""The time of a first step on a GPU before its first kernel runs: tracing, planning, kernels as
+text, NVRTC or the cache of compiled kernels, and loading.
 
 python benchmarks/gpu/bench_compile.py      no GPU is needed
 
-A training step of a block of GPT-2 (forward and backward) is made ready, with machine code for
-sm_90, in a new process each time; then the kernels of its optimizer, up to the first launch. The
-stand-in for the driver (tests/gpu_sim) takes the machine code and runs none of it; what a driver
-takes to load it is not part of the figures.
+A training step of a GPT-2 block (forward and backward) is prepared, with machine code for sm_90, in
+a new process each time; then the kernels of its optimizer, up to the first launch. The stand-in for
+the driver (tests/gpu_sim) accepts the machine code without running it; a real driver's load time is
+not included.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from common import save, summary
 ROUNDS = 7
 
 
-BLOCK = 11  # of benchmarks/cpu/rows.py: a block of GPT-2 small, some thirty kernels
+BLOCK = 11  # in benchmarks/cpu/rows.py: a block of GPT-2 small, about thirty kernels
 
 
 def training_step(backend: str) -> tuple[Any, tuple[Any, ...]]:
@@ -49,14 +49,14 @@ def training_step(backend: str) -> tuple[Any, tuple[Any, ...]]:
 
 
 def child(what: str) -> None:
-    """One measurement, as JSON: seconds on the wall and of the processors."""
+    """One measurement, as JSON: wall seconds and processor seconds."""
     from client import Driver
 
     Driver().set(machine_code=1)
     step, arguments = training_step("cpu" if what == "plan" else "cuda")
     from cutback import cuda
 
-    cuda.prepare()  # finds libraries; opening NVRTC belongs to compiling
+    cuda.prepare()  # finds the libraries; opening NVRTC counts as compiling
     wall, processor = time.perf_counter(), time.process_time()
     step.prepare(*arguments)
     row = {"wall": time.perf_counter() - wall, "processor": time.process_time() - processor}
@@ -73,7 +73,7 @@ def child(what: str) -> None:
 
 
 def measure(what: str, cores: int, cache: str, **more: str) -> dict[str, float]:
-    """In a process of its own, on so many processors."""
+    """Runs in a separate process, on this many processors."""
     import nvrtc
     from client import build
 
@@ -98,7 +98,7 @@ def measure(what: str, cores: int, cache: str, **more: str) -> dict[str, float]:
 
 
 def kernels() -> tuple[int, int]:
-    """Kernels of the step, and bytes of their CUDA C."""
+    """The number of the step's kernels, and the bytes of their CUDA C."""
     with tempfile.TemporaryDirectory() as cache:
         measure("whole", 1, cache, CUTBACK_CUDA_KEEP_SOURCES="1")
         sources = [path.read_text() for path in Path(cache).glob("sources/*.cu")]
@@ -106,7 +106,7 @@ def kernels() -> tuple[int, int]:
 
 
 def rows() -> list[dict[str, Any]]:
-    """Cold, from the cache and without a device, by turns."""
+    """In turns: cold, from the cache, and without a device."""
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
     cores = [1, *([2] if len(os.sched_getaffinity(0)) > 1 else [])]
     for _ in range(ROUNDS):

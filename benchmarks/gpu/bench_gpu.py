@@ -1,13 +1,13 @@
-"""Kernels on a GPU, compared with PyTorch eager, torch.compile, its fused optimizers, and with what
-the card can do.
+"""Kernels on a GPU, compared with PyTorch eager, torch.compile, its fused optimizers, and with the
+card's limits.
 
 python benchmarks/gpu/bench_gpu.py [OPTIONS of tests/gpu/run.py]
 python benchmarks/gpu/bench_gpu.py --list card|warm|rows|compile|kernels
 python benchmarks/gpu/bench_gpu.py --item NAME
 
-The first form is `make gpu` for these stages alone: each item is a process with a limit of time,
-what it prints is kept, and an interrupted run continues. `results.py` makes tables of it.
-`--stand-in` runs all in small sizes without a GPU, where times mean nothing.
+The first form is `make gpu` for these stages only: each item is a process with a time limit, its
+output is kept, and an interrupted run continues. `results.py` makes the tables. `--stand-in` runs
+everything at small sizes without a GPU; its times mean nothing.
 
 | stage | items |
 |---|---|
@@ -34,7 +34,8 @@ import items
 
 import kernels
 
-SECONDS = {"card": 30, "warm": 110, "rows": 45, "compile": 60, "kernels": 45}  # an item may take
+# seconds allowed per item
+SECONDS = {"card": 30, "warm": 110, "rows": 45, "compile": 60, "kernels": 45}
 PROFILED = (
     ("row 4", "f32"), ("row 9", "f32"), ("row 8", "f32"), ("adamw", "f32"), ("row 1", "f32"),
     ("row 7", "f32"), ("row 5", "f32"), ("row 6", "f32"), ("row 11", "f32"), ("row 4", "bf16"),

@@ -1,10 +1,10 @@
-"""What a steady step asks of the driver for the memory of its results, and what the host takes.
+"""The driver calls of a steady step for the memory of its results, and the host time.
 
 python benchmarks/gpu/bench_memory.py [--quick] [--no-write]
 
 value_and_grad of the 148 parameters of GPT-2 124M, all on the device. It runs on the null driver of
 the tests, which counts calls and executes nothing: no GPU is needed, and no time on one is
-measured. Rows: each step waits; each step is put on a stream; results are also handed to another
+measured. Rows: each step waits; each step runs on a stream; results are also passed to another
 library through DLPack and released on its stream.
 """
 
@@ -27,7 +27,7 @@ sys.path[:0] = [
     str(Path(__file__).parent),
 ]
 
-# What a steady step should not call, and what it may.
+# Entries that a steady step should not call, and those that it may.
 TAKES = ("cuMemAlloc_v2", "cuMemFree_v2", "cuMemAllocAsync", "cuMemFreeAsync", "cuCtxSynchronize")
 ORDERS = ("cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuStreamSynchronize")
 STEPS, WARMUP = 20, 4
@@ -47,7 +47,7 @@ def stream_of(library: ctypes.CDLL) -> int:
 
 
 def rows(quick: bool) -> list[dict[str, Any]]:
-    """A row for each way to call the step."""
+    """One row for each way to call the step."""
     from null_driver import NullDriver, build
 
     os.environ["CUTBACK_CUDA_DRIVER"] = str(build())

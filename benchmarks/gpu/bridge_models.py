@@ -69,7 +69,7 @@ class GPT(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions and a short cut."""
+    """Three convolutions and a shortcut."""
 
     def __init__(self, inner: int, outer: int, width: int, stride: int) -> None:
         super().__init__()
@@ -134,8 +134,8 @@ SMALL_GPT, SMALL_RESNET = GPTSizes(3, 64, 2, 32, 101, 4), ResNetSizes((1, 1), 8,
 
 
 class Case:
-    """A model and a batch on a device. Large models on a GPU run under autocast to bf16,
-    convolutions there with channels last."""
+    """A model and a batch on a device. On a GPU, large models run under autocast to bf16, and
+    convolutions have channels last."""
 
     def __init__(self, name: str, device: str, small: bool) -> None:
         torch.manual_seed(0)
@@ -166,7 +166,7 @@ class Case:
             p.grad = None
 
     def step(self, call: Callable[..., Tensor]) -> Tensor:
-        """Forward and backward with gradients made new, and the same random numbers each time."""
+        """Forward and backward with new gradients, and the same random numbers each time."""
         torch.manual_seed(7)
         self.drop_gradients()
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
@@ -175,6 +175,6 @@ class Case:
         return loss.detach()
 
     def wait(self) -> None:
-        """Until the device is done."""
+        """Waits until the device is done."""
         if self.on_gpu:
             torch.cuda.synchronize()

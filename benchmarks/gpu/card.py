@@ -1,5 +1,5 @@
-"""What the card can do: a measured row for `device=` (cutback.devices.resolve), and the rates that
-times are predicted with (docs/cuda.md)."""
+"""The limits of the card: a measured device for `device=` (cutback.devices.resolve), and the rates
+used for predicted times (docs/cuda.md)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def memory(clock: DeviceClock, found: dict[str, Any]) -> None:
 
 
 def launch_gap(clock: DeviceClock, found: dict[str, Any]) -> None:
-    """Microseconds from one small kernel to the next, on the device and on the host."""
+    """Microseconds between the starts of two small kernels, on the device and on the host."""
     import cutback as cb
     from cutback import cuda
 
@@ -63,7 +63,7 @@ def launch_gap(clock: DeviceClock, found: dict[str, Any]) -> None:
 
     def chain(x: Any) -> Any:
         for _ in range(n):
-            x = -x  # integers do not fuse: each is a kernel
+            x = -x  # integer ops do not fuse: each is a kernel
         return x
 
     step = cb.compile(chain, argnums=None, device="cuda")
@@ -133,7 +133,7 @@ def _tera(n: int, times: Any) -> float:
 
 
 def torch_products(clock: DeviceClock, found: dict[str, Any]) -> None:
-    """The same by PyTorch, also in TF32, and its copy."""
+    """The same with PyTorch, also in TF32, and its copy rate."""
     torch, why = torch_with_gpu()
     if torch is None:
         found["products of PyTorch"] = why
@@ -159,7 +159,7 @@ def torch_products(clock: DeviceClock, found: dict[str, Any]) -> None:
 
 
 def device_row(found: dict[str, Any]) -> dict[str, Any] | None:
-    """A row for ``device=`` out of what was measured; None if the products are missing."""
+    """A device for ``device=`` from the measurements; None if the products are missing."""
     rates = {}
     for dtype in ("f32", "bf16"):
         known = [found.get(f"{who}{dtype} products TFLOP/s") for who in ("", "torch ")]
@@ -192,7 +192,7 @@ def _line(found: dict[str, Any]) -> str:
 
 
 def card() -> dict[str, Any]:
-    """All parts; one that fails says so and stops none of the others."""
+    """All parts; one that fails reports it and does not stop the others."""
     clock = DeviceClock()
     found: dict[str, Any] = {
         **about(),

@@ -4,7 +4,7 @@ clock = DeviceClock()
 times = clock.measure({"ours": Candidate(lambda: step(x, stream=clock.stream))})
 print(times["ours"].device_ms, times["ours"].host_ms)
 
-All candidates take turns on one stream. Before each call, zeros are written over four times the
+All candidates run in turns on one stream. Before each call, zeros are written over four times the
 size of the L2 cache, so no call finds its inputs there. This is repeated until it takes the device
 longer than the host needs to submit the call: then the device never waits for the host between two
 kernels, and the events show the device's time even if the host is slower.
@@ -24,8 +24,8 @@ import items
 
 ROUNDS = 20
 WARMUP = 2
-MOST_SECONDS = 3.0  # of the host, for the calls of one candidate
-MULTIPROCESSORS, L2_BYTES = 16, 38  # of cuDeviceGetAttribute
+MOST_SECONDS = 3.0  # host time for the calls of one candidate
+MULTIPROCESSORS, L2_BYTES = 16, 38  # attributes of cuDeviceGetAttribute
 NON_BLOCKING = 1  # a stream that does not wait for the legacy stream
 VERSIONED = {  # entries whose exported name ends in _v2
     "cuCtxPushCurrent", "cuMemAlloc", "cuMemFree", "cuMemAllocHost", "cuMemcpyHtoDAsync",
@@ -34,12 +34,12 @@ VERSIONED = {  # entries whose exported name ends in _v2
 
 
 def is_small() -> bool:
-    """Whether sizes are to be small: on the stand-in driver, whose times mean nothing."""
+    """True if sizes should be small: on the stand-in driver, whose times mean nothing."""
     return bool(os.environ.get("CUTBACK_GPU_ROWS_SMALL"))
 
 
 class DriverError(RuntimeError):
-    """A call of the driver has failed, or the driver lacks it."""
+    """A driver call failed, or the driver lacks the function."""
 
 
 class Driver:
@@ -80,7 +80,7 @@ class Driver:
         return address
 
     def event(self) -> ctypes.c_void_p:
-        """An event that has a time."""
+        """An event with timing."""
         made = ctypes.c_void_p()
         self.call("cuEventCreate", ctypes.byref(made), 0)
         return made
@@ -91,7 +91,7 @@ def nothing() -> None:
 
 
 class Candidate(NamedTuple):
-    """What is timed.
+    """A timed candidate.
 
     ``run`` submits work to the clock's stream and returns. ``before`` submits work that is not
     timed. ``after`` is called when the work is done. ``own_ms`` returns the device time if only a
@@ -114,7 +114,7 @@ class Times(NamedTuple):
 
 
 class DeviceClock:
-    """Measures candidates on ``stream``, a stream of its own, as PyTorch's ``torch_stream()``."""
+    """Measures candidates on ``stream``; ``torch_stream()`` gives it to PyTorch."""
 
     def __init__(self, rounds: int = ROUNDS) -> None:
         self.driver = Driver()
@@ -131,7 +131,7 @@ class DeviceClock:
         self._flush_ms = max(self._once(lambda: self.flush(4))[0] / 4, 1e-3)
 
     def flush(self, times: int = 1) -> None:
-        """Writes zeros over the L2 cache."""
+        """Overwrites the L2 cache with zeros."""
         size, stream = ctypes.c_size_t(self.flush_bytes), ctypes.c_void_p(self.stream)
         for _ in range(times):
             self.driver.call("cuMemsetD8Async", self._memory, ctypes.c_ubyte(0), size, stream)
@@ -141,18 +141,18 @@ class DeviceClock:
         self.driver.call("cuEventRecord", event, ctypes.c_void_p(self.stream))
 
     def wait(self) -> None:
-        """Until the stream has nothing left."""
+        """Waits until the stream is empty."""
         self.driver.call("cuStreamSynchronize", ctypes.c_void_p(self.stream))
 
     def _once(self, run: Callable[[], Any]) -> tuple[float, float]:
-        """(device ms, host ms) of a call."""
+        """(device ms, host ms) of one call."""
         self.record(self._begin)
         begin = time.perf_counter()
         result = run()
         host = 1e3 * (time.perf_counter() - begin)
         self.record(self._end)
         self.driver.call("cuEventSynchronize", self._end)
-        del result  # its memory may be reused only now
+        del result  # its memory may be reused only from here on
         return self.elapsed_ms(self._begin, self._end), host
 
     def elapsed_ms(self, begin: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
@@ -169,13 +169,13 @@ class DeviceClock:
         return (candidate.own_ms() if candidate.own_ms else device), host
 
     def _fills(self, host_ms: float) -> int:
-        """How many flushes take the device longer than the host needs for a call. Limited, because
-        a full queue of the driver would block the host."""
+        """The number of flushes that take the device longer than the host needs for a call. It is
+        limited, because a full driver queue would block the host."""
         return 1 if is_small() else min(2 + int(1.5 * host_ms / self._flush_ms), 300)
 
     def measure(self, candidates: Mapping[str, Candidate]) -> dict[str, Times]:
-        """Times by name. The order of the candidates is turned around after each round. There are
-        fewer rounds, three at least, if calls take the host long."""
+        """Times by name. The order of the candidates is reversed after each round. If calls take
+        the host long, there are fewer rounds, but at least three."""
         fills, slowest = {}, 1e-3
         for name, candidate in candidates.items():
             for _ in range(WARMUP):
@@ -197,7 +197,7 @@ class DeviceClock:
 
     @contextlib.contextmanager
     def torch_stream(self) -> Iterator[None]:
-        """PyTorch's current stream is the clock's."""
+        """The clock's stream as PyTorch's current stream."""
         import torch
 
         if not torch.cuda.is_available():
@@ -208,8 +208,8 @@ class DeviceClock:
 
 
 def torch_with_gpu() -> tuple[Any, str]:
-    """(PyTorch, ""), or (None, why it cannot be used). CUTBACK_GPU_TORCH_ON_CPU=1 lets it run on
-    the CPU next to the stand-in, to test its part of the scripts."""
+    """(PyTorch, ""), or (None, the reason why it cannot be used). CUTBACK_GPU_TORCH_ON_CPU=1 lets
+    it run on the CPU next to the stand-in, to test its part of the scripts."""
     try:
         import torch
     except Exception as error:
@@ -220,12 +220,12 @@ def torch_with_gpu() -> tuple[Any, str]:
 
 
 def torch_device(torch: Any) -> str:
-    """Where PyTorch's part runs."""
+    """The device of PyTorch's part."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def tensor(torch: Any, array: Any) -> Any:
-    """PyTorch's view of a device array; a copy where it has no GPU."""
+    """PyTorch's view of a device array, or a copy if PyTorch has no GPU."""
     if torch.cuda.is_available():
         return torch.from_dlpack(array)
     host = array.numpy()
@@ -235,7 +235,7 @@ def tensor(torch: Any, array: Any) -> Any:
 
 
 def about() -> dict[str, Any]:
-    """The card and the versions that a row was measured with."""
+    """The card and the versions recorded with a row."""
     from importlib.metadata import PackageNotFoundError, version
 
     import cutback

@@ -1,5 +1,5 @@
-"""The rows: forward and backward of benchmarks/cpu/rows.py in sizes for a GPU, and AdamW alone.
-Cutback and PyTorch read the same arrays and take turns on the same stream."""
+"""The rows: forward and backward of benchmarks/cpu/rows.py at sizes for a GPU, and AdamW alone.
+Cutback and PyTorch read the same arrays and run in turns on the same stream."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from device_clock import (
     torch_with_gpu,
 )
 
-SIZES = {  # in the order of worth
+SIZES = {  # by importance
     4: (32768, 1024),
     9: (16384, 4096),
     6: (16384, 8192),
@@ -46,13 +46,14 @@ GPT2 = [(50257, 768), (1024, 768)] + 12 * [
     (768,), (768,), (768, 3072), (3072,), (3072, 768), (768,),
 ] + [(768,), (768,)]  # fmt: skip
 TENSORS = {"GPT-2 124M": GPT2, "1,000 tiny tensors": [(16,)] * 1000}
-BLOCK = 1 << 20  # random numbers of which large arrays are made
-ADAMW_BYTES = 28  # an element: parameter, two states read and written, gradient read, all f32
+BLOCK = 1 << 20  # number of random values that large arrays repeat
+# bytes per element: parameter and two states read and written, gradient read, all f32
+ADAMW_BYTES = 28
 
 
 class Repeated:
     """A generator for large arrays: a block of random numbers, repeated, which is faster than
-    drawing each. Small arrays are drawn."""
+    drawing each. Small arrays are drawn in full."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -71,7 +72,7 @@ class Repeated:
 
 
 def cast(array: np.ndarray[Any, Any], dtype: str) -> Any:
-    """f32 in `dtype`: bf16 is cut off, which is fast. Others stay as they are."""
+    """f32 in `dtype`: bf16 is truncated, which is fast. Other arrays stay as they are."""
     from cutback.run.arrays import RawArray
 
     if dtype == "f32" or array.dtype != np.float32:
@@ -112,7 +113,7 @@ class Row:
 
     def group_ms(self, rounds: int) -> list[float]:
         """Milliseconds of each group, by events between them: medians of some runs, with the L2
-        cache as the group before has left it."""
+        cache as the previous group left it."""
         run = self.step.executable
         import rows
 
@@ -132,7 +133,8 @@ class Row:
         return found
 
     def theirs(self, torch: Any) -> tuple[Callable[[], Any], Callable[[Any], Callable[[], Any]]]:
-        """PyTorch's call, and what makes one of another loss, such as a compiled one."""
+        """PyTorch's call, and a function that makes one from another loss, such as a compiled
+        one."""
         import in_torch
         import rows
 
@@ -170,7 +172,7 @@ def _compare(found: dict[str, Any], times: dict[str, Times]) -> None:
 
 
 def _summed(what: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The item's result: rows by dtype, and what the report shows of them."""
+    """The item's result: rows by dtype, and the report's summary of them."""
     ratios = [row["best / ours"] for row in rows if "best / ours" in row]
     parts = []
     for row in rows:
@@ -188,13 +190,14 @@ def _summed(what: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _text(error: BaseException) -> str:
-    """An error in a line."""
+    """An error in one line."""
     lines = [line for line in str(error).splitlines() if line.strip()] or [""]
     return f"{type(error).__name__}: {lines[0][:300]}"
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the context is lost: whatever follows in this process would fail too."""
+    """True if the context is lost, in which case everything later in this process would fail
+    too."""
     text = str(error)
     return any(word in text for word in ("ILLEGAL", "LAUNCH_FAILED", "MISALIGNED", "CUDA error"))
 
@@ -252,7 +255,7 @@ def _beside(
 
 
 def why_not_compiled() -> str:
-    """Why torch.compile cannot be measured here; "": it can."""
+    """The reason why torch.compile cannot be measured here, or ""."""
     torch, why = torch_with_gpu()
     if torch is None:
         return why
@@ -272,7 +275,7 @@ def compiled(number: int) -> dict[str, Any]:
 
 
 def warm(number: int) -> dict[str, Any]:
-    """Has PyTorch compile a row, which fills its cache on disk."""
+    """Makes PyTorch compile a row, which fills its disk cache."""
     if why := why_not_compiled():
         return {"left out": why}
     import torch
@@ -318,7 +321,7 @@ def _fused(torch: Any, clock: DeviceClock, shapes: list[Any], **options: Any) ->
 
 
 def adamw(name: str) -> dict[str, Any]:
-    """The optimizer's step alone. Ours is timed by the core's events around it, right after the
+    """The optimizer's step alone. Ours is timed by the core's events around it, directly after the
     backward that makes the gradients; the host time is that of the whole call."""
     import cutback as cb
     from cutback import cuda

@@ -1,7 +1,8 @@
-"""Each kernel of a row on its own: time, bytes of memory, warps and instructions by Nsight Compute;
-where that has no counters, times by torch.profiler; without PyTorch, times of groups by events.
+"""Each kernel of a row separately: time, bytes of memory, warps and instructions from Nsight
+Compute; if that has no counters, times from torch.profiler; without PyTorch, times of groups from
+events.
 
-python kernels.py --profiled "row 4" DTYPE      what ncu runs: one step between start and stop
+python kernels.py --profiled "row 4" DTYPE      run by ncu: one step between start and stop
 """
 
 from __future__ import annotations
@@ -27,29 +28,29 @@ import launches
 import numpy as np
 from device_clock import DeviceClock, Driver, about, is_small, torch_with_gpu
 
-METRICS = {  # of ncu: our name, and the factor from the base unit
+METRICS = {  # ncu's metrics: our name, and the factor from the base unit
     "gpu__time_duration.sum": ("us", 1e6),
     "dram__bytes.sum": ("dram bytes", 1.0),
     "smsp__inst_executed.sum": ("instructions", 1.0),
     "sm__warps_active.avg.pct_of_peak_sustained_active": ("warps %", 1.0),
 }
-UNITS = {  # of ncu, to seconds, bytes or numbers
+UNITS = {  # ncu's units, in seconds, bytes or numbers
     "": 1.0, "%": 1.0, "inst": 1.0, "s": 1.0, "second": 1.0, "ms": 1e-3, "msecond": 1e-3,
     "us": 1e-6, "usecond": 1e-6, "ns": 1e-9, "nsecond": 1e-9, "byte": 1.0, "Kbyte": 1e3,
     "Mbyte": 1e6, "Gbyte": 1e9, "KB": 1e3, "MB": 1e6, "GB": 1e9, "Kinst": 1e3, "Minst": 1e6,
 }  # fmt: skip
-SECONDS = 40  # for ncu
+SECONDS = 40  # time limit for ncu
 
 
 class NoCountersError(RuntimeError):
-    """ncu is missing or gives no counters; the text says why."""
+    """ncu is missing or gives no counters; the text gives the reason."""
 
 
-# ---- what is profiled ----------------------------------------------------------------------------
+# ---- the profiled program ------------------------------------------------------------------------
 
 
 class Profiled:
-    """A step of a row, or of AdamW, on arrays that are on the device."""
+    """A step of a row, or of AdamW, on device arrays."""
 
     def __init__(self, name: str, dtype: str) -> None:
         import cutback as cb
@@ -72,7 +73,7 @@ class Profiled:
             self.run()
 
     def run(self) -> None:
-        """One call, with the L2 cache flushed before."""
+        """One call, after flushing the L2 cache."""
         self.clock.flush()
         result = self.step(*self._arguments, stream=self.clock.stream)
         self.clock.wait()
@@ -80,7 +81,7 @@ class Profiled:
         del result
 
     def groups(self) -> list[dict[str, Any]]:
-        """Groups with their launches; the last has the optimizer's."""
+        """Groups with their launches; the last one includes the optimizer's."""
         found = launches.groups(self.step.executable)
         if update := launches.update(self.step.executable):
             group = {"ops": "optimizer", "bytes": self.updated, "flops": {}}
@@ -89,9 +90,9 @@ class Profiled:
 
 
 def profiled(name: str, dtype: str) -> None:
-    """One step for a profiler that is told where to start and stop; prints the groups."""
+    """One step for a profiler that is controlled by start and stop; prints the groups."""
     what, driver = Profiled(name, dtype), Driver()
-    has_profiler = hasattr(driver.library, "cuProfilerStart")  # a stand-in has none
+    has_profiler = hasattr(driver.library, "cuProfilerStart")  # the stand-in does not have it
     if has_profiler:
         driver.call("cuProfilerStart")
     what.run()
@@ -109,11 +110,11 @@ def plain(name: str) -> str:
 
 
 def read_ncu(text: str) -> list[dict[str, Any]]:
-    """The kernels in what ``ncu --csv --page raw`` has written: names, and METRICS in microseconds,
-    bytes, instructions and percent. Metrics that it does not have are left out.
+    """The kernels in the output of ``ncu --csv --page raw``: names, and METRICS in microseconds,
+    bytes, instructions and percent. Missing metrics are left out.
 
     Raises:
-        NoCountersError: there are none; the text says what ncu said.
+        NoCountersError: there are none; the text quotes ncu.
     """
     lines = [line for line in text.splitlines() if line.startswith('"')]
     table = list(csv.DictReader(lines))
@@ -137,7 +138,7 @@ def read_ncu(text: str) -> list[dict[str, Any]]:
             try:
                 kernel[key] = float(number) * UNITS[unit] * factor
             except (ValueError, KeyError):
-                continue  # "n/a", or a unit that is not known
+                continue  # "n/a", or an unknown unit
         found.append(kernel)
     if not any(set(kernel) > {"name"} for kernel in found):
         raise NoCountersError(said or "ncu wrote no metrics")
@@ -211,7 +212,7 @@ def medians(seen: Sequence[tuple[str, float]], rounds: int) -> list[dict[str, An
 
 
 def in_order(events: Iterable[Any], cuda: Any) -> list[tuple[str, float]]:
-    """(name, microseconds) of the kernels among the events of a profile, as they ran."""
+    """(name, microseconds) of the kernels among the events of a profile, in order."""
     kernels = [
         (event.time_range.start, event.name, event.time_range.elapsed_us())
         for event in events
@@ -224,8 +225,8 @@ def in_order(events: Iterable[Any], cuda: Any) -> list[tuple[str, float]]:
 
 
 def joined(groups: list[dict[str, Any]], kernels: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The groups with what was measured of their launches, which are the kernels in their order;
-    what is not ours, between two of ours, belongs to the product there.
+    """The groups with measurements of their launches, which are the kernels in order; a foreign
+    kernel between two of ours belongs to the product there.
 
     Raises:
         NoCountersError: the kernels are not those that the step launches.
@@ -251,7 +252,7 @@ def joined(groups: list[dict[str, Any]], kernels: Sequence[dict[str, Any]]) -> l
 
 
 def _add_product(launch: dict[str, Any], parts: Sequence[dict[str, Any]]) -> None:
-    """What kernels of cuBLASLt took together."""
+    """Adds up the times of the kernels of cuBLASLt."""
     launch["kernels"] = [part["name"] for part in parts]
     for key in ("us", "dram bytes", "instructions"):
         if parts and all(key in part for part in parts):
@@ -269,7 +270,7 @@ def _by_events(what: Profiled) -> list[dict[str, Any]]:
 
 
 def measured(name: str, dtype: str) -> dict[str, Any]:
-    """The item of stage kernels: the groups of a step, and by what their times were measured."""
+    """The item of stage kernels: the groups of a step, and the tool that measured their times."""
     found: dict[str, Any] = {"what": name, "dtype": dtype, **about()}
     ways: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "ncu": lambda: joined(*by_ncu(name, dtype))

@@ -1,4 +1,4 @@
-"""What a compiled step launches on a GPU: its groups, each with its operations, the bytes and
+"""The launches of a compiled step on a GPU: its groups, each with its operations, the bytes and
 operations that it needs, and its kernels with registers, memory and occupancy from the driver."""
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 PRODUCTS = ("matmul",)
-SHOWN = 3  # kinds of operations in the name of a group
+SHOWN = 3  # kinds of operations shown in a group's name
 
 
 def _flops(ops: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Operations by what does them: products by dtype, everything else as ``points``."""
+    """Operations by unit: products by dtype, everything else as ``points``."""
     found: dict[str, float] = {}
     for op in ops:
         dtype = op["out"][0]["type"].partition("[")[0]
@@ -29,8 +29,7 @@ def _name(kinds: Sequence[str]) -> str:
 
 
 def groups(executable: Any) -> list[dict[str, Any]]:
-    """The groups of a compiled step in their order, with ``launches`` (docs/problem.md,
-    "Launches")."""
+    """The groups of a compiled step in order, with ``launches`` (docs/problem.md, "Launches")."""
     told = json.loads(executable.text("launches"))["launches"]
     kernels = json.loads(executable.text("kernels"))["groups"]
     plan, ops = executable.plan.document["steps"], executable.plan.problem["ops"]

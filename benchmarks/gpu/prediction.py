@@ -1,4 +1,4 @@
-"""How long a kernel should take on a card, from what was measured there (docs/cuda.md):
+"""The predicted time of a kernel on a card, from the card's measured rates (docs/cuda.md):
 
     time = max(bytes / memory rate, sum of operations / their rate) + launches * launch gap
 
@@ -16,7 +16,7 @@ class Rates:
     """Rates of a card, from the item of stage card.
 
     Raises:
-        KeyError: it was not measured whole.
+        KeyError: the measurement is incomplete.
     """
 
     def __init__(self, card: Mapping[str, Any]) -> None:

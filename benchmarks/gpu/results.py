@@ -1,11 +1,11 @@
-"""Writes benchmarks/results/gpu_*.json, RESULTS.md and the tables of docs/cuda.md from what
-`make gpu` has left.
+"""Writes benchmarks/results/gpu_*.json, RESULTS.md and the tables of docs/cuda.md from the results
+of `make gpu`.
 
 python benchmarks/gpu/results.py ARCHIVE_OR_FOLDER [--any] [--results DIR] [--docs FILE]
 
-ARCHIVE_OR_FOLDER: gpu.tgz, or build/gpu, or the state.json in it. There is a file for each card and
-kind of row, and no table has rows of two cards. Results of the stand-in, of the null driver and of
-a CPU are refused unless `--any` is given, which is for tests.
+ARCHIVE_OR_FOLDER: gpu.tgz, or build/gpu, or the state.json in it. Each card and kind of row has its
+own file, and no table mixes cards. Results of the stand-in, of the null driver and of a CPU are
+refused unless `--any` is given, which is for tests.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def is_card(name: str | None) -> bool:
-    """Whether it is the name of a GPU."""
+    """True if it is the name of a GPU."""
     return bool(name) and not str(name).startswith(NOT_CARDS)
 
 
@@ -73,14 +73,14 @@ def newest(state: dict[str, Any], stage: str, card: str) -> Iterator[tuple[str, 
 
 
 def card_of(record: Record) -> str | None:
-    """The card that a value names, else that of the run."""
+    """The card that a value names, otherwise that of the run."""
     value = record.get("value")
     named = value.get("gpu") if isinstance(value, dict) else None
     return named or record.get("card")
 
 
 def cards(state: dict[str, Any]) -> list[str]:
-    """All cards with results, in the order in which they came."""
+    """All cards with results, in the order in which they appeared."""
     found: dict[str, None] = {}
     for stage in ("card", "rows", "compile", "kernels", "bridge", "models"):
         for records in state["results"].get(stage, {}).values():
@@ -110,7 +110,7 @@ class Results:
             yield item, record["value"] | {"commit": str(record.get("commit")).split(" ")[0]}
 
     def card_rows(self) -> Table:
-        """What the card can do."""
+        """The card's limits."""
         keys = (
             "copy GB/s", "two reads, one write GB/s", "torch copy GB/s", "launch gap us",
             "host us a launch", "pinned to device GB/s", "pinned to host GB/s",
@@ -126,8 +126,8 @@ class Results:
         ]
 
     def kernel_rows(self) -> Table:
-        """Steps beside PyTorch. Of a row that was measured with and without torch.compile, the one
-        with it is taken."""
+        """Steps compared with PyTorch. If a row was measured with and without torch.compile, the
+        one with it is used."""
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for stage in ("rows", "compile"):
             for _, value in self._values(stage):
@@ -165,12 +165,12 @@ class Results:
         return self.rates.us(row["bytes"], {}, len(row.get("update", []))) / 1e3
 
     def group_rows(self) -> Table:
-        """Kernels by themselves: those of stage kernels, and the groups of the other rows with
-        times by events."""
+        """Single kernels: those of stage kernels, and the groups of the other rows with times from
+        events."""
         found: Table = []
         seen = set()
         for _, value in self._values("kernels"):
-            if "groups" in value:  # it was not killed before
+            if "groups" in value:  # otherwise it was killed before
                 seen.add((value["what"], value["dtype"]))
             about = {"commit": value["commit"], "card": self.card}
             for group in alike(value.get("groups", [])):
@@ -190,7 +190,7 @@ class Results:
     def _launch_rows(
         self, what: str, dtype: str, by: str, group: dict[str, Any], about: dict[str, str]
     ) -> Iterator[Any]:
-        """A row for each launch; the first has what is of the whole group."""
+        """A row for each launch; the first has the figures of the whole group."""
         whole = {"ops": group["ops"], "groups": group["alike"], "launches": len(group["launches"])}
         whole |= {"MB": group["bytes"] / 1e6, "us": group.get("us")}
         if self.rates is not None and group["bytes"]:
@@ -216,7 +216,8 @@ class Results:
                 rows = [
                     self._bridge_row(value["what"], row, eager) for row in value.get("rows", [])
                 ]
-                known = {(row["model"], row["row"]) for row in found}  # eager mode comes again
+                # eager mode is measured again
+                known = {(row["model"], row["row"]) for row in found}
                 found += [row for row in rows if (row["model"], row["row"]) not in known]
         return found
 
@@ -286,7 +287,7 @@ def _bits(apart: float | None) -> str | None:
 
 
 def document(name: str, rows: Table, results: Results) -> dict[str, Any]:
-    """A file of benchmarks/results: where and with what its rows were measured."""
+    """A file of benchmarks/results: the machine, the versions and the rows."""
     number = max(record.get("run", 0) for record in results.used)
     ran = results.state["runs"][number]
     machine = (ran.get("facts") or {}).get("machine") or {}
@@ -310,13 +311,13 @@ def document(name: str, rows: Table, results: Results) -> dict[str, Any]:
 
 
 def slug(card: str) -> str:
-    """A card's name in the name of a file."""
+    """A card's name as part of a file name."""
     return re.sub(r"[^a-z0-9]+", "_", card.lower()).strip("_")
 
 
 def columns(rows: Table) -> Table:
     """Rows without empty columns, without the card, which is in the heading, and without a commit
-    that all have in common."""
+    shared by all."""
     without = {"card"} | ({"commit"} if len({row.get("commit") for row in rows}) == 1 else set())
     keys = [key for key in dict.fromkeys(k for row in rows for k in row) if key not in without]
     kept = [key for key in keys if any(row.get(key) is not None for row in rows)]
@@ -329,14 +330,14 @@ def tables(found: dict[str, dict[str, Table]]) -> str:
     for card, kinds in found.items():
         lines += [f"### {card}", ""]
         for name, rows in kinds.items():
-            if name == "gpu_kernels":  # a line for each group; the file has all launches
+            if name == "gpu_kernels":  # one line for each group; the file has all launches
                 rows = [row for row in rows if row["ops"]]
             lines += [f"{KINDS[name][0]}:", "", *run.table(columns(rows)), ""]
     return "\n".join(lines).strip() or NONE
 
 
 def kept(folder: Path) -> dict[str, dict[str, Table]]:
-    """The rows in a folder of results by card, as ``tables`` takes them."""
+    """The rows in a folder of results by card, in the form for ``tables``."""
     found: dict[str, dict[str, Table]] = {}
     for kind in KINDS:
         for path in sorted(folder.glob(f"{kind}_*.json")):
@@ -346,7 +347,7 @@ def kept(folder: Path) -> dict[str, dict[str, Table]]:
 
 
 def write_docs(path: Path, text: str) -> None:
-    """Replaces what is between the markers.
+    """Replaces the text between the markers.
 
     Raises:
         ValueError: the file does not have both.
@@ -359,7 +360,8 @@ def write_docs(path: Path, text: str) -> None:
 
 
 def write(state: dict[str, Any], names: list[str], folder: Path, docs: Path) -> list[Path]:
-    """Writes the results of these cards, and the tables of all that the folder has; the files."""
+    """Writes the results of these cards, and the tables of everything in the folder; returns the
+    files."""
     written = []
     folder.mkdir(parents=True, exist_ok=True)
     for card in names:

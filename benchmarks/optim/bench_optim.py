@@ -1,26 +1,27 @@
-"""Claim: an optimizer's step takes one pass over memory however many tensors there are: several
-times faster than PyTorch's fused optimizer on a thousand small ones, never slower on large ones.
+"""Claim: an optimizer's step makes one pass over memory for any number of tensors: it is several
+times faster than PyTorch's fused optimizer on a thousand small ones, and never slower on large
+ones.
 
     python benchmarks/optim/bench_optim.py [--only NAME ...] [--rounds 9] [--threads 2]
 
-Contestants of a row have the same parameters and gradients in the same memory, and states of their
-own; they take turns, a block of steps each, in one order and then in the other, after a pause in
-which threads of the one before go to sleep. Gradients are new tensors at each step, as after
+Contestants of a row share parameters and gradients in the same memory, and have separate states;
+they run in turns, a block of steps each, in alternating order, after a pause in which the previous
+contestant's threads go to sleep. Gradients are new tensors at each step, as after
 `zero_grad(set_to_none=True)`. `arrays` is `cutback.optim`, `8-bit` its AdamW8bit, `drop-in` is
 `cutback.torch.optim`, the others are `torch.optim` with its options, which has no fused Adafactor,
-and no SOAP to compare with.
-Times are milliseconds of a step, the median over rounds of the best of three; ratios are medians
-of those of a round, in which the machine is the same for both. `95 % arrays` and `95 % drop-in` are
-where the medians of `fused / arrays` and `fused / drop-in` lie (ranks of the ratios, whatever their
-distribution): a row is slower than fused where that is wholly below 1, and such rows are named in
-the end; of forty intervals one is wrong on this side by chance. `first` is the first step, `new lr`
-the one after a changed learning rate. `8-bit state` is its bytes by those of f32. `GB/s` counts
-parameters, gradients and states once for each time they are read or written; `plain GB/s` is what
-`p.add_(g, alpha=a)` and one `mul_` for each state reach in the same rounds, with as many streams;
-`of plain` is the share of it. How fast a large tensor is stepped depends on where its pages lie, by
-some 4 % either way and for as long as it lives. So large tensors want new memory several times, of
-which the interval takes one ratio each, and many rounds: `--only "1 x 16 M" --placements 8 --rounds
-9 --replace` measures those rows again and puts them in the place of what is written.
+and no SOAP to compare with. Times are milliseconds of a step, the median over rounds of the best of
+three; ratios are medians of those of a round, in which the machine is the same for both. `95 %
+arrays` and `95 % drop-in` are where the medians of `fused / arrays` and `fused / drop-in` lie
+(ranks of the ratios, whatever their distribution): a row is slower than fused where that is wholly
+below 1, and such rows are named in the end; of forty intervals one is wrong on this side by chance.
+`first` is the first step, `new lr` the one after a changed learning rate. `8-bit state` is its
+bytes by those of f32. `GB/s` counts parameters, gradients and states once for each time they are
+read or written; `plain GB/s` is what `p.add_(g, alpha=a)` and one `mul_` for each state reach in
+the same rounds, with as many streams; `of plain` is the share of it. How fast a large tensor is
+stepped depends on where its pages lie, by some 4 % either way and for as long as it lives. So large
+tensors want new memory several times, of which the interval takes one ratio each, and many rounds:
+`--only "1 x 16 M" --placements 8 --rounds 9 --replace` measures those rows again and puts them in
+the place of what is written.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ Times = dict[str, list[float]]  # milliseconds of each contestant, round by roun
 
 
 def gpt2() -> list[tuple[int, ...]]:
-    """GPT-2 124M, head and embedding tied."""
+    """GPT-2 124M, with head and embedding tied."""
     shapes: list[tuple[int, ...]] = [(50257, 768), (1024, 768)]
     for _ in range(12):
         shapes += [(768,), (768,), (2304, 768), (2304,), (768, 768), (768,), (768,), (768,)]
@@ -85,7 +86,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "Adafactor": {"lr": 1e-4},
 }
 OURS = ("arrays", "drop-in")
-STREAMS = {"AdamW": 7, "Adam": 7, "SGD": 5}  # of the parameters' size
+STREAMS = {"AdamW": 7, "Adam": 7, "SGD": 5}  # multiples of the parameters' size
 
 
 def timed(step: Callable[[], Any]) -> float:
@@ -127,7 +128,7 @@ def contestants(
 
 
 def plain(params: list[torch.nn.Parameter], grads: list[torch.Tensor], n_state: int) -> Step:
-    """As many streams, each in place, with nothing to compute."""
+    """The same number of streams, each updated in place, without computation."""
     p, g = (torch.cat([x.detach().flatten() for x in row]) for row in (params, grads))
     states = [torch.ones_like(p) for _ in range(n_state)]
 
@@ -151,12 +152,12 @@ def turns(steps: dict[str, Callable[[], float]], rounds: int) -> Times:
 
 
 def ratios(times: Times, above: str, below: str) -> list[float]:
-    """Round by round."""
+    """The ratio of each round."""
     return [x / y for x, y in zip(times[above], times[below], strict=True)]
 
 
 def ratio(times: Times, above: str, below: str) -> float:
-    """In a round, the median."""
+    """The median of the rounds' ratios."""
     return statistics.median(ratios(times, above, below))
 
 
@@ -165,7 +166,7 @@ def state_bytes(optimizer: cutback.optim.base.Optimizer) -> int:
 
 
 def measure_once(sizes: str, name: str, rounds: int) -> tuple[dict[str, Any], Times]:
-    """What is measured apart from the rounds, and the rounds."""
+    """The measurements outside the rounds, and the rounds."""
     torch.manual_seed(0)
     shapes = SETS[sizes]()
     params = [torch.nn.Parameter(0.1 * torch.randn(shape)) for shape in shapes]
@@ -225,7 +226,7 @@ def shown(value: Any) -> str:
 
 
 def slower(rows: list[dict[str, Any]]) -> list[str]:
-    """Rows that take longer than fused, and not by chance."""
+    """Rows that are slower than fused, and not by chance."""
     return [
         f"{row['optimizer']}, {row['tensors']}, fused / {key}: {shown(interval)}"
         for row in rows for key in OURS

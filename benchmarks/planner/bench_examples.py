@@ -22,12 +22,12 @@ from cutback.nn import functional as F
 
 
 def zeros(*shape: int) -> Any:
-    """An array that takes no memory."""
+    """An array without memory."""
     return np.broadcast_to(np.float32(0), shape)
 
 
 def the_way_of_a_budget() -> dict[str, Any]:
-    """Eight layers with GELU under half of what saving everything takes."""
+    """Eight layers with GELU under half of the bytes of saving everything."""
 
     def loss(params: Any, x: Any, target: Any) -> Any:
         for w in params:

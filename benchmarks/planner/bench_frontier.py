@@ -2,9 +2,9 @@
 
 python benchmarks/planner/bench_frontier.py [GRAPH ...]
 
-Graphs are problems or traced graphs; those of tests/data/graphs unless given. `cut_ms` counts from
-the parsed problem on: facts, network, flow; the other times from the text of a problem to the text
-of the answer, of which reading takes the most.
+Graphs are problems or traced graphs; the default is tests/data/graphs. `cut_ms` starts from the
+parsed problem (facts, network, flow); the other times go from the text of a problem to the text of
+the answer, and reading takes most of that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GRAPHS = HERE.parents[1] / "tests" / "data" / "graphs"
 
 
 def cut_ms(text: str, preset: int, rounds: int) -> float:
-    """Facts, network and flow of a preset, as the library itself measures them: the best."""
+    """Facts, network and flow of a preset, as measured by the library itself: the best time."""
     answers = [
         json.loads(_native.Problem.read(text).cut_json(preset, False)[0]) for _ in range(rounds)
     ]
@@ -35,7 +35,7 @@ def cut_ms(text: str, preset: int, rounds: int) -> float:
 
 
 def measure(path: Path, rounds: int) -> dict[str, Any]:
-    """One row: sizes, times in milliseconds, and how far points are from the bound."""
+    """One row: sizes, times in milliseconds, and the distance of points from the bound."""
     traced = files.read_text(path)
     text = _native.Problem.read(traced).to_json()
     every = budgets.parse_preset("recompute_all")

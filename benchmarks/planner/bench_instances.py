@@ -3,14 +3,14 @@ checkpoints at equal distances (Chen), and near the optimum where an integer pro
 
 python benchmarks/planner/bench_instances.py [NAME ...] [--long]
 
-Extra time in % at budgets in % of the peak of saving everything, all judged by the evaluator of the
-tests (`tests/reference/evaluate.py`) with times of an A100 by its data sheet. models.py says what
-the instances are: made from formulas, so figures are to be compared within this table, not with
-those that papers print. "bound" is the plan's own lower bound; plans that compute a value several
-times may beat it. "Chen" is the best number of segments, up to 100, that fits; a row of its own
-says what sqrt(n) segments take. Empty: nothing found that fits. `--long` adds the two large random
-graphs and "optimum": Checkmate's integer program (`tests/reference/milp.py`) with HiGHS for at most
-120 s each, "none" where it proves that nothing fits.
+Extra time in % at budgets in % of the peak of saving everything, all checked by the evaluator of
+the tests (`tests/reference/evaluate.py`) with the times of an A100's data sheet. models.py
+describes the instances; they are made from formulas, so figures can be compared within this table,
+not with those in papers. "bound" is the plan's own lower bound; plans that compute a value several
+times may beat it. "Chen" is the best number of segments, up to 100, that fits; a separate row has
+the figures of sqrt(n) segments. Empty: nothing was found that fits. `--long` adds the two large
+random graphs and "optimum": Checkmate's integer program (`tests/reference/milp.py`) with HiGHS for
+at most 120 s each, "none" if it proves that nothing fits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DEVICE = "a100"
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 MOST_SEGMENTS = 100
 LARGE = ("layered_500", "layered_1000")
-MOST_OPS = 100  # of a problem that the integer program is tried on
+MOST_OPS = 100  # largest problem given to the integer program
 SECONDS = 120.0
 
 
@@ -51,7 +51,7 @@ def percent(seconds: float | None, once: float) -> float | None:
 
 
 class Instance:
-    """A problem with what does not depend on the budget."""
+    """A problem, with everything that does not depend on the budget."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -63,7 +63,7 @@ class Instance:
         self.n, self.n_forward = len(run), sum(i < starts for i in run)
         whole = self.judge(run, self.n_forward)
         self.whole, self.once = whole.peak_bytes, whole.once_ps * 1e-12
-        # a graph without a backward has nothing to place checkpoints for
+        # a graph without a backward needs no checkpoints
         tried = range(1, min(self.n_forward, MOST_SEGMENTS) + 1) if self.n_forward < self.n else ()
         self.segments = {k: self.judge(*chen.schedule(self.problem, k)) for k in tried}
 
@@ -73,7 +73,7 @@ class Instance:
         return evaluate.evaluate(problem, steps, starts, DEVICE)
 
     def ours(self, budget: int) -> tuple[float | None, float | None, float]:
-        """Extra time, bound and seconds of work."""
+        """Extra time, bound and planning seconds."""
         begin = time.perf_counter()
         try:
             plan = cutback.plan(self.text, budget=budget, device=DEVICE)
@@ -86,7 +86,7 @@ class Instance:
         return percent(found.seconds, self.once), low, spent
 
     def greedy(self, budget: int) -> float | None:
-        """The better of DTR's two ways with released tensors."""
+        """The better of DTR's two ways to treat released tensors."""
         found = []
         for eager in (True, False):
             made = dtr.schedule(self.problem, self.seconds, budget, eager)
@@ -111,7 +111,8 @@ class Instance:
 
 
 def rows_of(name: str, long: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows without and with times. Who finds nothing is not asked for smaller budgets."""
+    """Rows without and with times. A method that found nothing is not tried with smaller
+    budgets."""
     made = Instance(name)
     about = {"graph": name, "ops": made.n}
     rows, times = [], []

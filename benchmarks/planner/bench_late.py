@@ -1,9 +1,9 @@
-"""Claim: where ops of the backward may run late, unrolled loops fit a budget at less extra time.
+"""Claim: if backward ops may run late, unrolled loops fit a budget at less extra time.
 
 python benchmarks/planner/bench_late.py [--min]
 
-Steps of recurrent networks under shares of what saving everything takes, planned with reruns of
-the forward only and with `reruns: "all"`. Seconds are the processor's, from problem to plan.
+Steps of recurrent networks under shares of the bytes of saving everything, planned with forward
+reruns only and with `reruns: "all"`. Seconds are processor time, from problem to plan.
 `planner_late_min` has the smallest plans of longer steps (``"min"``); `--min` writes only those.
 """
 
@@ -73,7 +73,7 @@ def problem_of(turn: Callable[..., tuple[Any, Any]], gates: int, turns: int) -> 
 
 
 def planned(problem: dict[str, Any], budget: str, reruns: str) -> tuple[dict[str, Any], float]:
-    """The numbers of a plan, and seconds; no numbers: none fits."""
+    """The numbers of a plan, and seconds; no numbers if none fits."""
     text = json.dumps({**problem, "version": 3, "reruns": reruns})
     begin = time.process_time()
     try:
@@ -84,14 +84,14 @@ def planned(problem: dict[str, Any], budget: str, reruns: str) -> tuple[dict[str
 
 
 def extra(numbers: dict[str, Any], key: str = "time_ps") -> float | None:
-    """Percent over the time of running everything once."""
+    """Percent above the time of running everything once."""
     if not numbers or numbers[key] is None:
         return None
     return float(round(100 * (numbers[key] / numbers["once_ps"] - 1), 2))
 
 
 def rows_of(name: str, problem: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row a share."""
+    """One row per share."""
     rows = []
     for share in SHARES:
         forward, seconds = planned(problem, f"{share}x", "forward")
@@ -112,7 +112,7 @@ def rows_of(name: str, problem: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def smallest_of(name: str, problem: dict[str, Any]) -> dict[str, Any]:
-    """The row of ``"min"``: "peak" is a share of what saving everything takes."""
+    """The row of ``"min"``: "peak" is relative to saving everything."""
     forward, seconds = planned(problem, "min", "forward")
     every, both = planned(problem, "min", "all")
     everything = forward["save_all_live_bytes"]

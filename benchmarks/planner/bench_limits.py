@@ -3,12 +3,13 @@ and take a second or so to find.
 
 python benchmarks/planner/bench_limits.py [GRAPH ...]
 
-The referee of the tests judges every plan (`tests/plan/scores.py`). Results without times, the same
-on every machine: `planner_limits` (a line a limit), `planner_budgets` (a line a graph: extra time
-in % at shares of the save-all peak, "bound" the plan's own lower bound on it, "prototype" what a
-prototype of the search reached) and `planner_points` (a line a point of PyTorch's sweep). Times:
-`planner_times`, `planner_time_limits`, by the clock, with as many threads as there are processors,
-from the text of a problem to that of the answer unless "parsed" says otherwise: of a quiet machine.
+The referee of the tests checks every plan (`tests/plan/scores.py`). Results without times, the same
+on every machine: `planner_limits` (one line per limit), `planner_budgets` (one line per graph:
+extra time in % at shares of the save-all peak; "bound" is the plan's own lower bound on it,
+"prototype" the result of a prototype of the search) and `planner_points` (one line per point of
+PyTorch's sweep). Times: `planner_times` and `planner_time_limits` are wall times on a quiet
+machine, with one thread per processor, from the text of a problem to that of the answer unless
+marked "parsed".
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ import scores  # noqa: E402
 from cutback import BudgetError, _native, budgets  # noqa: E402
 
 COMMAND = "python benchmarks/planner/bench_limits.py"
-LIMIT = {"conservative": 0.79, "aggressive": 0.48}  # saved bytes over autograd's, in the mean
-LADDER = 50  # budgets
+LIMIT = {"conservative": 0.79, "aggressive": 0.48}  # mean saved bytes relative to autograd's
+LADDER = 50  # number of budgets
 
 
 def line(what: str, value: float | None, limit: float, better: str = "at most") -> dict[str, Any]:
@@ -66,7 +67,7 @@ def budget_row(name: str) -> dict[str, Any]:
 
 
 def point_rows(name: str) -> list[dict[str, Any]]:
-    """Ours at every Pareto point of PyTorch's sweep, also where it redraws masks."""
+    """Our result at every Pareto point of PyTorch's sweep, also where it redraws masks."""
     g, rows = scores.graph(name), []
     for point in g.points():
         own = scores.plan(name, point.peak)
@@ -84,7 +85,7 @@ def point_rows(name: str) -> list[dict[str, Any]]:
 
 
 def preset_lines(names: list[str]) -> list[dict[str, Any]]:
-    """Saved bytes over autograd's; a graph that saves inputs only counts as 0."""
+    """Saved bytes relative to autograd's; a graph that saves only inputs counts as 0."""
     rows = []
     for preset, limit in LIMIT.items():
         ratio: dict[str, float] = {}
@@ -170,7 +171,7 @@ def budget_lines(names: list[str]) -> list[dict[str, Any]]:
 
 
 def cut_ms(problem: str) -> float:
-    """From the parsed problem to the cut, as the library measures it: the best of five."""
+    """From the parsed problem to the cut, as measured by the library: the best of five."""
     number = budgets.parse_preset("torch-compat")
     answers = [
         json.loads(_native.Problem.read(problem).cut_json(number, False)[0]) for _ in range(5)
@@ -179,7 +180,8 @@ def cut_ms(problem: str) -> float:
 
 
 def first_plan_ms(problem: str, budget: int) -> float | None:
-    """Time of the shortest search that has a plan, by limits that grow by a quarter; None: none."""
+    """Time of the shortest search that finds a plan, with time limits that grow by a quarter; None:
+    none found."""
     limit, asked = 0.005, budgets.parse(budget, "live")
     while limit < 20:
         begin = time.perf_counter()

@@ -4,10 +4,10 @@ thousandth of networkx's time on the same network.
 python benchmarks/planner/bench_networks.py [--largest NODES] [--others NODES]
 
 Builds and runs bench_flow.c and keeps its rows. Networks of up to `--others` nodes are also solved
-by networkx (minimum_cut_value, its default algorithm) and SciPy (maximum_flow), each in the time of
-its solver alone, the network built before; rows say by how much they are slower than our solve, and
-than our build and solve. networkx must find our value. SciPy has 32-bit capacities: it solves the
-same network with capacities rounded up to what fits, so its value is not compared.
+by networkx (minimum_cut_value, its default algorithm) and SciPy (maximum_flow), counting the time
+of the solver only, without building the network; rows say by how much they are slower than our
+solve, and than our build and solve. networkx must find our value. SciPy has 32-bit capacities: it
+solves the same network with rounded capacities, so its value is not compared.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def scipy_ms(n_node: int, arcs: np.ndarray[Any, Any]) -> float:
 
 
 def compare(row: dict[str, Any], path: Path) -> None:
-    """Adds the others' times."""
+    """Adds the times of the other solvers."""
     n_node, arcs = read_dimacs(path)
     assert n_node == row["nodes"] and len(arcs) == row["arcs"]
     other, value = networkx_ms(arcs)

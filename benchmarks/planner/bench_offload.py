@@ -2,10 +2,10 @@
 
 python benchmarks/planner/bench_offload.py [GRAPH ...]
 
-For each graph at half and at 30 % of save-everything's peak, on the a100 row (25 GB/s a direction):
-extra time of plans that only recompute, only offload, and do both, with the bytes that leave and
-the time spent waiting for copies. `none`: no plan fits. Times to plan are by the
-clock, of a quiet machine.
+For each graph at 50 and 30 % of the save-everything peak, on the device a100 (25 GB/s per
+direction): extra time of plans that only recompute, only offload, and do both, with the bytes
+offloaded and the time spent waiting for copies. `none`: no plan fits. Planning times are wall times
+on a quiet machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEVICE = "a100"
 
 
 def numbers_of(text: str, share: float, offload: bool | str) -> tuple[dict[str, Any] | None, float]:
-    """The numbers of a plan, None when nothing fits, and the seconds it took to find."""
+    """The numbers of a plan, or None if nothing fits, and the seconds of planning."""
     budget = budgets.with_options(budgets.parse(f"{share}x", "live"), offload, None, False)
     begin = time.perf_counter()
     try:
@@ -41,7 +41,7 @@ def numbers_of(text: str, share: float, offload: bool | str) -> tuple[dict[str, 
 
 
 def extra(numbers: dict[str, Any] | None, key: str = "time_ps") -> float | None:
-    """Percent of the time of running everything once, above it."""
+    """Percent above the time of running everything once."""
     if numbers is None:
         return None
     beyond = numbers[key] - numbers["once_ps"] if key == "time_ps" else numbers.get(key, 0)

@@ -1,13 +1,14 @@
-"""Claim: on a small step the planner's answers are the fastest there are, or within 1 % of a step.
+"""Claim: on a small step the planner's answers are optimal, or within 1 % of a step.
 
 pip install ortools; python benchmarks/planner/bench_optimum.py [NAME ...] [--seconds N]
 
-The demo's ConvNet, and re-creations of VGG16, FCN8 and a U-Net (`models.py`), with times of the row
-`cpu`: our plan, and CP-SAT's (`optimum.py`), which is given N seconds (60) for its schedule and as
-many for its bound. "unused" is what our plan leaves of the budget. Where "extra" and "proven" are
-the same, no schedule that runs nothing again in the forward takes less time, so what is left could
-not be used; small storages are left out of that proof, which may then be one step of the staircase
-lower. The schedules of both are judged by the evaluator of the tests. Skipped without OR-tools.
+The demo's ConvNet, and re-creations of VGG16, FCN8 and a U-Net (`models.py`), with times of the
+device `cpu`: our plan, and CP-SAT's (`optimum.py`), which gets N seconds (60) for its schedule and
+as many for its bound. "unused" is the part of the budget that our plan leaves unused. If "extra"
+and "proven" are equal, no schedule without reruns in the forward takes less time, so the rest of
+the budget could not be used; that proof ignores small storages, and may therefore be one step of
+the staircase lower. The evaluator of the tests checks the schedules of both. Skipped without
+OR-tools.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ SHARES = (0.98, 0.95, 0.92, *(s / 100 for s in range(90, 20, -4)))
 
 
 def convnet() -> dict[str, Any]:
-    """The demo's, as the planner sees it."""
+    """The demo's ConvNet, in the planner's form."""
     task = demo.conv_task(1)
     params, extra = task.start()
     step = cb.compile(task.loss, optimizer=task.optimizer(), preset="autograd")
@@ -58,7 +59,7 @@ def percent(time_ps: float | None, once: float) -> float | None:
 
 
 def judge(problem: dict[str, Any], best: optimum.Optimum, budget: int) -> None:
-    """CP-SAT's schedule is one, and takes what it says."""
+    """Checks that CP-SAT's schedule is valid and takes the stated time."""
     if best.time_ps is None:
         return
     found = evaluate.evaluate(problem, best.steps, best.backward_starts, DEVICE)
@@ -67,7 +68,7 @@ def judge(problem: dict[str, Any], best: optimum.Optimum, budget: int) -> None:
 
 
 def rows_of(name: str, seconds: float) -> list[dict[str, Any]]:
-    """A row a budget, down to the smallest that has a plan."""
+    """One row per budget, down to the smallest that has a plan."""
     problem = models.make(name) if name in models.MODELS else convnet()
     text, rows = json.dumps(problem), []
     whole = cb.plan(text, preset="autograd", device=DEVICE).numbers

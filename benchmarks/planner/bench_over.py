@@ -1,10 +1,10 @@
-"""Claim: where outputs may take over the memory of inputs, the smallest peaks are smaller.
+"""Claim: if outputs may reuse the memory of inputs, the smallest peaks are smaller.
 
 python benchmarks/planner/bench_over.py [GRAPH ...]
 
-The smallest plans of the traced graphs within 40 % extra time, with reruns of the forward only and
-with `reruns: "all"`, without and with memory taken over. Every plan is judged by
-`tests/reference/evaluate_traced.py`. Peaks and extra times do not depend on the machine.
+The smallest plans of the traced graphs within 40 % extra time, with forward reruns only and with
+`reruns: "all"`, with and without memory reuse. `tests/reference/evaluate_traced.py` checks every
+plan. Peaks and extra times do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMES = ("vit_base", "t5_base", "resnet50_bn", "resnet152_bn", "transformer_enco
 
 
 def row_of(name: str, reruns: str) -> dict[str, Any]:
-    """The smallest peaks of a graph, in percent of saving everything without memory taken over."""
+    """The smallest peaks of a graph, in percent of saving everything without memory reuse."""
     path = GRAPHS / f"{name}.json.gz"
     document = json.loads(gzip.decompress(path.read_bytes()))
     row: dict[str, Any] = {"graph": name, "reruns": reruns}

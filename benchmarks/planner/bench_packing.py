@@ -1,4 +1,4 @@
-"""Claim: the arena of a plan is the bytes that its fullest moment takes, or a little more.
+"""Claim: the arena of a plan equals the live bytes at its fullest moment, or is slightly larger.
 
 python benchmarks/planner/bench_packing.py [GRAPH ...]
 
@@ -6,10 +6,9 @@ python benchmarks/planner/bench_packing.py [GRAPH ...]
 arena in percent above the live bytes; both are rounded up to the grain of offsets, buffer by
 buffer. "most" is the largest of them, "without gaps" counts plans with 0. "min arena" is the
 smallest arena within 40 % extra time, and "min live" the smallest live bytes, in percent of the
-bytes that saving everything takes. "seconds" is the time of all these plans, in one search for live
-bytes and one for the arena.
-`planner_buffers`: instances like those of MiniMalloc (`tests/reference/buffers.py`) placed in the
-block that they were cut from.
+bytes of saving everything. "seconds" is the time of all these plans, in one search for live bytes
+and one for the arena. `planner_buffers`: instances like those of MiniMalloc
+(`tests/reference/buffers.py`), placed in the block from which they were cut.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ COMMAND = "python benchmarks/planner/bench_packing.py"
 GRAPHS = ROOT / "tests" / "data" / "graphs"
 DEVICE = "a100"
 GRAIN = 64
-LEAST_BYTES = 2**20  # of saving everything: smaller graphs have no arena worth packing
+LEAST_BYTES = 2**20  # of saving everything; arenas of smaller graphs are not worth packing
 BUDGETS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, "min")
 
 
 def least_arena(document: dict[str, Any]) -> int:
-    """Bytes alive at the fullest moment, each buffer rounded up to the grain."""
+    """Live bytes at the fullest moment, each buffer rounded up to the grain."""
     change: dict[int, int] = {}
     for _, made, last, size, _ in document["lives"]:
         grains = -(-size // GRAIN) * GRAIN
@@ -55,7 +54,7 @@ def least_arena(document: dict[str, Any]) -> int:
 
 
 def row_of(path: Path) -> dict[str, Any] | None:
-    """None: the graph is small."""
+    """The row of a graph, or None if it is too small."""
     text = gzip.decompress(path.read_bytes()).decode()
     row: dict[str, Any] = {"graph": path.name.removesuffix(".json.gz")}
     gaps: list[float] = []

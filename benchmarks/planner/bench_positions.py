@@ -1,14 +1,14 @@
-"""Claim: a position takes little more planning time than the bytes that it stands for, and position
-0 is close to ``"min"``.
+"""Claim: planning for a position takes little more time than planning for its bytes, and position 0
+is close to ``"min"``.
 
 python benchmarks/planner/bench_positions.py [GRAPH ...]
 
-`planner_positions`: a line for each traced graph. "0 above min" is how far the bytes of position 0
-are above those of ``"min"``, in percent of what saving everything takes (at most 2 is asked).
-"bytes s" and "position s" are seconds of processor time, on one thread, from the problem to the
-plan: of a budget in bytes, and of the position that stands for the same bytes, whose plan is the
-same; means over three positions. "most more s" is the largest difference of the three. At most 1.3
-times is asked at each, or 0.5 s more.
+`planner_positions`: one line per traced graph. "0 above min" is how far the bytes of position 0 are
+above those of ``"min"``, in percent of saving everything (limit: 2). "bytes s" and "position s" are
+seconds of processor time, on one thread, from the problem to the plan: of a budget in bytes, and of
+the position that stands for the same bytes, whose plan is the same; means over three positions.
+"most more s" is the largest difference of the three. The limit for each is 1.3 times, or 0.5 s
+more.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_RATIO, MOST_MORE_S, MOST_ABOVE = 1.3, 0.5, 2.0
 
 
 def planned(text: str, budget: float | str) -> tuple[cutback.Plan, float]:
-    """A plan, and its seconds of processor time."""
+    """A plan, and the processor seconds it took."""
     begin = time.process_time()
     plan = cutback.plan(text, budget=budget, device=DEVICE)
     return plan, time.process_time() - begin

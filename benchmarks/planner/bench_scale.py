@@ -1,14 +1,15 @@
-"""Claim: a plan of a GPT of 3,000 to 1,000,000 ops for half its peak takes seconds, and the memory
+"""Claim: planning a GPT of 3,000 to 1,000,000 ops for half its peak takes seconds, and the memory
 of a few copies of the problem.
 
 python benchmarks/planner/bench_scale.py [OPS ...] [--long]
 
-Each row is a process of its own: seconds by the clock, with a thread for each processor, from the
-text of the problem to the text of the plan, the same of the processors ("processor s", which other
-programs hardly change), and its largest resident set less what it had once the problem's text was
-read. "first" is the first plan of the search that fits. "hull" is the extra time of the frontier's
-convex hull (blocks may be run again in part) where what is saved and what saving everything needs
-beside it fill the budget; "bound" the plan's own. `--long` adds budgets of 30 and 20 %.
+Each row is a separate process: wall seconds with one thread per processor, from the text of the
+problem to the text of the plan; the same in processor seconds ("processor s", which other programs
+hardly affect); and its largest resident set minus the size after reading the problem's text.
+"first" is the first plan of the search that fits. "hull" is the extra time on the frontier's convex
+hull (blocks may be recomputed in part) at the point where the saved bytes, plus what saving
+everything needs besides them, fill the budget; "bound" is the plan's own. `--long` adds budgets of
+30 and 20 %.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ print(json.dumps(row))
 
 
 def measure(file: Path, share: float, what: str) -> dict[str, Any]:
-    """One plan in a process of its own."""
+    """One plan in a separate process."""
     command = [sys.executable, "-c", CHILD, str(file), str(share), what]
     row: dict[str, Any] = json.loads(subprocess.check_output(command, text=True))
     return row

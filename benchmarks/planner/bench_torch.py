@@ -1,12 +1,12 @@
-"""Claim: a cut takes a thousandth of what PyTorch's partitioner takes on the same joint graph, and
+"""Claim: a cut takes a thousandth of the time of PyTorch's partitioner on the same joint graph, and
 saves the same set.
 
 python benchmarks/planner/bench_torch.py
 
 Traces three models with PyTorch (AOT autograd, core decompositions, CPU) in the same run, times its
-`min_cut_rematerialization_partition` with default settings, and the `torch-compat` cut of the
-same joint graph: from the parsed problem, as the library measures it, and from the text on. In
-turns, the best of each. Does nothing where PyTorch is not installed.
+`min_cut_rematerialization_partition` with default settings, and the `torch-compat` cut of the same
+joint graph: from the parsed problem, as measured by the library, and from its text. Runs in turns;
+the best of each counts. Does nothing without PyTorch.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ def cases() -> dict[str, Callable[[], tuple[Any, Any]]]:
 
 
 class CapturedError(Exception):
-    """Ends the compilation when the joint graph is there."""
+    """Ends the compilation once the joint graph is captured."""
 
 
 def trace(model: Any, x: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """The joint module after dead-code and common-subexpression elimination, its inputs, and what
-    else the partitioner is told."""
+    """The joint module after dead-code and common-subexpression elimination, its inputs, and the
+    partitioner's other arguments."""
     held: list[Any] = []
 
     def capture(joint: Any, inputs: Any, **options: Any) -> Any:
@@ -129,7 +129,7 @@ def tensors(value: Any) -> list[Any]:
 
 
 def flops(node: Any) -> int:
-    """What PyTorch's counter says."""
+    """The flops by PyTorch's counter."""
     formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
     if formula is None:
         return 0
@@ -146,7 +146,7 @@ def op_name(target: Any) -> str:
 
 
 def traced(joint: Any, n_forward: int, static: list[int]) -> dict[str, Any]:
-    """The joint graph as docs/problem.md describes traced graphs."""
+    """The joint graph in the format of traced graphs (docs/problem.md)."""
     nodes = [node for node in joint.graph.nodes if node.op != "output"]
     place = {node: i for i, node in enumerate(nodes)}
     storages: dict[int, int] = {}
@@ -180,7 +180,7 @@ def traced(joint: Any, n_forward: int, static: list[int]) -> dict[str, Any]:
 
 
 def torch_partition(joint: Any, inputs: Any, options: dict[str, Any]) -> tuple[float, set[str]]:
-    """Seconds, and the names of what is saved."""
+    """Seconds, and the names of the saved values."""
     module = copy.deepcopy(joint)
     begin = time.perf_counter()
     forward, _ = min_cut_rematerialization_partition(module, inputs, **options)

@@ -1,16 +1,17 @@
-"""Claim: positions have not made planning in bytes slow.
+"""Claim: positions have not made planning in bytes slower.
 
 python benchmarks/planner/bench_unchanged.py [--older PYTHON] [GRAPH ...]
 
 PYTHON is the interpreter of an environment with an older cutback, such as the last commit without
-positions (`git worktree add ../older 369a555a^`, and an environment in it). Skipped without it.
+positions (`git worktree add ../older 369a555a^`, with an environment in it). Without it nothing
+runs.
 
-`planner_unchanged`: for each traced graph, budgets in bytes, as shares of what saving everything
-takes, and the position that stands for the same bytes. Seconds of processor time on one thread,
-from the problem to the plan, are the least of two rounds, in which the versions take turns.
-"extra %" is what the plan costs in time. Below 10 %, where the plan at position 0 cannot be the
-answer, a budget may take 1.1 times the older planner's time; elsewhere, and at a position, 1.3
-times, or 0.5 s more. Where plans differ, "older extra %" says how.
+`planner_unchanged`: for each traced graph, budgets in bytes, as shares of saving everything, and
+the position for the same bytes. Processor seconds on one thread, from the problem to the plan, are
+the minimum of two rounds in which the versions alternate. "extra %" is the plan's extra time. Below
+10 %, where the plan at position 0 cannot be the answer, a budget may take 1.1 times the older
+planner's time; elsewhere, and at a position, 1.3 times, or 0.5 s more. If plans differ, "older
+extra %" is the older one's.
 """
 
 from __future__ import annotations
@@ -66,14 +67,14 @@ def planned(python: str, path: Path, budgets: list[Any]) -> list[list[float | No
 
 
 def position_of(ends: Any, limit: int) -> float | None:
-    """The position of these bytes, or None if they are outside of the range."""
+    """The position of these bytes, or None if they are out of range."""
     if not ends.smallest < limit <= ends.everything:
         return None
     return float((limit - ends.smallest) / (ends.everything - ends.smallest))
 
 
 def rows_of(older: str, path: Path) -> list[dict[str, Any]]:
-    """A row a share."""
+    """One row per share."""
     ends = cutback.plan(cutback.files.read_text(path), budget=1.0, device=DEVICE).position
     assert ends is not None
     limits = [int(share * ends.everything) for share in SHARES]

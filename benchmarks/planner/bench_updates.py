@@ -2,9 +2,9 @@
 
 python benchmarks/planner/bench_updates.py
 
-The demo's GPT and ConvNet with AdamW. A peak is what a run of the step measures: activations,
+The demo's GPT and ConvNet with AdamW. A peak is measured in a run of the step: activations,
 gradients and scratch, without parameters and optimizer states. Traced graphs are only planned, and
-their plans judged by the referee. No times are measured.
+the referee checks their plans. No times are measured.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ def conv_case() -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 def peak(loss: Callable[..., Any], args: tuple[Any, ...], budget: str, **options: Any) -> int:
-    """Bytes that a step measures under a budget."""
+    """The measured bytes of a step under a budget."""
     step = cb.compile(loss, optimizer=cb.optim.AdamW(lr=1e-3), budget=budget, **options)
     step(*args)
     return int(step.stats.peak_bytes)
 
 
 def with_updates(graph: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
-    """The problem of a traced graph whose parameters are updated inside. Gradients that several
-    parameters or the forward share stay to the end."""
+    """The problem of a traced graph whose parameters are updated inside. Gradients shared by
+    several parameters, or with the forward, stay to the end."""
     problem = json.loads(json.dumps({k: v for k, v in problem.items() if k != "fingerprint"}))
     nodes, ops, storages = graph["nodes"], problem["ops"], problem["storages"]
     inputs = [

@@ -1,12 +1,10 @@
 """Checkpoints at equal distances, as most people place them by hand.
 
 Chen et al., Training deep nets with sublinear memory cost, 2016, on the linearised forward: the
-forward falls into segments of equally many ops; what a later segment reads is kept, and so are
-outputs and what may run only once; before the backward first needs anything else of a segment, what
-is needed of the segment runs again. Their choice is sqrt(n) segments; with a budget, users try a
-few.
-
-Problems in which each op makes one value in a storage of its own.
+forward is divided into segments with equal numbers of ops. Values read by a later segment are kept,
+and so are outputs and values of ops that run only once; before the backward first needs anything
+else of a segment, the needed part of the segment is recomputed. Their choice is sqrt(n) segments;
+with a budget, users try a few. For problems in which each op makes one value in its own storage.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ ONCE = {"random_stateful", "effect", "collective", "mutates", "unknown"}
 
 
 def schedule(problem: dict[str, Any], segments: int) -> tuple[list[int], int]:
-    """Steps and the place where the backward starts."""
+    """The steps, and the index where the backward starts."""
     ops, starts = problem["ops"], problem["backward_starts"]
     run = [i for i, op in enumerate(ops) if "placeholder" not in op["flags"]]
     forward = [i for i in run if i < starts]
@@ -26,7 +24,7 @@ def schedule(problem: dict[str, Any], segments: int) -> tuple[list[int], int]:
     keep = {i for i in forward if i in ends or ONCE & set(ops[i]["flags"])}
     for i in forward:
         keep.update(a for a in ops[i]["in"] if a in segment and segment[a] != segment[i])
-    needed = set()  # of what is not kept: read in the backward, directly or through others
+    needed = set()  # not kept, but read in the backward, directly or through others
     for i in reversed(run):
         if i >= starts or i in needed:
             needed.update(a for a in ops[i]["in"] if a in segment and a not in keep)

@@ -1,19 +1,19 @@
-"""DTR's greedy, re-implemented from its paper, over our problems: an online rival without a plan.
+"""DTR's greedy algorithm, re-implemented from its paper for our problems: an online rival without a
+plan.
 
 Kirisame et al., Dynamic tensor rematerialization, ICLR 2021. Ops run in the given order. When an
 allocation does not fit, the resident tensor with the least
 
     h = cost of its evicted neighbourhood / (bytes x time since its last use)
 
-is evicted, one after another, until it does; an evicted input is made again before it is read, its
-own inputs first. The neighbourhood of a tensor is what would have to run again with it: itself and
-the evicted components that touch it, kept as classes of an equivalence relation as in the paper's
-prototype ("h_DTR_eq"). A tensor that the program has released is evicted at once ("eager eviction")
-and is made again only when another needs it; or, as the paper's other way, it stays until it is
-evicted for room. Ops that may run only once, and outputs, stay.
-
-`schedule` gives the steps, which any evaluator of plans can judge. Problems in which each op makes
-one value in a storage of its own.
+is evicted, one after another, until it does; an evicted input is recomputed before it is read, its
+own inputs first. The neighbourhood of a tensor is everything that would have to be recomputed with
+it: itself and the evicted components that touch it, kept as classes of an equivalence relation as
+in the paper's prototype ("h_DTR_eq"). A tensor that the program has released is evicted at once
+("eager eviction") and recomputed only when another needs it; or, in the paper's other way, it stays
+until it is evicted for room. Ops that may run only once, and outputs, stay. `schedule` returns the
+steps, which any evaluator of plans can check. For problems in which each op makes one value in its
+own storage.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class OutOfMemoryError(Exception):
 
 
 class _Classes:
-    """Sets of evicted tensors with the cost of each set; leaving a set only takes the cost along,
-    as splitting one would need a search."""
+    """Sets of evicted tensors with the cost of each set. A tensor that leaves a set only takes its
+    cost along, because splitting a set would need a search."""
 
     def __init__(self, n: int) -> None:
         self.up = list(range(n))
@@ -71,7 +71,7 @@ class _Run:
         self.used = [0.0] * n
         self.live, self.clock = 0, 0.0
         self.classes = _Classes(n)
-        self.inside = [-1] * n  # the member of `classes` that an evicted tensor came in with
+        self.inside = [-1] * n  # the member of `classes` that an evicted tensor was added as
         self.steps: list[int] = []
 
     def score(self, i: int) -> float:
@@ -100,7 +100,7 @@ class _Run:
             self.evict(min(free, key=lambda i: (self.score(i), i)))
 
     def run(self, i: int) -> None:
-        """Runs op i, after what it needs."""
+        """Runs op i, after making its inputs."""
         held = []
         for a in self.ins[i]:
             if a not in self.resident:
@@ -122,7 +122,7 @@ class _Run:
         self.used[i] = self.clock
 
     def release(self, i: int) -> None:
-        """The program has read the inputs of op i."""
+        """Releases the inputs of op i, which the program has read."""
         for a in (*self.ins[i], i):
             if a != i:
                 self.to_read[a] -= 1
@@ -137,9 +137,9 @@ def schedule(
     eager: bool = True,
     most_runs: int = 5,
 ) -> tuple[list[int], int] | None:
-    """Steps and the place where the backward starts; None: out of memory, or ``most_runs`` times as
-    many steps as ops. ``seconds``: of each op; ``budget``: bytes; ``eager``: evict what the program
-    releases."""
+    """The steps, and the index where the backward starts; None: out of memory, or ``most_runs``
+    times as many steps as ops. ``seconds``: of each op; ``budget``: bytes; ``eager``: evict what
+    the program releases."""
     run = _Run(problem, seconds, budget)
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, 10 * len(problem["ops"]) + 1000))

@@ -3,8 +3,8 @@ that papers on rematerialization publish results for.
 
     python benchmarks/planner/models.py NAME [-o FILE]       NAME: gpt:10000, vgg16, resnet50, ...
 
-Nothing here is copied from a data set: layers follow the architectures, bytes and flops their
-shapes. So figures can be compared between the planners of one table, and not with printed ones.
+Nothing here is copied from a data set: layers follow the architectures, bytes and flops follow from
+shapes. Figures can be compared between the planners of one table, but not with published ones.
 
 *Checkmate's graphs* (Jain et al., MLSys 2020) have a node for each Keras layer, one for the loss,
 and one for each layer's gradient, which reads the gradients of the layer's readers, the layer's
@@ -32,20 +32,20 @@ Problem = dict[str, Any]
 
 @dataclass
 class Op:
-    """One op with one output in a storage of its own."""
+    """One op with one output in its own storage."""
 
     kind: str
     ins: list[int]
     bytes: int
     flops: int = 0
     flags: tuple[str, ...] = ()
-    reads: tuple[int, ...] = ()  # what its gradient reads: places in `ins`, -1 its output
+    reads: tuple[int, ...] = ()  # what its gradient reads: positions in `ins`, -1 for its output
     time_ps: int = -1
 
 
 @dataclass
 class Graph:
-    """Ops in order. An op's number is that of its value and of its storage."""
+    """Ops in order. An op's number is also that of its value and of its storage."""
 
     source: str
     ops: list[Op] = field(default_factory=list)
@@ -88,8 +88,8 @@ class Graph:
 
 
 class Tape(Graph):
-    """A forward whose backward has a gradient op for each differentiable input, and additions where
-    a value has several readers."""
+    """A forward whose backward has a gradient op for each differentiable input, and additions for
+    values with several readers."""
 
     def fused(self, kind: str, ins: list[int], size: int, reads: tuple[int, ...] = ()) -> int:
         return self.add(kind, ins, size, flops=size // 4, flags=("fusible",), reads=reads)
@@ -103,7 +103,7 @@ class Tape(Graph):
         return self.fused("mul", [x, mask], size, reads=(1,))
 
     def differentiate(self, loss: int) -> Problem:
-        """The joint graph; gradients of parameters are its outputs."""
+        """The joint graph; its outputs are the gradients of parameters."""
         starts, parameters = len(self.ops), []
         arrived: dict[int, int] = {}
         dead = {"rand", "stats"}  # no gradient flows into these
@@ -176,7 +176,7 @@ def _block(g: Tape, x: int) -> int:
 
 
 def gpt(n_op: int) -> Problem:
-    """A GPT of as many blocks as make about ``n_op`` ops, eager attention, dropout, f32."""
+    """A GPT with enough blocks for about ``n_op`` ops, eager attention, dropout, f32."""
 
     def joint(blocks: int) -> Problem:
         g = Tape(f"GPT-like, {blocks} blocks, {BATCH} x {CONTEXT} tokens, width {WIDTH}")
@@ -241,7 +241,7 @@ class Layers(Graph):
         return self.layer(kind, None, (1, 1, n_out), 2 * self.n * n_in * n_out)
 
     def differentiate(self) -> Problem:
-        """Loss and one gradient a layer, as the module's text says."""
+        """Loss and one gradient per layer, as in the module's docstring."""
         n = len(self.ops)
         readers: list[list[int]] = [[] for _ in range(n)]
         for i in range(1, n):
@@ -274,7 +274,7 @@ def vgg16(n: int = 64) -> Problem:
 
 
 def _vgg(g: Layers) -> list[int]:
-    """Thirteen convolutions and five pools; what the pools make."""
+    """Thirteen convolutions and five pools; returns the pools' outputs."""
     pools = []
     for width, times in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
         for _ in range(times):

@@ -2,18 +2,17 @@
 
     pip install ortools; python benchmarks/planner/optimum.py PROBLEM.json BUDGET_BYTES [SECONDS]
 
-Large storages of the forward are what the program decides about. Stage t ends with the t-th op of
-the backward; before it, ops of the forward run again, each at most once and in order. Unknowns:
+The program decides about large storages of the forward. Stage t ends with the t-th op of the
+backward; before it, forward ops may be recomputed, each at most once and in order. Unknowns:
 
-    runs[t, u]   op u runs again in stage t
-    kept[t, s]   storage s is in memory when stage t begins
-    first[u]     op u runs in the forward; false where none of what it makes is read there or kept
+    runs[t, u]   op u is recomputed in stage t kept[t, s]   storage s is in memory when stage t
+    begins first[u]     op u runs in the forward; false if none of its outputs is read there or kept
 
-Bytes are counted before each op of a stage, for all runs at once. Two programs say what is known of
-the optimum. In one, small storages are there from their op to their last reader: its answer is a
-schedule, which the caller can judge. In the other they take no bytes: its answer is a lower bound
-for all schedules that keep the order of ops and run nothing again in the forward. Not known here:
-ops with insides, constraints, regions, wishes.
+Bytes are counted before each op of a stage, for all runs at once. Two programs bound the optimum.
+In one, small storages are live from their op to their last reader: its answer is a schedule, which
+the caller can check. In the other they take no bytes: its answer is a lower bound for all schedules
+that keep the order of ops and recompute nothing in the forward. Not supported: ops with insides,
+constraints, regions.
 """
 
 from __future__ import annotations
@@ -33,8 +32,9 @@ sys.path.insert(0, str(HERE.parents[1] / "tests" / "reference"))
 import costs  # noqa: E402
 from evaluate import ONCE, evaluate  # noqa: E402
 
-SMALL = 1 / 1000  # of the bytes of all storages: smaller ones are not decided about
-WORKERS = 8  # kinds of search that take turns, also where there are fewer cores
+# share of the bytes of all storages; the program does not decide about smaller ones
+SMALL = 1 / 1000
+WORKERS = 8  # kinds of search that take turns, even with fewer cores
 Problem = dict[str, Any]
 
 
@@ -50,7 +50,7 @@ class Optimum:
 
 
 class _Step:
-    """A training step by storages: who makes and reads them, which are decided about."""
+    """A training step by storages: makers, readers, and those that the program decides about."""
 
     def __init__(self, problem: Problem, device: costs.Device, small_take: bool) -> None:
         ops, storages = problem["ops"], problem["storages"]
@@ -92,18 +92,18 @@ class _Step:
         return [i for i, reads in enumerate(self.reads) if s in reads]
 
     def readers(self, s: int, begin: int, end: int) -> list[int]:
-        """Working ops of [begin, end) that read storage ``s``."""
+        """Working ops in [begin, end) that read storage ``s``."""
         return [i for i in self._readers(s) if begin <= i < end and i in self.work]
 
     def fixed(self, op: int) -> int:
-        """Bytes while base op ``op`` runs that are there in every schedule."""
+        """Bytes live in every schedule while base op ``op`` runs."""
         free = set(self.free)
         there = (s for s, i in self.maker.items() if s not in free and i <= op <= self.last[s])
         return self.scratch[op] + sum(self.bytes[s] for s in there)
 
 
 class _Program:
-    """The unknowns, and what holds between them."""
+    """The unknowns and their constraints."""
 
     def __init__(self, step: _Step, budget: int) -> None:
         self.step, self.budget, self.model = step, budget, cp_model.CpModel()
@@ -179,7 +179,7 @@ class _Program:
         self.model.add(here <= self.budget - step.fixed(base))
 
     def solve(self, seconds: float) -> tuple[cp_model.CpSolver, bool]:
-        """The solver, and whether it has a schedule."""
+        """The solver, and whether it found a schedule."""
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds = seconds
         solver.parameters.num_workers = WORKERS
@@ -189,8 +189,8 @@ class _Program:
         return solver, status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
 
     def steps(self, solver: cp_model.CpSolver) -> tuple[list[int], int]:
-        """The schedule, and where its backward starts. Views that need no tangent run with what
-        they look at."""
+        """The schedule, and where its backward starts. Views that need no tangent run with their
+        base."""
         step, out = self.step, list[int]()
         views = {i for i in range(step.end) if "view" in step.flags[i]}
         views -= {i for i in views if "backward" in step.flags[i]}
@@ -217,7 +217,8 @@ class _Program:
 
 
 def optimum(problem: Problem, budget: int, device: costs.Device, seconds: float) -> Optimum:
-    """The fastest schedule of at most ``budget`` live bytes, with each program given so long."""
+    """The fastest schedule of at most ``budget`` live bytes; the time limit applies to each
+    program."""
     once = sum(_Step(problem, device, True).ps)
     program = _Program(_Step(problem, device, True), budget)
     solver, found = program.solve(seconds)

@@ -1,10 +1,10 @@
-"""Claim: PyTorch compiles a model with graph breaks once; the plan of its whole step costs the
-planning.
+"""Claim: PyTorch compiles a model with graph breaks only once; the plan of its whole step costs
+only planning time.
 
 python benchmarks/pytorch/bench_compile.py
 
-GPT-2 of `transformers` as its configuration makes it, which breaks the graph in front of the loss.
-Times are processor times, which a busy neighbour does not add to.
+GPT-2 of `transformers` in its default configuration, which breaks the graph before the loss. Times
+are processor times, which other load hardly affects.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BUDGET = 0.5
 
 
 def model() -> Any:
-    """Twelve narrow layers: what is timed is Python, not arithmetic."""
+    """Twelve narrow layers, so that Python is timed and not arithmetic."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     logging.disable(logging.WARNING)
@@ -52,7 +52,7 @@ def model() -> Any:
 def steps(
     name: str, run: Callable[..., Any], plans: Callable[[], list[Any]]
 ) -> list[dict[str, Any]]:
-    """One row a step."""
+    """One row per step."""
     x = torch.randint(512, (4, 64))
     rows = []
     for number in range(1, STEPS + 1):
@@ -76,7 +76,7 @@ def steps(
 
 
 def main() -> None:
-    """Both ways, each from nothing."""
+    """Both ways, each from scratch."""
     torch.set_num_threads(1)
     rows = []
     torch._dynamo.reset()

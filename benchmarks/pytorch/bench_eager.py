@@ -3,8 +3,8 @@ selective checkpoint under the same policy.
 
 python benchmarks/pytorch/bench_eager.py
 
-A chain of 300 ops on 4 x 4 tensors: what is timed is Python, not arithmetic. Times are processor
-times, which a busy neighbour does not add to.
+A chain of 300 ops on 4 x 4 tensors, so that Python is timed and not arithmetic. Times are processor
+times, which other load hardly affects.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ SAVED = [aten.mm.default]
 
 
 def cached_policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    """One comparison an op."""
+    """One comparison per op."""
     if op is aten.mm.default:
         return CheckpointPolicy.MUST_SAVE
     return CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def chain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Six different ops again and again: one in six is a product."""
+    """Six different ops in a loop; one in six is a product."""
     for _ in range(OPS // 6):
         x = torch.tanh(x @ w).mul(0.9).sin().exp() - 1.0
     return x
 
 
 def residual(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """The same with a residual stream, all of which must run again for its last value."""
+    """The same with a residual stream, whose last value needs everything to be recomputed."""
     for _ in range(OPS // 6):
         x = (torch.tanh(x @ w) * x).sin().exp() - 1.0
     return x
@@ -84,7 +84,7 @@ def ways(chain: Callable[..., torch.Tensor]) -> dict[str, Callable[..., torch.Te
 
 
 def once(run: Callable[..., torch.Tensor], x: Any, w: Any) -> tuple[float, float]:
-    """Microseconds an op, forward and backward."""
+    """Microseconds per op, forward and backward."""
     x.grad = w.grad = None
     begin = time.process_time()
     loss = run(x, w).sum()
@@ -95,7 +95,7 @@ def once(run: Callable[..., torch.Tensor], x: Any, w: Any) -> tuple[float, float
 
 
 def main() -> None:
-    """Measure in turns, so that a busy neighbour hits all alike."""
+    """Measures in turns, so that other load affects all equally."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     x = (0.1 * torch.randn(4, 4)).requires_grad_()
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def measure(program: Callable[..., torch.Tensor], x: Any, w: Any) -> list[dict[str, Any]]:
-    """One row a candidate, and the two ratios."""
+    """One row per candidate, and the two ratios."""
     candidates = ways(program)
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in candidates}
     for run in candidates.values():

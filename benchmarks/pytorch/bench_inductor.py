@@ -1,14 +1,14 @@
-"""Claims: with Inductor as the code generator, ours holds no more than `torch.compile` does at any
-of its budgets, at a like step time.
+"""Claims: with Inductor as the code generator, ours needs no more memory than `torch.compile` at
+any of its budgets, at a similar step time.
 
 python benchmarks/pytorch/bench_inductor.py [--models BERT,ViT] [--out FOLDER]
 
 `torch.compile(model)` under `activation_memory_budget` 1, 0.5 and 0, and
-`cutback.torch.compile(model, codegen="inductor")` without a budget, and under the peaks that those
-measure. Peaks are those of live tensors and of Inductor's buffers, without parameters and inputs. A
-plan of PyTorch's is not valid, and not compared, where the loss from the same seed is that of its
-budget 1, so that masks are the same in the forward, and the gradients are others (`apart`, the
-length of the difference beside theirs).
+`cutback.torch.compile(model, codegen="inductor")` without a budget, and under the peaks measured
+with those. Peaks are those of live tensors and of Inductor's buffers, without parameters and
+inputs. A PyTorch plan is invalid, and not compared, if its loss from the same seed equals that of
+budget 1 (so the forward's masks are the same) but its gradients differ (`apart`, the relative
+length of the difference).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MOST_DISTANCE = 1e-3  # of gradients, by rounding
 
 
 def with_own_code(model: torch.nn.Module) -> Callable[..., Any]:
-    """The model as a function that has not been compiled before: Dynamo knows code, not models."""
+    """The model as a function not compiled before, because Dynamo caches by code, not by model."""
 
     def step(*inputs: Any) -> Any:
         return model(*inputs)
@@ -56,7 +56,7 @@ def with_own_code(model: torch.nn.Module) -> Callable[..., Any]:
 def measured(
     row: Row, case: step_models.Case, compiled: Callable[..., Any]
 ) -> tuple[Subject, list[torch.Tensor]]:
-    """Compiles by a first step, then measures the peak of another; with the gradients."""
+    """Compiles with a first step, then measures another: its peak and gradients."""
     subject = Subject([row], eager_step(compiled, case.inputs), case.model)
     torch.manual_seed(1)
     row["loss"] = subject.run().item()
@@ -121,7 +121,7 @@ def find_subjects(name: str) -> list[Subject]:
 
 
 def compare(subjects: list[Subject], times: list[list[float]]) -> None:
-    """Our time and peak beside PyTorch's, in the rows of its valid plans."""
+    """Our time and peak relative to PyTorch's, in the rows of its valid plans."""
     own = {
         subject.rows[0]["budget"]: (ms, subject.rows[0]["peak bytes"])
         for subject, ms in zip(subjects, times, strict=True)

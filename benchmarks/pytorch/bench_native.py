@@ -1,18 +1,16 @@
 """Claim: with `codegen="native"` a training step of a PyTorch model on a CPU takes no longer than
-with PyTorch's kernels, and much less where most of the step is not matrix products.
+with PyTorch's kernels, and much less if matrix products are a small part of it.
 
 python benchmarks/pytorch/bench_native.py [--models GPT,MLP] [--rounds 9] [--quick]
 
 Forward and backward of four models: PyTorch eager, `torch.compile` (Inductor), and
-`cutback.torch.compile` with each `codegen=` of our own kernels and PyTorch's. Each model is
-measured in processes of its own, under both ways in which OpenMP's threads wait for work and with
-both settings of glibc for large blocks: by default it returns them to the system, and each new one
-costs page faults. `--quick` takes the default settings alone.
-
-Times are wall times on all cores. A round rests, then times each candidate in a block of several
-steps; of a block the median counts. The row has the median of the blocks, and the median over
-rounds of the ratio of eager's block to the candidate's. `first s` is the time of the first step,
-compilation included.
+`cutback.torch.compile` with `codegen=` for our own kernels and for PyTorch's. Each model is
+measured in separate processes, under both waiting policies of OpenMP's threads and with both
+settings of glibc for large blocks: by default it returns them to the system, and each new one costs
+page faults. `--quick` uses only the default settings. Times are wall times on all cores. A round
+rests, then times each candidate in a block of several steps, whose median counts. The row has the
+median of the blocks, and the median over rounds of the ratio of eager's block to the candidate's.
+`first s` is the time of the first step, compilation included.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ import cutback.torch
 from cutback.torch.compiler.backends import CODEGENS
 
 REST_S = 0.5  # before each round
-BLOCK_S = 0.25  # of steps in a block, at least one
+BLOCK_S = 0.25  # seconds of steps per block, at least one step
 WAITS = {"default": {}, "passive": {"OMP_WAIT_POLICY": "passive"}}
 KEPT = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**34)}
 MALLOCS = {"default": {}, "kept": KEPT}
@@ -89,7 +87,7 @@ class GPT(nn.Module):
 
 
 class MLP(nn.Module):
-    """Four layers of 64, each with a LayerNorm: what is timed is mostly calls."""
+    """Four layers of 64, each with a LayerNorm, so that mostly calls are timed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,14 +134,14 @@ def mlp() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
 
 
 MODELS = {"GPT": gpt, "encoder": encoder, "EvoNorm-S0": evonorm, "MLP": mlp}
-BUDGETS = {"GPT": (0.4,)}  # under which native is measured as well
+BUDGETS = {"GPT": (0.4,)}  # budgets under which native is measured as well
 
 
 # ---- one process: one model under one setting ---------------------------------------------------
 
 
 def ways(name: str) -> dict[str, Callable[[nn.Module], Any]]:
-    """What makes each candidate of a model."""
+    """The candidates of a model, as functions that make them."""
     ours = cutback.torch.compile
     made: dict[str, Callable[[nn.Module], Any]] = {
         "eager": lambda model: model,
@@ -192,7 +190,7 @@ def measure(name: str, rounds: int) -> list[Row]:
         begin = time.perf_counter()
         steps[what]()
         first[what] = time.perf_counter() - begin
-        for _ in range(4):  # ours measures scratch in the first steps
+        for _ in range(4):  # ours measures scratch in its first steps
             steps[what]()
     counts = {w: max(1, round(1e3 * BLOCK_S / block_ms(s, 3))) for w, s in steps.items()}
     blocks: dict[str, list[float]] = {what: [] for what in steps}

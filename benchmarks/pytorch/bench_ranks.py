@@ -4,10 +4,10 @@ python benchmarks/pytorch/bench_ranks.py
 
 `torch_ranks`: a transformer-like net of four blocks on two and on four processes over gloo, on
 CPUs, each with one thread: DDP around the compiled model, FSDP2 with the model compiled as a whole,
-and tensor parallelism. "eager ms" and "ms" are milliseconds of processor time of one rank in a step
-without `compile` and at position 0.5: medians over turns, of the slowest rank. Waiting takes none,
-so that the figures say little about networks. "time" and "peak" are the second over the first, of
-times and of the largest peak of live bytes.
+and tensor parallelism. "eager ms" and "ms" are processor milliseconds of the slowest rank per step,
+without `compile` and at position 0.5, as medians over turns. Waiting costs no processor time, so
+the figures say little about networks. "time" and "peak" are the ratios of the second to the first,
+for times and for the largest peak of live bytes.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """Claim: plans that count the measured scratch of kernels keep the allocator's peak within the
-budget, and take no more time.
+budget, without taking more time.
 
 python benchmarks/pytorch/bench_scratch.py [--least]
 
-`torch_scratch`: nets of convolutions at position 0.7. "before" and "after" are the peak of the
-allocator over the budget, under the first plan and under the one that counts scratch (at most 1.02
-is asked, unless a warning says that no plan keeps to it). "ms before" and "ms after" are
-milliseconds of processor time of a step, on one thread, medians over turns. "time" is the median of
-the ratios in one turn (at most 1.02 is asked); "least" and "most" bound it with 95 % confidence.
+`torch_scratch`: nets of convolutions at position 0.7. "before" and "after" are the allocator's peak
+divided by the budget, under the first plan and under the one that counts scratch (limit: 1.02,
+unless a warning says that no plan meets it). "ms before" and "ms after" are processor milliseconds
+of a step, on one thread, medians over turns. "time" is the median of the ratios of each turn
+(limit: 1.02); "least" and "most" bound it with 95 % confidence.
 
-`torch_scratch_least` (alone with `--least`) has no times: by the planner's model, how much longer
-than its first plan a step takes under the plan that counts scratch ("after"), and under the fastest
-that there can be ("least"). "proof" says who bounds that: the planner, or, where that is more than
-2 % lower than the plan and OR-tools is installed, constraint programming
-(`planner/optimum.py`: plans that run nothing again in the forward and keep the order of ops).
+`torch_scratch_least` (alone with `--least`) has no times: it gives the modelled time of a step
+relative to its first plan, under the plan that counts scratch ("after") and under the fastest
+possible one ("least"). "proof" names the source of that bound: the planner, or, if that is more
+than 2 % below the plan and OR-tools is installed, constraint programming (`planner/optimum.py`:
+plans that run nothing again in the forward and keep the order of ops).
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""Claim: with `pool=True` a step under a budget reserves little more of a GPU than its plan says,
-where PyTorch's allocator alone reserves up to 1.8 times as much.
+"""Claim: with `pool=True` a step under a budget reserves little more GPU memory than its plan says,
+while PyTorch's allocator alone reserves up to 1.8 times as much.
 
     python benchmarks/pytorch/bench_segment.py
 
 Nothing runs, and no GPU is needed: steps are traced with fake tensors and planned for an H100. The
 lives of their plans go through a simulation of PyTorch's caching allocator with default settings,
-two steps in a row: as they are, and placed (`cutback.torch.graph.segment`). Ops are taken to
-allocate their results alone. No times: the same on every machine.
-
-The allocator keeps blocks of up to 1 MiB in segments of 2 MiB of their own. "least_bytes" is what a
-step reserves at least, however its blocks are placed in both kinds of segment: the largest sum of
-small blocks, in whole segments, and the largest sum of the others.
+two steps in a row: as they are, and placed (`cutback.torch.graph.segment`). Ops are assumed to
+allocate only their results. There are no times, so results are the same on every machine. The
+allocator keeps blocks of up to 1 MiB in separate segments of 2 MiB. "least_bytes" is the least that
+a step can reserve, however its blocks are placed in both kinds of segment: the largest sum of small
+blocks, in whole segments, plus the largest sum of the others.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class Block(nn.Module):
 
 
 class Language(nn.Module):
-    """GPT-2 of the smallest published size."""
+    """The smallest published GPT-2."""
 
     def __init__(self, layers: int = 12, width: int = 768, words: int = 50257) -> None:
         super().__init__()
@@ -81,7 +80,7 @@ SMALL_SEGMENT = 2 << 20
 
 
 def most(lives: list[Life]) -> int:
-    """The largest sum of blocks that are there at the same time."""
+    """The largest sum of blocks that are live at the same time."""
     change: dict[int, int] = {}
     for life in lives:
         change[life.made] = change.get(life.made, 0) + rounded(life.bytes)
@@ -90,7 +89,7 @@ def most(lives: list[Life]) -> int:
 
 
 def least_reserved(lives: list[Life]) -> int:
-    """Bytes that the allocator reserves at least for these blocks."""
+    """The least that the allocator reserves for these blocks, in bytes."""
     small = [life for life in lives if rounded(life.bytes) <= SMALL]
     others = [life for life in lives if rounded(life.bytes) > SMALL]
     return -(-most(small) // SMALL_SEGMENT) * SMALL_SEGMENT + most(others)

@@ -1,5 +1,5 @@
-"""Claims: at every peak that a valid plan of PyTorch's partitioner reaches, ours holds no more and
-takes at most 1.03x its step time; the lowest peak is at most 0.6x of PyTorch's; a call of the
+"""Claims: at every peak of a valid plan of PyTorch's partitioner, ours needs no more memory and
+takes at most 1.03x its step time; our lowest peak is at most 0.6x of PyTorch's; a call of the
 bridge takes at most a quarter of the partitioner's time.
 
 python benchmarks/pytorch/bench_side_by_side.py [--models BERT,Mamba] [--quick] [--out FOLDER]
@@ -59,61 +59,61 @@ QUICK = {"torch": (1.0, 0.5, 0.0), "torch, decomposed": (0.5,)}
 
 SMALLEST = {f"min, {share:.0%} time": share for share in (0.1, 0.25, 0.4)}
 
-NEAR = 1.002  # peaks of PyTorch that get one plan of ours, for the smallest of them
+NEAR = 1.002  # peaks of PyTorch this close get one plan of ours, for the smallest of them
 
-MOST_TIME = 1.03  # step time beside PyTorch's at its peak
-MOST_EXTRA = 0.4  # beside saving everything, for a lowest peak
-MOST_LOWEST = 0.6  # our lowest peak beside PyTorch's
-MOST_BRIDGE = 0.25  # a bridge call beside PyTorch's partitioner
+MOST_TIME = 1.03  # step time relative to PyTorch's at its peak
+MOST_EXTRA = 0.4  # extra time over saving everything, for a lowest peak
+MOST_LOWEST = 0.6  # our lowest peak relative to PyTorch's
+MOST_BRIDGE = 0.25  # a bridge call relative to PyTorch's partitioner
 
 Row = dict[str, Any]
 
 
 EAGER, CHECKPOINTS = "eager", "eager, checkpoints"
 TORCH, DECOMPOSED, OURS = "torch", "torch, decomposed", "cutback"
-AGAIN = "torch, again"  # a plan of PyTorch's beside itself: how far times are apart by chance
+AGAIN = "torch, again"  # a PyTorch plan against itself: how far times differ by chance
 
 
 class Subject(NamedTuple):
-    """One way to run a step, and the rows that share what is measured of it."""
+    """One way to run a step, and the rows that share its measurements."""
 
     rows: list[Row]
     run: Callable[[], Any]
-    model: torch.nn.Module  # whose gradients it sets
+    model: torch.nn.Module  # its gradients are set
     step: Step | None = None  # of a plan
 
 
-# ---- what is measured of a subject --------------------------------------------------------------
+# ---- measurements of a subject -------------------------------------------------------------------
 
 
 def one_step(subject: Subject) -> None:
-    """A step from the same random numbers, without gradients from before."""
+    """A step from the same random numbers, without earlier gradients."""
     subject.model.zero_grad(set_to_none=True)
     torch.manual_seed(1)
     subject.run()
 
 
 def gradients(model: torch.nn.Module) -> list[torch.Tensor]:
-    """All of them, copied."""
+    """All gradients, copied."""
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
 def peak(subject: Subject) -> int:
-    """Most bytes alive in a step."""
+    """The most bytes live during a step."""
     with cutback.torch.MemoryTracker() as memory:
         one_step(subject)
     return memory.peak_bytes
 
 
 def distance(found: list[torch.Tensor], reference: list[torch.Tensor]) -> float:
-    """Length of the difference beside the reference's."""
+    """The length of the difference, relative to the reference's."""
     pairs = zip(found, reference, strict=True)
     apart = sum((a.double() - b.double()).square().sum().item() for a, b in pairs)
     return math.sqrt(apart / sum(b.double().square().sum().item() for b in reference))
 
 
 def eager_saved_bytes(case: step_models.Case) -> int:
-    """Bytes that autograd keeps for the backward and that are not the caller's."""
+    """Bytes that autograd keeps for the backward and that do not belong to the caller."""
     own = {p.untyped_storage().data_ptr() for p in case.model.parameters()}
     own |= {x.untyped_storage().data_ptr() for x in case.inputs}
     kept: dict[int, int] = {}
@@ -140,7 +140,7 @@ def eager_step(model: torch.nn.Module, inputs: tuple[Any, ...]) -> Callable[[], 
 
 
 class DrawInF32(TorchDispatchMode):
-    """Uniform numbers of f64 are those of f32, so that both steps drop the same."""
+    """Makes uniform numbers of f64 from those of f32, so that both steps drop the same elements."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.rand.default and kwargs.get("dtype") == torch.float64:
@@ -160,7 +160,7 @@ def in_f64(case: step_models.Case) -> list[torch.Tensor]:
 def interleave(
     subjects: list[Subject], rounds: int, clock: Callable[[], float]
 ) -> list[list[float]]:
-    """Milliseconds of each subject by round: one step each, in another order every round."""
+    """Milliseconds of each subject by round: one step each, in a different order every round."""
     times: list[list[float]] = [[] for _ in subjects]
     order = list(enumerate(subjects))
     for k in range(rounds):
@@ -192,7 +192,7 @@ class Plans:
         return self.subjects[-1]
 
     def add_plan(self, kind: str, budget: Any, joint: Joint, function: Any) -> tuple[Subject, Row]:
-        """A partition of a joint graph. Equal plans are one subject with several rows."""
+        """Adds a partition of a joint graph. Equal plans are one subject with several rows."""
         graphs, seconds = joint.partition(function)
         step = Step(joint, graphs)
         row = {"model": self.name, "subject": kind, "budget": budget, "partition s": seconds}
@@ -204,14 +204,14 @@ class Plans:
         return subject, row
 
     def add_again(self, subject: Subject, joint: Joint) -> None:
-        """The same graphs as another subject."""
+        """Adds the same graphs as another subject."""
         if subject.step is not None:
             step = Step(joint, subject.step.graphs)
             row = {"model": self.name, "subject": AGAIN, "budget": subject.rows[0]["budget"]}
             self.subjects.append(Subject([row], step, self.case.model, step))
 
     def add_ours(self, budget: Any, joint: Joint) -> tuple[Subject, Row]:
-        """Our plan under a budget.
+        """Adds our plan under a budget.
 
         Raises:
             BudgetError: there is none.
@@ -227,7 +227,7 @@ class Plans:
 
 
 def find_subjects(name: str, shares: dict[str, tuple[float, ...]]) -> Plans:
-    """All subjects of a model; rows of PyTorch's valid plans get our budget at their peak."""
+    """All subjects of a model; rows of PyTorch's valid plans get our plan at their peak."""
     plans = Plans(name)
     begin = time.perf_counter()
     case, model = plans.case, plans.case.model
@@ -297,7 +297,7 @@ def measure(plans: Plans, rounds: int, clock: Callable[[], float]) -> list[Row]:
 
 
 def compare(plans: Plans, times: list[list[float]]) -> None:
-    """Our time beside PyTorch's at its peak, in the rows of its plans."""
+    """Our time relative to PyTorch's at its peak, in the rows of its plans."""
     ours = {
         row.get("budget") or row["predicted peak"]: (ms, row["peak bytes"])
         for subject, ms in zip(plans.subjects, times, strict=True)
@@ -314,7 +314,7 @@ def compare(plans: Plans, times: list[list[float]]) -> None:
             of_graphs[graphs] = ms
         for row in subject.rows:
             own, size = ours.get(row.get("our budget"), (ms, math.inf))
-            if size <= row["peak bytes"]:  # without the figure it is a miss
+            if size <= row["peak bytes"]:  # without a plan the row is a miss
                 pairs = zip(own, ms, strict=True)
                 row["our time / its"] = statistics.median(a / b for a, b in pairs)
 
@@ -323,7 +323,7 @@ def compare(plans: Plans, times: list[list[float]]) -> None:
 
 
 def judge(rows: list[Row]) -> list[Row]:
-    """What the limits on peaks and times come to."""
+    """The results for the limits on peaks and times."""
     found = []
     for name in dict.fromkeys(row["model"] for row in rows):
         for kind in (TORCH, DECOMPOSED):
@@ -374,7 +374,7 @@ def judge(rows: list[Row]) -> list[Row]:
 
 
 def lowest(rows: list[Row], name: str, kinds: tuple[str, ...], most: float) -> int | None:
-    """Smallest peak of a model's valid plans within a share of extra time."""
+    """The smallest peak of a model's valid plans within a share of extra time."""
     peaks = [
         row["peak bytes"]
         for row in rows
@@ -390,7 +390,7 @@ def lowest(rows: list[Row], name: str, kinds: tuple[str, ...], most: float) -> i
 
 
 class Timed(cutback.torch.Partitioner):
-    """Ours, by a preset if there is no budget; notes the planner's seconds."""
+    """Our partitioner, with a preset if there is no budget; records the planner's seconds."""
 
     seconds = 0.0
     preset = 0
@@ -450,7 +450,7 @@ def bridge(name: str, rounds: int) -> list[Row]:
 
 
 def show(rows: list[Row]) -> None:
-    """A line a row."""
+    """Prints one line per row."""
     for r in rows:
         budget = r.get("budget", "")
         saved = r.get("saved bytes", 0) / 1e6
@@ -499,7 +499,7 @@ def main() -> None:
 
 
 def steps(names: list[str], options: argparse.Namespace, complete: bool) -> None:
-    """The models' rows, what the limits come to, and the picture."""
+    """The models' rows, the results for the limits, and the picture."""
     clock = time.process_time if options.cpu_time else time.perf_counter
     rounds = 3 if options.quick else options.rounds
     rows: list[Row] = []

@@ -119,7 +119,7 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760.0, 300.0, 76.0, 16.0, 40.0, 44.0
 
 
 def _stairs(values: list[int], top: float) -> list[tuple[float, float]]:
-    """Corners of a staircase through one value a column."""
+    """Corners of a staircase with one value per column."""
     wide = (WIDTH - LEFT - RIGHT) / len(values)
     corners = []
     for i, value in enumerate(values):

@@ -1,8 +1,8 @@
-"""Joint graphs of training steps as AOTAutograd gives them to a partition function, and steps that
+"""Joint graphs of training steps as AOTAutograd passes them to a partition function, and steps that
 run a partition of them.
 
 Every plan of a model runs here with the same code generator and without PyTorch's wrappers around a
-compiled function, so that what differs between two plans is the plans.
+compiled function, so that only the plans differ.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Partition = Callable[..., Graphs]
 
 
 class Joint(NamedTuple):
-    """A joint graph, what a partition function is told of it, and the arguments of the step."""
+    """A joint graph, the other arguments of a partition function, and the arguments of the step."""
 
     gm: fx.GraphModule
     inputs: Any
     options: dict[str, Any]
-    primals: list[torch.Tensor]  # empty where the step was traced alone
+    primals: list[torch.Tensor]  # empty if the step was only traced
 
     def partition(self, function: Partition) -> tuple[Graphs, float]:
         """Forward and backward graph, and the seconds of the call."""
@@ -44,7 +44,7 @@ class Joint(NamedTuple):
 
 
 def copied(gm: fx.GraphModule) -> fx.GraphModule:
-    """The same graph once more, for a partition function to take apart."""
+    """A copy of the joint graph, for a partition function to modify."""
     graph = fx.Graph()
     value, end = graph.graph_copy(gm.graph, {}, return_output_node=True)
     graph.output(value).meta.update(end.meta)
@@ -53,7 +53,7 @@ def copied(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def inductor_decompositions() -> dict[Any, Any]:
-    """Those under which PyTorch's partitioner works in `torch.compile`."""
+    """The decompositions under which PyTorch's partitioner works in `torch.compile`."""
     from torch._inductor.compile_fx import select_decomp_table
 
     return dict(select_decomp_table())
@@ -71,7 +71,7 @@ def torch_partition(budget: float) -> Partition:
 
 
 class _CapturedError(Exception):
-    """Ends the compilation when the joint graph is there."""
+    """Ends the compilation once the joint graph is captured."""
 
 
 def capture(
@@ -80,7 +80,7 @@ def capture(
     """The joint graph of `model(*inputs).backward()`.
 
     Args:
-        decompositions: a table of AOTAutograd; None: operations as the model has them.
+        decompositions: a table of AOTAutograd; None: the model's own operations.
         run: runs the step once, for its arguments; otherwise parameters and inputs may be fake.
     """
     held: list[Any] = []
@@ -138,7 +138,7 @@ class Step:
 
     @property
     def text(self) -> str:
-        """The code that runs: equal for equal plans."""
+        """The code that runs; equal for equal plans."""
         return self.forward._source + self.backward._source  # type: ignore[attr-defined]
 
     def __call__(self) -> torch.Tensor:
@@ -150,7 +150,7 @@ class Step:
             loss = outputs[self.loss]
             saved = list(outputs[self.n_outputs :])
             del outputs
-            tangent = torch.ones_like(loss)  # held to the end, as by backward()
+            tangent = torch.ones_like(loss)  # held to the end, like the tangent of backward()
             saved.append(tangent)
             gradients = self.backward(saved)
         for primal, gradient in zip(self.primals, gradients, strict=True):
@@ -159,7 +159,7 @@ class Step:
         return loss
 
     def saved_bytes(self) -> int:
-        """Bytes that live between forward and backward and are not the caller's."""
+        """Bytes live between forward and backward that do not belong to the caller."""
         with torch.no_grad():
             saved = self.forward(list(self.primals))[self.n_outputs :]
         own = {p.untyped_storage().data_ptr() for p in self.primals}
@@ -167,17 +167,17 @@ class Step:
         return sum(size for where, size in kept.items() if where not in own)
 
     def redraws(self) -> int:
-        """How many random operations the backward runs: numbers other than the forward's, and so
-        wrong gradients."""
+        """The number of random operations that the backward runs. They draw other numbers than the
+        forward, so gradients are wrong."""
         return sum(map(_draws, self.graphs[1].graph.nodes))
 
     def draws(self) -> int:
-        """How many random operations the forward runs."""
+        """The number of random operations that the forward runs."""
         return sum(map(_draws, self.graphs[0].graph.nodes))
 
 
 def _draws(node: fx.Node) -> bool:
-    """Does this call take random numbers?"""
+    """True if this call draws random numbers."""
     op = node.target
     if not isinstance(op, torch._ops.OpOverload):
         return False

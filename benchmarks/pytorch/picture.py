@@ -1,4 +1,4 @@
-"""The picture of `bench_side_by_side.py`: step time against peak memory, a panel a model.
+"""The picture of `bench_side_by_side.py`: step time against peak memory, one panel per model.
 
 python benchmarks/pytorch/picture.py [FOLDER [svg|png]]
 """
@@ -26,14 +26,14 @@ NAMES = {
 
 
 def draw(folder: Path = RESULTS, kind: str = "svg") -> None:
-    """Writes the picture of a folder's rows beside them. Does nothing without matplotlib."""
+    """Writes the picture of a folder's rows next to them. Does nothing without matplotlib."""
     try:
         import matplotlib
     except ImportError as error:
         print(f"no picture: {error}")
         return
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "cutback"  # the same file from the same rows
+    matplotlib.rcParams["svg.hashsalt"] = "cutback"  # so that the same rows give the same file
     from matplotlib import pyplot
 
     path = folder / f"pytorch_side_by_side.{kind}"
@@ -62,14 +62,14 @@ def draw(folder: Path = RESULTS, kind: str = "svg") -> None:
 
 
 def mark(ax: Any, kind: str, x: list[float], y: list[float], hollow: bool = False) -> Any:
-    """Points of one kind."""
+    """Draws the points of one kind."""
     color, marker, size = STYLES[kind]
     face = "none" if hollow else color
     return ax.scatter(x, y, s=size, marker=marker, facecolors=face, edgecolors=color, zorder=3)
 
 
 def panel(ax: Any, name: str, rows: list[dict[str, Any]]) -> None:
-    """One model."""
+    """Draws one model."""
     ours = sorted((r["peak bytes"] / 1e6, r["median"]) for r in rows if r["subject"] == "cutback")
     ax.plot([x for x, _ in ours], [y for _, y in ours], color="tab:blue", lw=1, zorder=2)
     for kind in STYLES:

@@ -1,8 +1,7 @@
 """Twelve models with a loss, and inputs, whose training steps take a fraction of a second on two
-cores: eight of `transformers` from configurations with random weights, four written out.
-
-As in real training every model has several equal blocks, and its activations weigh many times what
-its parameters do.
+cores: eight of `transformers` from configurations with random weights, and four defined here. As in
+real training, every model has several equal blocks, and its activations are many times as large as
+its parameters.
 """
 
 from __future__ import annotations
@@ -178,7 +177,7 @@ def qwen3_moe() -> Case:
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
     from transformers.integrations import moe
 
-    # what it takes when compiled; the other one knows no f64
+    # the kernel used when compiled; the other one does not support f64
     moe._can_use_grouped_mm = lambda *tensors: False
     config = Qwen3MoeConfig(
         vocab_size=1000,
@@ -193,7 +192,7 @@ def qwen3_moe() -> Case:
         num_experts_per_tok=2,
         max_position_embeddings=128,
     )
-    # the usual loop over experts that were hit depends on data and breaks the graph
+    # the default loop over experts depends on data and breaks the graph
     model = Qwen3MoeForCausalLM._from_config(config, experts_implementation="grouped_mm")
     return Case(
         Loss(model, "input_ids", "labels", use_cache=False), _words(8, 96), list(model.model.layers)
@@ -218,7 +217,7 @@ def _named(model: nn.Module, name: str) -> list[nn.Module]:
     return [module for module in model.modules() if type(module).__name__ == name]
 
 
-# ---- written out --------------------------------------------------------------------------------
+# ---- models defined here -------------------------------------------------------------------------
 
 
 class Encoder(nn.Module):
@@ -262,7 +261,7 @@ class EvoNorm(nn.Module):
 
 
 class BatchNormAct(nn.Module):
-    """Batch norm, and ReLU in place if wanted."""
+    """Batch norm, optionally followed by ReLU in place."""
 
     def __init__(self, channels: int, act: bool = True) -> None:
         super().__init__()
@@ -289,7 +288,7 @@ class Bottleneck(nn.Module):
             self.short = nn.Sequential(
                 nn.Conv2d(inner, out, 1, stride, bias=False), norm(out, act=False)
             )
-        self.plain = norm is not EvoNorm  # EvoNorm takes the activation's place
+        self.plain = norm is not EvoNorm  # EvoNorm includes the activation
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[batch, inner, h, w] to [batch, 4 width, h / stride, w / stride]."""

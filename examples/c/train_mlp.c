@@ -17,7 +17,7 @@
 #define STEPS 50
 #define N_PARAMS (2 * (LAYERS + 1)) /* a matrix and a bias each */
 
-/* Ends the program with the library's own words. */
+/* Ends the program with the library's error text. */
 static void check(cb_status status, const cb_error *err) {
     if (status == CB_OK) return;
     (void)fprintf(stderr, "%s: %s\n", cb_status_name(status), err->text);
@@ -113,7 +113,7 @@ static void fill_target(float *target, const float *x) {
 static int train(cb_step *step, void *const *inputs, void *const *m, void *const *v) {
     static const uint32_t group[N_PARAMS];                         /* all in group 0 */
     static const double rates[7] = {3e-3, 0.9, 0.999, 1e-8, 0.01}; /* lr, betas, eps, decay */
-    void *const *states[] = {m, v, v}; /* without amsgrad the third is not looked at */
+    void *const *states[] = {m, v, v}; /* without amsgrad the third is ignored */
     cb_update update = {.optimizer = cb_optimizer_find("adamw"),
                         .params = inputs + 2,
                         .states = states,
@@ -122,7 +122,7 @@ static int train(cb_step *step, void *const *inputs, void *const *m, void *const
                         .n_groups = 1};
     const uint64_t planned = cb_step_get_numbers(step).arena_bytes;
     float loss = 0, first = 0;
-    void *outputs[1 + N_PARAMS] = {&loss}; /* gradients stay inside */
+    void *outputs[1 + N_PARAMS] = {&loss}; /* gradients stay inside the step */
     cb_error err;
     for (int t = 1; t <= STEPS; t++) {
         const cb_run run = {.inputs = inputs, .outputs = outputs, .random_step = (uint32_t)t};

@@ -4,8 +4,8 @@
 
 Each model trains from the same seed under save-everything, the min-cut, and a budget of half of
 save-everything's peak. The table compares planned and measured memory, and says whether the trained
-parameters are the same bits. On a GPU (--device cuda) the GPT alone is trained: there are no
-convolutions there yet.
+parameters are the same bits. On a GPU (--device cuda) only the GPT is trained, because convolutions
+are not implemented there yet.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Batches = Iterator[tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class Task:
-    """A model to train: fresh parameters, batches, and what to say of the result."""
+    """A model to train: new parameters, batches, and a description of the result."""
 
     name: str
     start: Callable[
@@ -59,7 +59,7 @@ class Result:
 
 
 def progress(task: str, plan: str, steps: int) -> Iterator[int]:
-    """Step numbers behind a progress bar, or a line now and then where tqdm is missing."""
+    """Step numbers behind a progress bar, or an occasional line if tqdm is missing."""
     try:
         from tqdm import trange
 
@@ -89,7 +89,7 @@ def train(task: Task, plan: str, **options: Any) -> Result:
 
 
 def same_bits(a: Any, b: Any) -> bool:
-    """Whether two pytrees of arrays agree in every bit."""
+    """True if two pytrees of arrays agree in every bit."""
     if isinstance(a, dict):
         return all(same_bits(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):
@@ -98,7 +98,7 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 def run(task: Task, device: str | None) -> list[Result]:
-    """The three plans of one model; the first is what the others are compared with."""
+    """The three plans of one model; the others are compared with the first."""
     everything = train(task, "save everything", preset="autograd", device=device)
     half = everything.step.planned.arena_bytes // 2
     results = [
