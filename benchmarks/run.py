@@ -1,7 +1,7 @@
 """Run every benchmark, then write RESULTS.md from the rows.
 
-python benchmarks/run.py [--only NAME ...] [--report] python benchmarks/run.py --ages     lists rows
-that are older than the code they measure
+python benchmarks/run.py [--only NAME ...] [--report]
+python benchmarks/run.py --ages     lists rows that are older than the code they measure
 """
 
 from __future__ import annotations

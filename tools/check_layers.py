@@ -2,8 +2,8 @@
 """Checks that includes and imports go one way, and that the core calls nothing it should not.
 
     tools/check_layers.py              report every violation as file:line, exit 1 if there is one
-    tools/check_layers.py --self-test  check the checker tools/check_layers.py --order plan/search
-    the units of a folder, from the bottom up
+    tools/check_layers.py --self-test  check the checker
+    tools/check_layers.py --order plan/search   the units of a folder, from the bottom up
 
 A file may include files of its own layer and of the layers left of it. LEFT names the direct left
 neighbours; whatever they may include is allowed too. A layer with folders has a row for each folder

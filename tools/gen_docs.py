@@ -3,8 +3,8 @@
 package's tables of names, and the figures of README.md, ARCHITECTURE.md and docs/*.md from
 benchmarks/results (doc_figures.py says how).
 
-    tools/gen_docs.py            writes all tools/gen_docs.py --check    prints the differences, and
-    exits with 1 if there are any
+    tools/gen_docs.py            writes all
+    tools/gen_docs.py --check    prints the differences, and exits with 1 if there are any
 
 Run it after a change of the op table or of results; `make check` runs the check.
 """

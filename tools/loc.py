@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Counts code, and finds functions and files that are too long.
 
-    tools/loc.py            lines per folder, and everything that is too long tools/loc.py PATH ...
-    lines of each of these files, or of the files in these folders
+    tools/loc.py            lines per folder, and everything that is too long
+    tools/loc.py PATH ...   lines of each of these files, or of the files in these folders
 
 Two counts: all lines, and those that have code, which leaves out blank lines, comments and, in
 Python, docstrings.

@@ -1,8 +1,8 @@
 """Runs the Python tests and those of the bridge with several versions of Python and PyTorch.
 
-    python3 tools/test_versions.py                      all pairs python3 tools/test_versions.py
-    3.11=2.13.0 3.12=    some; "3.12=": without PyTorch python3 tools/test_versions.py 3.13= --tests
-    tests/python/doors    a part of the tests
+    python3 tools/test_versions.py                      all pairs
+    python3 tools/test_versions.py 3.11=2.13.0 3.12=    some; "3.12=": without PyTorch
+    python3 tools/test_versions.py 3.13= --tests tests/python/doors    a part of the tests
 
 Each pair has a virtual environment of its own in build/versions, in which the package is built. A
 pair that is not available here is listed as not run, with the reason: this Python is not installed,

@@ -5,8 +5,9 @@
 The program decides about large storages of the forward. Stage t ends with the t-th op of the
 backward; before it, forward ops may be recomputed, each at most once and in order. Unknowns:
 
-    runs[t, u]   op u is recomputed in stage t kept[t, s]   storage s is in memory when stage t
-    begins first[u]     op u runs in the forward; false if none of its outputs is read there or kept
+    runs[t, u]   op u is recomputed in stage t
+    kept[t, s]   storage s is in memory when stage t begins
+    first[u]     op u runs in the forward; false if none of its outputs is read there or kept
 
 Bytes are counted before each op of a stage, for all runs at once. Two programs bound the optimum.
 In one, small storages are live from their op to their last reader: its answer is a schedule, which

@@ -2,8 +2,8 @@
 
     python tests/mutate/mutate.py               all mutants of mutants.txt; fails where one survives
     python tests/mutate/mutate.py --list        writes mutants.txt: a sample of what can be mutated
-    python tests/mutate/mutate.py --only 3f2a   some of them, by prefixes of their names python
-    tests/mutate/mutate.py --seed x -n 40   another sample
+    python tests/mutate/mutate.py --only 3f2a   some of them, by prefixes of their names
+    python tests/mutate/mutate.py --seed x -n 40   another sample
 
 The library is built once, in build/mutate, with all mutants behind switches (support/mutant.h).
 First each test runs without a mutant and records which mutants it reaches: those in host code by a

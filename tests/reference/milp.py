@@ -6,10 +6,11 @@
 The formulation is Checkmate's (Jain et al., 2020). Stage k ends with the op at position k of the
 given order; before it, forward ops of earlier positions may run again, in order. Unknowns:
 
-    R[k, i]  op i runs in stage k S[k, i]  the value of op i is in memory when stage k begins F[k,
-    i, j]  the value of op i is freed right after op j of stage k: j is its last reader there and
-    the next stage does not begin with it U[k, j]  bytes in memory while op j of stage k runs
-    (whether it does or not)
+    R[k, i]  op i runs in stage k
+    S[k, i]  the value of op i is in memory when stage k begins
+    F[k, i, j]  the value of op i is freed right after op j of stage k: j is its last reader there
+             and the next stage does not begin with it
+    U[k, j]  bytes in memory while op j of stage k runs (whether it does or not)
 
 A forward op need not run in its own stage if nobody there needs it. Covered are problems in which
 every op makes one value in a storage of its own, without scratch, regions and constraints, and
