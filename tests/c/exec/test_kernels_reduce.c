@@ -53,6 +53,31 @@ TEST(every_choice_of_axes) {
     }
 }
 
+/* Sixteen short rows are summed at once: each has the bits that it has alone. */
+TEST(short_rows) {
+    static const int64_t lengths[] = {1, 2, 5, 16, 31, 49, 64, 65};
+    enum { ROWS = 37 };
+    for (int d = 0; d < COUNT(floats); d++) {
+        for (int i = 0; i < COUNT(lengths); i++) {
+            test_op all = {.code = d % 2 ? CB_OP_MEAN : CB_OP_SUM, .n_in = 1};
+            all.attrs.dims = (cb_shape){.rank = 1, .dim = {1}};
+            all.in[0] = input(floats[d], SHAPE(ROWS, lengths[i]), PLAIN, SMALL);
+            CHECK_OK(run_op(&all, 1, NULL));
+            for (int64_t row = 0; row < ROWS; row++) {
+                test_op one = {.code = all.code, .n_in = 1, .attrs = all.attrs};
+                const int kept = n_owned_blocks;
+                one.in[0] = all.in[0];
+                one.in[0].shape.dim[0] = 1;
+                one.in[0].data = element(&all.in[0], row * lengths[i]);
+                CHECK_OK(run_op(&one, 1, NULL));
+                CHECK(get(&one.out[0], 0) == get(&all.out[0], row));
+                while (n_owned_blocks > kept) free(owned_blocks[--n_owned_blocks]);
+            }
+            free_tensors();
+        }
+    }
+}
+
 TEST(empty) {
     for (int d = 0; d < COUNT(everything); d++) {
         for (unsigned axes = 1; axes < 8; axes++)
@@ -124,6 +149,7 @@ TEST(argmax) {
 
 int main(void) {
     RUN(every_choice_of_axes);
+    RUN(short_rows);
     RUN(empty);
     RUN(long_ones);
     RUN(strides_do_not_matter);

@@ -1,6 +1,8 @@
 /* softmax, norms and cross-entropy, with their gradients. */
 #include "kernel_twin.h"
 
+#include "ir/work.h"
+
 static cb_shape shape_of(int i) {
     switch (i) {
         case 0: return SHAPE(1);
@@ -9,10 +11,11 @@ static cb_shape shape_of(int i) {
         case 3: return SHAPE(3, 4, 65);
         case 4: return SHAPE(90, 300);
         case 5: return SHAPE(5, 2500);
+        case 6: return SHAPE(70, 10);
         default: return SHAPE(2, 200, 33);
     }
 }
-#define N_SHAPES 7
+#define N_SHAPES 8
 
 static cb_dtype stat_dtype(cb_dtype dtype) { return dtype == CB_F64 ? CB_F64 : CB_F32; }
 
@@ -230,8 +233,109 @@ TEST(labels_out_of_range) {
     }
 }
 
+/* Row `row` of a tensor; a vector of one element for each row has rows of one. */
+static cb_tensor one_row(const cb_tensor *all, int64_t row) {
+    cb_tensor one = *all;
+    one.shape.dim[0] = 1;
+    one.data = (char *)all->data + row * all->stride[0] * (int64_t)cb_dtype_size(all->dtype);
+    return one;
+}
+
+/* Sixteen short rows run at once: each has the bits that it has alone. Outputs with one row for all
+ * (gradients of weights) are not compared. */
+static void check_single_rows(test_op *op, unsigned shared_inputs) {
+    enum { ROWS = 37 };
+    CHECK_OK(run_op(op, 1, NULL));
+    for (int64_t row = 0; row < ROWS; row++) {
+        test_op one = {.code = op->code, .n_in = op->n_in, .attrs = op->attrs};
+        for (uint32_t i = 0; i < op->n_in; i++)
+            one.in[i] = shared_inputs >> i & 1 ? op->in[i] : one_row(&op->in[i], row);
+        const int kept = n_owned_blocks;
+        CHECK_OK(run_op(&one, 1, NULL));
+        for (uint32_t k = 0; k < op->n_out; k++) {
+            if (op->out[k].shape.dim[0] != ROWS) continue;
+            const cb_tensor want = one_row(&op->out[k], row);
+            CHECK(same_values(&want, &one.out[k]));
+        }
+        while (n_owned_blocks > kept) free(owned_blocks[--n_owned_blocks]);
+    }
+    free_tensors();
+}
+
+TEST(short_rows) {
+    static const int64_t lengths[] = {1, 2, 5, 16, 17, 31, 49, 64, 65};
+    for (int d = 0; d < COUNT(floats); d++) {
+        for (int i = 0; i < COUNT(lengths); i++) {
+            const cb_shape x = SHAPE(37, lengths[i]), channels = SHAPE(lengths[i]);
+            for (int code = CB_OP_SOFTMAX; code <= CB_OP_LOG_SOFTMAX_BWD; code++) {
+                const bool is_bwd = code == CB_OP_SOFTMAX_BWD || code == CB_OP_LOG_SOFTMAX_BWD;
+                test_op op = {.code = (cb_opcode)code, .n_in = is_bwd ? 2 : 1};
+                op.in[0] = plain(floats[d], x);
+                op.in[1] = plain(floats[d], x);
+                check_single_rows(&op, 0);
+            }
+            for (int is_rms = 0; is_rms < 2; is_rms++) {
+                test_op op = {.code = is_rms ? CB_OP_RMS_NORM : CB_OP_LAYER_NORM,
+                              .n_in = is_rms ? 2 : 3,
+                              .attrs = {.f = {1e-5}},
+                              .in = {plain(floats[d], x), plain(floats[d], channels),
+                                     plain(floats[d], channels)}};
+                check_single_rows(&op, 6);
+                test_op bwd = {.code = is_rms ? CB_OP_RMS_NORM_BWD : CB_OP_LAYER_NORM_BWD,
+                               .n_in = is_rms ? 4 : 5,
+                               .in = {plain(floats[d], x), plain(floats[d], x),
+                                      plain(floats[d], channels),
+                                      plain(stat_dtype(floats[d]), SHAPE(37)),
+                                      plain(stat_dtype(floats[d]), SHAPE(37))}};
+                check_single_rows(&bwd, 4);
+            }
+            test_op op = cross_entropy(floats[d], CB_I64, x, -100);
+            check_single_rows(&op, 0);
+            op = cross_entropy(floats[d], CB_I64, x, -100);
+            test_op bwd = {.code = CB_OP_CROSS_ENTROPY_BWD, .n_in = 3, .attrs = op.attrs};
+            bwd.in[0] = plain(stat_dtype(floats[d]), SHAPE(37));
+            bwd.in[1] = op.in[0];
+            bwd.in[2] = op.in[1];
+            check_single_rows(&bwd, 0);
+        }
+    }
+}
+
+/* In the order of rows, from zero in each block of rows (cb_row_blocks), and then of blocks. */
+TEST(gradients_of_weights_of_short_rows) {
+    enum { ROWS = 1000, BLOCKS = 62, IN_BLOCK = 17, COLUMNS = 10 };
+    test_op op = {.code = CB_OP_LAYER_NORM_BWD, .n_in = 5};
+    for (int k = 0; k < 5; k++)
+        op.in[k] = plain(CB_F32, k < 2    ? SHAPE(ROWS, COLUMNS)
+                                 : k == 2 ? SHAPE(COLUMNS)
+                                          : SHAPE(ROWS));
+    CHECK(cb_row_blocks(ROWS, COLUMNS) == BLOCKS);
+    CHECK_OK(run_op(&op, 1, NULL));
+    const float *g = op.in[0].data, *x = op.in[1].data, *mean = op.in[3].data,
+                *rstd = op.in[4].data;
+    for (int j = 0; j < COLUMNS; j++) {
+        float weight = 0, bias = 0;
+        for (int first = 0; first < ROWS; first += IN_BLOCK) {
+            volatile float dw = 0, db = 0; /* rounded after each operation */
+            for (int r = first; r < first + IN_BLOCK && r < ROWS; r++) {
+                volatile float h = (x[r * COLUMNS + j] - mean[r]) * rstd[r];
+                volatile float term = g[r * COLUMNS + j] * h;
+                dw += term;
+                db += g[r * COLUMNS + j];
+            }
+            weight += dw;
+            bias += db;
+        }
+        CHECK(((float *)op.out[1].data)[j] == weight);
+        CHECK(((float *)op.out[2].data)[j] == bias);
+    }
+    free_tensors();
+}
+
 int main(void) {
     RUN(softmax);
+    RUN(short_rows);
+    RUN(gradients_of_weights_of_short_rows);
     RUN(softmax_of_infinities);
     RUN(norms);
     RUN(batch_norm);

@@ -20,9 +20,11 @@ typedef struct norm {
 
 #define REAL_BITS 32
 #include "kern_norm_rows.h"
+#include "kern_norm_short.h"
 #undef REAL_BITS
 #define REAL_BITS 64
 #include "kern_norm_rows.h"
+#include "kern_norm_short.h"
 
 static norm norm_of(const cb_kernel_args *args, const cb_tensor *x, bool is_centred) {
     const cb_shape *s = &x->shape;
@@ -36,9 +38,10 @@ static norm norm_of(const cb_kernel_args *args, const cb_tensor *x, bool is_cent
 static void norm_task(void *user, int64_t task, int thread) {
     (void)thread;
     const norm *m = user;
-    int64_t end = min_i64((task + 1) * m->rows_in_task, m->n_rows);
-    for (int64_t row = task * m->rows_in_task; row < end; row++)
-        (m->is_f64 ? norm_row_f64 : norm_row_f32)(m, row);
+    int64_t row = task * m->rows_in_task, end = min_i64(row + m->rows_in_task, m->n_rows);
+    for (; short_fits(m->columns) && row + CB_SHORT_ROWS <= end; row += CB_SHORT_ROWS)
+        (m->is_f64 ? norm_block_f64 : norm_block_f32)(m, row);
+    for (; row < end; row++) (m->is_f64 ? norm_row_f64 : norm_row_f32)(m, row);
 }
 
 static cb_status run_norm(const cb_kernel_args *args, cb_error *err) {
@@ -50,12 +53,19 @@ static cb_status run_norm(const cb_kernel_args *args, cb_error *err) {
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
+/* Rows row..end; `dweight` and `dbias` may be NULL. */
+static void bwd_rows(const norm *m, int64_t row, int64_t end, void *dweight, void *dbias) {
+    for (; short_fits(m->columns) && row + CB_SHORT_ROWS <= end; row += CB_SHORT_ROWS)
+        (m->is_f64 ? norm_bwd_block_f64 : norm_bwd_block_f32)(m, row, dweight, dbias);
+    for (; row < end; row++)
+        (m->is_f64 ? norm_bwd_row_f64 : norm_bwd_row_f32)(m, row, dweight, dbias);
+}
+
 static void bwd_rows_task(void *user, int64_t task, int thread) {
     (void)thread;
     const norm *m = user;
-    int64_t end = min_i64((task + 1) * m->rows_in_task, m->n_rows);
-    for (int64_t row = task * m->rows_in_task; row < end; row++)
-        (m->is_f64 ? norm_bwd_row_f64 : norm_bwd_row_f32)(m, row, NULL, NULL);
+    const int64_t first = task * m->rows_in_task;
+    bwd_rows(m, first, min_i64(first + m->rows_in_task, m->n_rows), NULL, NULL);
 }
 
 static void bwd_columns_task(void *user, int64_t task, int thread) {
@@ -71,9 +81,8 @@ static void bwd_block_task(void *user, int64_t block, int thread) {
     char *dweight = (char *)m->args->scratch + (size_t)(block * m->partials) * row_bytes;
     char *dbias = m->is_centred ? dweight + row_bytes : NULL;
     memset(dweight, 0, (size_t)m->partials * row_bytes); /* all bits 0 is 0.0 */
-    int64_t rows = div_up(m->n_rows, m->blocks), end = min_i64((block + 1) * rows, m->n_rows);
-    for (int64_t row = block * rows; row < end; row++)
-        (m->is_f64 ? norm_bwd_row_f64 : norm_bwd_row_f32)(m, row, dweight, dbias);
+    const int64_t rows = div_up(m->n_rows, m->blocks);
+    bwd_rows(m, block * rows, min_i64((block + 1) * rows, m->n_rows), dweight, dbias);
 }
 
 static void bwd_combine_task(void *user, int64_t task, int thread) {

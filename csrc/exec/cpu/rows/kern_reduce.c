@@ -23,9 +23,11 @@
 
 #define REAL_BITS 32
 #include "kern_rows.h"
+#include "kern_short.h"
 #undef REAL_BITS
 #define REAL_BITS 64
 #include "kern_rows.h"
+#include "kern_short.h"
 
 typedef union cell { /* one accumulator */
     float f32;
@@ -246,11 +248,41 @@ static cell sum_run(const reduction *r, int64_t base, int64_t first, int64_t end
     return total(&sums, r->op);
 }
 
+/* True for sums of short rows of floats, one after another (kern_short.h). */
+static bool is_in_blocks(const reduction *r) {
+    const cb_walk *outer = &r->outer, *row = &r->reduced;
+    const bool is_sum = r->args->code == CB_OP_SUM || r->args->code == CB_OP_MEAN;
+    const bool is_along = row->rank == 1 && row->stride[0][0] == 1;
+    return is_sum && cb_dtype_is_float(r->in->dtype) && is_along && short_fits(row->count) &&
+           outer->rank == 1 && outer->stride[0][0] == row->count;
+}
+
+/* Sums sixteen rows. */
+static void reduce_block(const reduction *r, int64_t unit) {
+    const int64_t n = r->reduced.count;
+    union {
+        float f32[CB_SHORT_ROWS];
+        double f64[CB_SHORT_ROWS];
+    } to;
+    if (r->in->dtype == CB_F64) {
+        block_f64 x;
+        load_block_f64(r->in, unit * n, n, x);
+        sum_block_f64(x, n, to.f64);
+    } else {
+        block_f32 x;
+        load_block_f32(r->in, unit * n, n, x);
+        sum_block_f32(x, n, to.f32);
+    }
+    put_results(r, unit, &to, CB_SHORT_ROWS);
+}
+
 static void rows_task(void *user, int64_t task, int thread) {
     (void)thread;
     const reduction *r = user;
-    int64_t end = min_i64((task + 1) * r->units_in_task, r->units);
-    for (int64_t unit = task * r->units_in_task; unit < end; unit++) {
+    int64_t unit = task * r->units_in_task, end = min_i64(unit + r->units_in_task, r->units);
+    for (; is_in_blocks(r) && unit + CB_SHORT_ROWS <= end; unit += CB_SHORT_ROWS)
+        reduce_block(r, unit);
+    for (; unit < end; unit++) {
         cell sum = sum_run(r, cb_walk_to(&r->outer, unit).offset[0], 0, r->reduced.count);
         put_results(r, unit, &sum, 1);
     }

@@ -4,31 +4,39 @@
  *     CB_REAL, ROW_KEY   float and int32_t, or double and int64_t
  *     CB_TYPED(name)     name_f32 or name_f64: the functions of a template
  *     ROW_MATH(exp)      cb_exp_f32 or cb_exp_f64
+ *     ROW_FEW(few)       few_float or few_double (kern_few.h)
  *
  * A sum has the same order on every instruction set: leaves of up to CB_TILE elements, each summed
  * in CB_SUM_LANES lanes that are folded in halves, and the leaves added in pairs, pairs of pairs,
  * ... The vectors are gcc's and clang's vector extension, registers of the instruction set. */
 #include "../move/kern_copy.h"
+#include "kern_few.h"
 #include "kern_fold.h"
 
 #undef CB_REAL
 #undef ROW_KEY
 #undef ROW_KEY_MAX
+#undef ROW_KEY_INFINITY
 #undef CB_TYPED
 #undef ROW_MATH
 #undef ROW_LANES
+#undef ROW_FEW
 #if REAL_BITS == 32
 #define CB_REAL float
 #define ROW_KEY int32_t
 #define ROW_KEY_MAX INT32_MAX
+#define ROW_KEY_INFINITY 0x7F800000
 #define CB_TYPED(name) name##_f32
 #define ROW_MATH(name) cb_##name##_f32
+#define ROW_FEW(name) name##_float
 #else
 #define CB_REAL double
 #define ROW_KEY int64_t
 #define ROW_KEY_MAX INT64_MAX
+#define ROW_KEY_INFINITY 0x7FF0000000000000
 #define CB_TYPED(name) name##_f64
 #define ROW_MATH(name) cb_##name##_f64
+#define ROW_FEW(name) name##_double
 #endif
 #define ROW_LANES (CB_LANE_BYTES / (int64_t)sizeof(CB_REAL)) /* of a vector */
 
@@ -47,11 +55,24 @@ typedef CB_TYPED(full) CB_TYPED(lanes) __attribute__((aligned(sizeof(CB_REAL)), 
         (void)x;                                                                             \
         (void)y;                                                                             \
     }
+/* The same where `n - whole` elements are left for all lanes. */
+#define CB_ADD_FEW(q, expression)                                                       \
+    {                                                                                   \
+        const int64_t first = whole + (k + (q)) * ROW_LANES, few = n - first;           \
+        if (few > 0) {                                                                  \
+            const CB_TYPED(full) x = ROW_FEW(few)(xs + first, few),                     \
+                                 y = ROW_FEW(few)(ys + first, few), added = expression; \
+            sum##q += ROW_FEW(keep_few)(added, few);                                    \
+            (void)x;                                                                    \
+            (void)y;                                                                    \
+        }                                                                               \
+    }
 #define CB_KEEP_LANES(q) *(CB_TYPED(lanes) *)(sum + (k + (q)) * ROW_LANES) = sum##q;
 
 /* Lane i of CB_SUM_LANES holds the elements i, i + CB_SUM_LANES, ... of a leaf; halves are added
- * until one is left. The expression is in x and y, elements of the rows `xs` and `ys` or vectors of
- * them, and the number m. */
+ * until one is left. The expression is in x and y, vectors of the rows `xs` and `ys`, and the
+ * number m. Lanes are stored as whole vectors: the fold reads vectors, which a processor would
+ * have to put together from single stores. */
 #define CB_LEAF(name, expression)                                                         \
     static inline CB_REAL CB_TYPED(name)(const CB_REAL *xs, const CB_REAL *ys, CB_REAL m, \
                                          int64_t n) {                                     \
@@ -66,13 +87,11 @@ typedef CB_TYPED(full) CB_TYPED(lanes) __attribute__((aligned(sizeof(CB_REAL)), 
                 CB_ADD_LANES(2, expression)                                               \
                 CB_ADD_LANES(3, expression)                                               \
             }                                                                             \
+            CB_ADD_FEW(0, expression)                                                     \
+            CB_ADD_FEW(1, expression)                                                     \
+            CB_ADD_FEW(2, expression)                                                     \
+            CB_ADD_FEW(3, expression)                                                     \
             CB_KEEP_LANES(0) CB_KEEP_LANES(1) CB_KEEP_LANES(2) CB_KEEP_LANES(3)           \
-        }                                                                                 \
-        for (int64_t j = 0; whole + j < n; j++) {                                         \
-            CB_REAL x = xs[whole + j], y = ys[whole + j];                                 \
-            sum[j] += expression;                                                         \
-            (void)x;                                                                      \
-            (void)y;                                                                      \
         }                                                                                 \
         return ROW_MATH(fold)(sum);                                                       \
     }
@@ -84,6 +103,7 @@ CB_LEAF(leaf_dot_from, (x - m) * y)
 /* clang-format on */
 #undef CB_LEAF
 #undef CB_ADD_LANES
+#undef CB_ADD_FEW
 #undef CB_KEEP_LANES
 
 /* ---- leaves to sums: a binary counter whose digit k holds the sum of 2^k leaves -------------- */
@@ -167,10 +187,33 @@ static inline CB_REAL CB_TYPED(of_key)(ROW_KEY key) {
     return x;
 }
 
+typedef ROW_KEY CB_TYPED(keys) __attribute__((vector_size(CB_LANE_BYTES)));
+
+static inline CB_TYPED(keys) CB_TYPED(keys_of)(CB_TYPED(full) x) {
+    const CB_TYPED(keys) bits = (CB_TYPED(keys))x, magnitude = bits & ROW_KEY_MAX;
+    const CB_TYPED(keys) nan = magnitude > ROW_KEY_INFINITY;
+    return ((bits ^ ((bits >> (REAL_BITS - 1)) & ROW_KEY_MAX)) & ~nan) | (nan & ROW_KEY_MAX);
+}
+
+static inline CB_TYPED(keys) CB_TYPED(larger_keys)(CB_TYPED(keys) a, CB_TYPED(keys) b) {
+    const CB_TYPED(keys) more = a > b;
+    return (a & more) | (b & ~more);
+}
+
 static inline ROW_KEY CB_TYPED(max_key)(const CB_REAL *x, int64_t n, ROW_KEY best) {
-    for (int64_t i = 0; i < n; i++) {
-        ROW_KEY key = CB_TYPED(key)(x[i]);
-        best = key > best ? key : best;
+    CB_TYPED(keys) most = best - (CB_TYPED(keys)){0};
+    int64_t i = 0;
+    for (; i + ROW_LANES <= n; i += ROW_LANES)
+        most = CB_TYPED(larger_keys)(most, CB_TYPED(keys_of)(*(const CB_TYPED(lanes) *)(x + i)));
+    if (i < n) { /* lanes that are not read keep their largest */
+        const CB_TYPED(full) filled = ROW_FEW(few)(x + i, n - i);
+        const CB_TYPED(keys) read =
+            (CB_TYPED(keys))ROW_FEW(keep_few)((CB_TYPED(full)) ~(CB_TYPED(keys)){0}, n - i);
+        most = CB_TYPED(larger_keys)(most, (CB_TYPED(keys_of)(filled) & read) | (most & ~read));
     }
-    return best;
+    ROW_KEY key[ROW_LANES];
+    memcpy(key, &most, sizeof key);
+    for (int half = ROW_LANES / 2; half > 0; half /= 2)
+        for (int k = 0; k < half; k++) key[k] = key[k] > key[k + half] ? key[k] : key[k + half];
+    return key[0];
 }
