@@ -242,8 +242,8 @@ LAUNCH = {
     "warps %": "warps %",
 }  # fmt: skip
 KINDS: dict[str, tuple[str, Callable[[Results], Table]]] = {
-    "gpu_card": ("What the card can do", Results.card_rows),
-    "gpu_rows": ("Steps beside PyTorch", Results.kernel_rows),
+    "gpu_card": ("Rates of the card", Results.card_rows),
+    "gpu_rows": ("Steps compared with PyTorch", Results.kernel_rows),
     "gpu_kernels": ("Kernels", Results.group_rows),
     "gpu_bridge": ("PyTorch models under budgets", Results.bridge_rows),
 }
