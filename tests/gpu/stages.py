@@ -68,19 +68,19 @@ STAGES = (
         beside=(Listing("libraries", GPU + "facts.py"),),
         each_card=True,
     ),
-    Stage(Listing("card", ROWS + "bench_gpu.py"), 15, "what the card can do", each_card=True),
+    Stage(Listing("card", ROWS + "bench_gpu.py"), 15, "rates of the card", each_card=True),
     Stage(
         Listing("checks", GPU + "checks.py", jobs=8, own_cache=True),
         90,
-        "results beside the CPU's and PyTorch's",
+        "results compared with the CPU's and PyTorch's",
         beside=(
             Listing("sanitizer", GPU + "sanitizer.py"),
             Listing("warm", ROWS + "bench_gpu.py", jobs=4),
         ),
     ),
-    Stage(Listing("rows", ROWS + "bench_gpu.py"), 70, "kernels beside PyTorch eager"),
+    Stage(Listing("rows", ROWS + "bench_gpu.py"), 70, "kernels compared with PyTorch eager"),
     Stage(Listing("bridge", ROWS + "bench_bridge.py"), 40, "a small PyTorch model under budgets"),
-    Stage(Listing("compile", ROWS + "bench_gpu.py"), 80, "kernels beside torch.compile"),
+    Stage(Listing("compile", ROWS + "bench_gpu.py"), 80, "kernels compared with torch.compile"),
     Stage(Listing("kernels", ROWS + "bench_gpu.py"), 50, "one kernel at a time"),
     Stage(Listing("models", ROWS + "bench_bridge.py"), 130, "PyTorch models under budgets"),
 )
