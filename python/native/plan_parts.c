@@ -63,6 +63,21 @@ PyObject *cb_py_give_steps(const cb_problem *p, const cb_schedule *s) {
     return list;
 }
 
+PyObject *cb_py_give_times(const cb_problem *p, const cb_schedule *s, const cb_device *device) {
+    PyObject *list = PyList_New((Py_ssize_t)s->n_step);
+    for (uint32_t t = 0; list && t < s->n_step; t++) {
+        int64_t time = 0;
+        if (cb_action_at(s, t) == CB_ACTION_RUN) {
+            time = cb_run_time_ps(p, s->step[t], cb_made_at(p, s, t), device);
+            if (s->taken) time += cb_taken_time_ps(p, s->step[t], s->taken[t], device);
+        }
+        PyObject *number = PyLong_FromLongLong(time);
+        if (!number) Py_CLEAR(list);
+        else PyList_SET_ITEM(list, (Py_ssize_t)t, number);
+    }
+    return list;
+}
+
 PyObject *cb_py_give_lives(const cb_lives *lives) {
     PyObject *class = class_of("Life");
     PyObject *list = class ? PyList_New((Py_ssize_t)lives->n_instance) : NULL;

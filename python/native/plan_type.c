@@ -104,6 +104,9 @@ static PyObject *plan_problem(cb_py_plan *self, void *Py_UNUSED(none)) {
 static PyObject *plan_steps(cb_py_plan *self, void *Py_UNUSED(none)) {
     return cb_py_give_steps(self->problem->core, &self->core->schedule);
 }
+static PyObject *plan_times(cb_py_plan *self, void *Py_UNUSED(none)) {
+    return cb_py_give_times(self->problem->core, &self->core->schedule, self->core->device);
+}
 static PyObject *plan_backward_starts(cb_py_plan *self, void *Py_UNUSED(none)) {
     return PyLong_FromUnsignedLong(self->core->schedule.backward_starts);
 }
@@ -168,6 +171,7 @@ static PyMethodDef plan_methods[] = {
 static PyGetSetDef plan_getset[] = {
     {"problem", (getter)plan_problem, NULL, "the planned Problem", NULL},
     {"steps", (getter)plan_steps, NULL, "[cutback.schedule.Step]", NULL},
+    {"times_ps", (getter)plan_times, NULL, "[modelled picoseconds of each step]", NULL},
     {"backward_starts", (getter)plan_backward_starts, NULL, "first step of the backward", NULL},
     {"lives", (getter)plan_lives, NULL, "[cutback.schedule.Life]", NULL},
     {"decisions", (getter)plan_decisions, NULL, "[cutback.schedule.Decision]", NULL},

@@ -37,7 +37,9 @@ cb_problem *cb_py_take_problem(cb_py_state *state, cb_context *ctx, PyObject *so
 /* ---- plan_parts.c ---------------------------------------------------------------------------- */
 
 PyObject *cb_py_give_steps(const cb_problem *p, const cb_schedule *s); /* [cutback.schedule.Step] */
-PyObject *cb_py_give_lives(const cb_lives *lives);                     /* [cutback.schedule.Life] */
+/* The modelled picoseconds of each step; 0 for steps that copy or wait. */
+PyObject *cb_py_give_times(const cb_problem *p, const cb_schedule *s, const cb_device *device);
+PyObject *cb_py_give_lives(const cb_lives *lives); /* [cutback.schedule.Life] */
 PyObject *cb_py_give_decisions(const cb_problem *p, const cb_plan *plan);
 PyObject *cb_py_give_numbers(const cb_plan *plan);
 PyObject *cb_py_give_evaluated(const cb_schedule *s, const cb_lives *lives, uint64_t arena_bytes);

@@ -346,7 +346,8 @@ class Traced:
         return f"<cutback.Traced with {len(self.names)} arguments>"
 
     def _repr_html_(self) -> str:
-        from ..report.page import code, facts, table  # imported on demand, as words are
+        from ..report.page import code, facts  # imported on demand, as words are
+        from ..report.table import table
 
         lines = [line for line in self.text().splitlines() if line.startswith("%")]
         types = self.graph.input_types()

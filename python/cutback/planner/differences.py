@@ -11,7 +11,7 @@ from .. import budgets, files
 
 if TYPE_CHECKING:
     from ..explanation import ExplainedValue
-    from ..report.model import Plan
+    from ..report.model import Picture, Plan
 
 
 class Changed(NamedTuple):
@@ -125,18 +125,17 @@ class Difference:
             }
         )
 
-    def _fragment(self) -> str:
-        from ..report import read  # imported on demand, as below
-        from ..report.comparison import difference_fragment
-
-        pictures = (read(plan) for plan in (self.before, self.after))
-        return difference_fragment(json.loads(self.to_json()), *pictures)
-
     def report(self, path: str | os.PathLike[str], title: str = "Cutback plans compared") -> None:
         """Writes a self-contained HTML page: totals, both timelines, and the changes."""
-        from ..report.comparison import render_difference
+        from ..report.comparison import render_difference  # imported on demand, as below
 
-        files.write_text(path, render_difference(self._fragment(), title))
+        files.write_text(path, render_difference(*self._shown(), title))
+
+    def _shown(self) -> tuple[dict[str, Any], Picture, Picture]:
+        """What pages are made from."""
+        from ..report import read
+
+        return json.loads(self.to_json()), read(self.before), read(self.after)
 
     def __str__(self) -> str:
         rows = []
@@ -169,4 +168,6 @@ class Difference:
         return f"<cutback.Difference {len(self.changes)} changes>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"text/plain": str(self), "text/html": self._fragment()}
+        from ..report.comparison import difference_fragment
+
+        return {"text/plain": str(self), "text/html": difference_fragment(*self._shown())}

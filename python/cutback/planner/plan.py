@@ -294,6 +294,24 @@ class Plan:
         page = render_html(self, self._measured(), title, kernels)
         files.write_text(path, page)
 
+    def plot(self, axes: Any = None, *, time: bool = False) -> Any:
+        """Draws the memory timeline with matplotlib: ``plan.plot().figure.savefig("plan.pdf")``.
+
+        Args:
+            axes: matplotlib axes to draw on; None: those of a new figure.
+            time: draw over milliseconds of modelled time, not over steps.
+
+        Returns:
+            The axes. The y axis is in bytes.
+
+        Raises:
+            ImportError: matplotlib is not installed (``pip install 'cutback[plots]'``).
+        """
+        from ..report import read
+        from ..report.figures import plot_plan
+
+        return plot_plan(read(self), axes, time=time)
+
     def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles do not keep the compiled step
         core = self._core
         return Plan._again, (core.problem.to_json(), core.to_json(), self.position, self.shared)

@@ -16,8 +16,9 @@ from __future__ import annotations
 from .kernels import kernels_svg, kernels_text
 from .ladder import graph_svg
 from .model import Picture, read
-from .page import Measured, page, render_fragment, render_html, section, table, values_table
+from .page import Measured, page, render_fragment, render_html, section, values_table
 from .svg import document, human_bytes
+from .table import table
 from .timeline import timeline_svg
 
 __all__ = [

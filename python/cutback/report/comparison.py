@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from .chart import Data, chart, texts
+from .layers import block_of, spans
 from .model import Picture
-from .page import page, table
-from .svg import document, escape, fragment, human_bytes, nice_ticks, tag, text
-from .timeline import columns, staircase
+from .page import page
+from .plot import LEFT, WIDTH, Plot, columns, layers_row, steps_axis
+from .svg import document, escape, fragment, human_bytes, tag, text
+from .table import table
+from .timeline import GREY
 
 Difference = Mapping[str, Any]
 """The JSON document of ``planner.Difference``, with ``totals`` and ``changes``."""
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 320.0, 84.0, 18.0, 34.0, 34.0
+TOP, AREA = 60.0, 260.0
 MOST_ROWS = 400
 NAMES = {
     "arena_bytes": "arena peak",
@@ -40,55 +45,90 @@ def moments(picture: Picture) -> tuple[list[int], list[int]]:
     return order, most
 
 
-def _line(
-    ops: Sequence[int], order: Sequence[int], most: Sequence[int], top: float, css: str, name: str
-) -> str:
-    at = {op: size for op, size in zip(order, most, strict=True)}
-    values: list[int] = []
-    for op in ops:  # a plan without this operation keeps the value of the one before
-        values.append(at.get(op, values[-1] if values else 0))
-    scale = (WIDTH - LEFT - RIGHT) / max(1, len(ops))
-    base = HEIGHT - BOTTOM
-    points = staircase(
-        [
-            (
-                LEFT + scale * low,
-                LEFT + scale * high,
-                round(base - (base - TOP) * values[i] / top, 1),
-            )
-            for low, high, i in columns(values)
-        ]
-    )
-    line = tag("polyline", f"{name}: up to {human_bytes(max(values, default=0))}",
-               css="line", points=points, stroke_width=1.6)  # fmt: skip
-    return f'<g class="{css}">{line}</g>'
+def _along_ops(picture: Picture, ops: Sequence[int], values: Sequence[int]) -> list[int]:
+    """The value for each op; a plan without the op keeps the value of the one before."""
+    at = dict(zip(moments(picture)[0], values, strict=True))
+    found: list[int] = []
+    for op in ops:
+        found.append(at.get(op, found[-1] if found else 0))
+    return found
 
 
-def timelines_svg(before: Picture, after: Picture) -> str:
-    """Draws the live bytes of both plans over the operations of the program."""
-    sides = [moments(before), moments(after)]
-    ops = sorted({op for order, _ in sides for op in order})
-    top = 1.08 * max([1, *sides[0][1], *sides[1][1]])
-    base = HEIGHT - BOTTOM
-    body = [text(LEFT, TOP - 14, "live bytes along the program")]
-    for tick in nice_ticks(top):
-        y = base - (base - TOP) * tick / top
-        body.append(tag("line", css="grid", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y))
-        body.append(text(LEFT - 8, y + 4, human_bytes(tick), "end", "note"))
-    forward = sum(op in set(before.steps[: before.backward_starts]) for op in ops)
-    x = LEFT + (WIDTH - LEFT - RIGHT) * forward / max(1, len(ops))
-    body.append(tag("line", css="axis", x1=x, x2=x, y1=TOP, y2=base))
-    body.append(text(x - 6, base + 16, "forward", "end", "note"))
-    body.append(text(x + 6, base + 16, "backward", "start", "note"))
-    for (order, most), css, name in zip(
-        sides, ("recomputed", "saved"), ("before", "after"), strict=True
+@dataclass
+class Sides:
+    """Two plans over the same ops: what both pictures and cards show."""
+
+    ops: list[int]
+    before: list[int]
+    after: list[int]
+    everything: list[int]
+    forward: int  # number of ops of the forward
+
+
+def sides(before: Picture, after: Picture) -> Sides:
+    """The live bytes of two plans, and of saving everything, over the ops of the program."""
+    ops = sorted({op for picture in (before, after) for op in moments(picture)[0]})
+    ours, theirs = (_along_ops(one, ops, moments(one)[1]) for one in (before, after))
+    first = {op: k for k, op in reversed(list(enumerate(before.steps)))}
+    everything = [before.everything[first[op]] if op in first else 0 for op in ops]
+    forward = set(before.steps[: before.backward_starts])
+    return Sides(ops, ours, theirs, everything, sum(op in forward for op in ops))
+
+
+def timelines_svg(before: Picture, after: Picture, legend: bool = True) -> str:
+    """Draws the live bytes of both plans over the operations of the program, with saving everything
+    and the floor in grey."""
+    both = sides(before, after)
+    highest = max([1, *both.before, *both.after])
+    most = 1.08 * max(highest, min(max(both.everything, default=0), 3 * highest))
+    plot = Plot(len(both.ops), TOP + AREA, AREA, most)
+    inside = [plot.outline(both.everything, "saving everything")] if both.everything else []
+    if before.floor_bytes:
+        title = f"floor: no plan in this order peaks below {human_bytes(before.floor_bytes)}"
+        inside.append(plot.outline([before.floor_bytes] * plot.n, title, "outline floor"))
+    for css, name, values in (
+        ("recomputed", "before", both.before),
+        ("saved", "after", both.after),
     ):
-        body.append(_line(ops, order, most, top, css, name))
-    for x, css, name in ((WIDTH - 190, "recomputed", "before"), (WIDTH - 100, "saved", "after")):
-        mark = tag("line", css="line", x1=x, x2=x + 22, y1=16.0, y2=16.0, stroke_width=2)
-        body.append(f'<g class="{css}">{mark}</g>')
-        body.append(text(x + 28, 20, name))
-    return document(WIDTH, HEIGHT, body, "memory timelines of two plans")
+        title = f"{name}: up to {human_bytes(max(values, default=0))}"
+        line = plot.outline(values, title, "line side")
+        inside.append(f'<g class="{css}">{line}</g>')
+    body = [text(LEFT, 14, "live bytes along the program"), plot.bytes_axis()]
+    layers = spans([block_of(before.paths[op]) for op in both.ops])
+    body += [plot.moving(inside), layers_row(plot, layers, TOP - 32)]
+    body += plot.phases(both.forward, plot.base + 32)
+    body.append(steps_axis(plot, plot.base + 16, (), "op"))
+    if legend:
+        for x, css, name in (
+            (WIDTH - 190, "recomputed", "before"),
+            (WIDTH - 100, "saved", "after"),
+        ):
+            mark = tag("line", css="line side", x1=x, x2=x + 22, y1=10.0, y2=10.0)
+            body.append(f'<g class="{css}">{mark}</g>{text(x + 28, 14, name)}')
+    return document(WIDTH, plot.base + 40, body, "memory timelines of two plans")
+
+
+def _chart(before: Picture, after: Picture) -> str:
+    """Both timelines with the tools of a page."""
+    both = sides(before, after)
+    wide = columns([max(pair) for pair in zip(both.before, both.after, strict=True)])
+    at = [full for _, _, full in wide]
+    ops = [before.ops[both.ops[k]] for k in at]
+    rows = ("before", "recomputed", both.before), ("after", "saved", both.after), (
+        "saving everything", "grey", both.everything
+    )  # fmt: skip
+    data: Data = {
+        "unit": "op",
+        "edges": [low for low, _, _ in wide] + [len(both.ops)],
+        "at": at,
+        "text": [
+            texts(op, block_of(before.paths[op.id]), "backward" if op.backward else "forward")
+            for op in ops
+        ],
+        "series": [(name, css, [values[k] for k in at]) for name, css, values in rows if values],
+    }
+    legend = ("recomputed", "before"), ("saved", "after"), GREY
+    return chart(timelines_svg(before, after, legend=False), data, legend)
 
 
 def _totals(difference: Difference) -> str:
@@ -120,15 +160,16 @@ def _changes(difference: Difference) -> str:
     return table(headers, rows, numeric=(1, 6)) + note
 
 
+def _tables(difference: Difference) -> str:
+    found = f"{len(difference['changes'])} values are treated differently"
+    return f"<details open><summary>{escape(found)}</summary>{_changes(difference)}</details>"
+
+
 def difference_fragment(difference: Difference, before: Picture, after: Picture) -> str:
     """HTML with the totals, both timelines and the values that are treated differently."""
-    found = f"{len(difference['changes'])} values are treated differently"
-    return fragment(
-        f"{_totals(difference)}{timelines_svg(before, after)}"
-        f"<details open><summary>{escape(found)}</summary>{_changes(difference)}</details>"
-    )
+    return fragment(_totals(difference) + timelines_svg(before, after) + _tables(difference))
 
 
-def render_difference(fragment: str, title: str) -> str:
-    """A whole HTML page around the fragment."""
-    return page(title, fragment)
+def render_difference(difference: Difference, before: Picture, after: Picture, title: str) -> str:
+    """A whole HTML page with the same, whose picture can be zoomed."""
+    return page(title, _totals(difference) + _chart(before, after) + _tables(difference))

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .page import MOST_ROWS, page, table
+from .page import MOST_ROWS, page
 from .svg import document, fragment, human_bytes, nice_ticks, tag, text
+from .table import scroll, table
 
 Point = Mapping[str, Any]
 """A plan of PyTorch's partitioner (budget, saved_bytes, peak_bytes, time_ps, redraws), or a plan
@@ -284,11 +285,11 @@ def render_frontier(
     device = frontier["device"]
     name = device if isinstance(device, str) else device["name"]
     parts = [
-        frontier_svg(frontier, references),
+        scroll(frontier_svg(frontier, references), "frontier"),
         f"<p>{len(frontier['kind'])} points; times are from the cost model of {name}.</p>",
     ]
     if peaks is not None:
-        parts += ["<h2>Peak and time</h2>", peaks_svg(frontier, peaks, references)]
+        parts += ["<h2>Peak and time</h2>", scroll(peaks_svg(frontier, peaks, references), "peaks")]
     parts += ["<h2>Baselines</h2>", _presets_table(frontier, references)]
     parts += ["<h2>Points</h2>", points_table(frontier)]
     return page(title, "".join(parts))

@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 from .. import schedule
+from .layers import paths_of
 
 if TYPE_CHECKING:
     from .. import _native
@@ -100,11 +101,26 @@ class Picture:
     measure: str
     position: str = ""  # one line about the outcome of a budget given as a position
     live: list[int] = field(default_factory=list)  # [n_step] live bytes during each step
+    everything: list[int] = field(default_factory=list)
+    """[n_step] Live bytes at the same place of the plan that saves everything."""
+    floor_bytes: int | None = None  # no plan with this order of ops has a smaller peak
+    base: list[tuple[str, int]] = field(default_factory=list)
+    """Bytes of the caller that are there during the whole step: (name, bytes)."""
+    times_ps: list[int] = field(default_factory=list)  # [n_step] modelled time of each step
+    paths: list[str] = field(default_factory=list)  # [n_op] the layer of each op, "" if unknown
 
     @property
     def n_step(self) -> int:
         """Number of steps of the schedule."""
         return len(self.steps)
+
+    def phase(self, step: int) -> str:
+        """What a step is: ``"forward"``, ``"backward"``, ``"recomputed"`` or a copy."""
+        if self.actions[step] != "run":
+            return {"out": "copy to the host", "in": "copy back"}.get(self.actions[step], "wait")
+        if step < self.backward_starts:
+            return "forward"
+        return "backward" if self.ops[self.steps[step]].backward else "recomputed"
 
 
 CATEGORIES = ("saved", "recomputed", "offloaded", "gradient", "temporary", "scratch")
@@ -178,7 +194,51 @@ def read(plan: Plan) -> Picture:
     )
     _categorise(picture)
     picture.live = live_bytes(picture.lives, picture.n_step, taken_over(picture.lives))
+    floor = plan.explanation["floor"]
+    picture.floor_bytes = None if floor is None else floor["bytes"]
+    picture.base = _base(plan.parts)
+    picture.times_ps = core.times_ps
+    picture.paths = paths_of(ops)
+    picture.everything = _everything(core, picture)
     return picture
+
+
+def _base(problem: Problem) -> list[tuple[str, int]]:
+    """What the caller holds during the step: its arguments, and what the problem counts besides
+    them."""
+    sizes: dict[str, dict[int, int]] = {"parameters": {}, "inputs": {}}
+    for op in problem.ops:
+        if "placeholder" in op.flags:
+            kind = "parameters" if "parameter" in op.flags else "inputs"
+            for value in op.outputs:
+                sizes[kind][value.storage] = problem.storages[value.storage].bytes
+    name = "inputs" if sizes["parameters"] else "parameters and inputs"
+    rows = [
+        ("parameters", sum(sizes["parameters"].values())),
+        (name, sum(sizes["inputs"].values())),
+    ]
+    rest = problem.static_bytes - sum(size for _, size in rows)
+    return [row for row in [*rows, ("optimizer states and the rest", rest)] if row[1] > 0]
+
+
+def _everything(core: _native.Plan, picture: Picture) -> list[int]:
+    """Live bytes of the plan that saves everything, at the steps of this one. Ops that run again
+    have the bytes of the next op that does not."""
+    whole = core.problem.plan(device=core.device)
+    lives = whole.lives
+    live = live_bytes(lives, len(whole.steps), taken_over(lives))
+    at: dict[int, int] = {}
+    for step, size in zip(whole.steps, live, strict=True):
+        at.setdefault(step.op, size)
+    first = {op: step for step, op in reversed(list(enumerate(picture.steps)))}
+    found: list[int] = []
+    size = live[-1] if live else 0
+    for k in reversed(range(picture.n_step)):
+        op = picture.steps[k]
+        if first[op] == k:
+            size = at.get(op, size)
+        found.append(size)
+    return found[::-1]
 
 
 def read_problem(problem: Problem) -> tuple[list[Op], list[Value]]:

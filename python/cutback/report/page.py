@@ -1,16 +1,20 @@
-"""The report as one HTML file, without scripts or network access."""
+"""The report as one HTML file, which loads nothing."""
 
 from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
+from .chart import CHART_STYLE, script, timeline_chart
 from .kernels import HEADERS, group_rows, kernels_svg, single_rows, totals
 from .ladder import graph_svg
 from .model import Picture, Plan, read
+from .summary import layers_table, lives_table
 from .svg import STYLE, escape, fragment, human_bytes
+from .table import scroll, table
 from .timeline import timeline_svg
 
 if TYPE_CHECKING:
@@ -33,7 +37,13 @@ class Measured(TypedDict, total=False):
 PAGE_STYLE = """
 body {
   font: 15px/1.5 system-ui, sans-serif; color: #1d2733;
-  margin: 2rem auto; max-width: 62rem; padding: 0 1rem;
+  margin: 2rem auto; max-width: 75rem; padding: 0 1rem; overflow-wrap: break-word;
+}
+figure.chart { font: inherit; }
+.scroll { overflow-x: auto; }
+@media (max-width: 700px) {
+  body { margin: 1rem auto; padding: 0 .6rem; }
+  .scroll svg { max-width: none; } .scroll table { min-width: 34rem; }
 }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 table { border-collapse: collapse; width: 100%; font-size: 13px; }
@@ -69,29 +79,6 @@ WHY = {
     "preset": "the preset treats all such values alike",
     "none": "",
 }
-
-
-def table(
-    headers: Sequence[str], rows: Sequence[Sequence[Any]], numeric: Sequence[int] = ()
-) -> str:
-    """An HTML table.
-
-    Args:
-        headers: the title of each column.
-        rows: the cells of each row; their text is escaped.
-        numeric: indices of right-aligned columns.
-
-    >>> html = report.table(["layer", "bytes"], [["linear", 4096]], numeric=[1])
-    """
-
-    def cells(row: Sequence[Any], name: str) -> str:
-        return "".join(
-            f"<{name}{' class=n' if i in numeric else ''}>{escape(str(cell))}</{name}>"
-            for i, cell in enumerate(row)
-        )
-
-    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    return f"<table><thead><tr>{cells(headers, 'th')}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _numbers(picture: Picture, measured: Measured, kernels: Kernels | None = None) -> str:
@@ -180,7 +167,8 @@ def values_table(explanation: Explanation, most: int = MOST_ROWS) -> str:
         *_other_headers(measure),
     )  # fmt: skip
     rest = f"<p>{len(rows) - most} smaller ones are not shown.</p>" if len(rows) > most else ""
-    return table(headers, shown, numeric=(1, 7, 8)) + rest
+    marks = [f'data-s="{row["storage"]}"' for row in rows[:most]]
+    return table(headers, shown, (1, 7, 8), marks) + rest
 
 
 def groups_table(explanation: Explanation, most: int = MOST_GROUPS) -> str:
@@ -295,7 +283,7 @@ def kernels_section(kernels: Kernels | None, most: int = MOST_KERNELS) -> str:
     )
     return (
         f"<h2>Kernels: what runs together</h2><p>{escape(totals(kernels))}</p>"
-        + kernels_svg(kernels)
+        + scroll(kernels_svg(kernels), "kernels")
         + (table(HEADERS, rows[:most], numeric=(3, 4, 5)) + rest if rows else "")
         + _details("ops that run separately", single)
     )
@@ -320,17 +308,23 @@ def section(
     >>> html = report.page("Plans", body)
     """
     picture, explanation = read(plan), plan.explanation
+    layers = layers_table(picture)
     return "".join(
         [
             f"<h2>{escape(title)}</h2>",
             _headline(picture, kernels),
-            timeline_svg(picture, measured.get("timeline")),
+            timeline_chart(picture, measured.get("timeline")),
+            _details("the same as a table: layers, and what they keep", layers, is_open=True),
+            _details("the arena as a table", lives_table(picture)),
             _numbers(picture, measured, kernels),
             "<h2>What is saved, what is recomputed, and why</h2>",
             f"<p>{OTHERWISE}</p>",
             groups_table(explanation),
             _details("every value", values_table(explanation)),
-            _details("joint graph: what is saved for what", graph_svg(picture)),
+            _details(
+                "joint graph: what is saved for what",
+                scroll(graph_svg(picture), "joint graph"),
+            ),
             _details("what limits the peak", _floor(explanation)),
             kernels_section(kernels),
             f"<p>{_download('problem.json.gz', plan.core.problem.to_json())} ",
@@ -348,11 +342,17 @@ def page(title: str, body: str) -> str:
 
     >>> html = report.page("Plans", "<p>nothing yet</p>")
     """
+    code = script() if '<figure class="chart' in body else ""
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    # Our own script may run and nothing else, whatever names a graph contains.
+    only = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    rules = f'<meta http-equiv="Content-Security-Policy" content="{only}">' if code else ""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{PAGE_STYLE}{STYLE}</style></head>"
-        f"<body><h1>{escape(title)}</h1>{body}</body></html>"
+        f"{rules}<style>{PAGE_STYLE}{STYLE}{CHART_STYLE if code else ''}</style></head>"
+        f"<body><h1>{escape(title)}</h1>{body}"
+        f"{f'<script>{code}</script>' if code else ''}</body></html>"
     )
 
 

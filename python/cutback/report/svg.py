@@ -21,6 +21,13 @@ STYLE = """
 .cb .parameter { --c: #1f8a99; } .cb .optimizer { --c: #8d6cc9; }
 .cb .activation { --c: #2f6fde; } .cb .other { --c: #9aa7b5; }
 .cb .fused { --c: #2f6fde; } .cb .single { --c: #9aa7b5; }
+.cb .grey { --c: #8a8f98; }
+.cb .outline { stroke: currentColor; stroke-opacity: .5; fill: none; stroke-width: 1.2; }
+.cb .side { stroke-width: 1.8; }
+.cb .floor { stroke-dasharray: 5 4; }
+.cb .layer { fill: currentColor; fill-opacity: .10; } .cb .odd { fill-opacity: .18; }
+.cb .name { font-size: 11px; }
+.cb rect.area { fill: var(--c); }
 .cb .area { fill: var(--c); fill-opacity: .75; }
 .cb .box { fill: var(--c); fill-opacity: .18; stroke: var(--c); }
 .cb .line { stroke: var(--c); fill: none; }

@@ -3,84 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
+from .layers import Span, block_of, spans
 from .model import CATEGORIES, Picture, live_bytes, taken_over
-from .svg import document, human_bytes, nice_ticks, tag, text
+from .plot import LEFT, RIGHT, WIDTH, Plot, along, columns, layers_row, steps_axis
+from .svg import document, human_bytes, tag, text
 
-WIDTH, LEFT, RIGHT, TOP = 960.0, 84.0, 18.0, 34.0
-AREA, GAP, ARENA = 240.0, 54.0, 220.0
-MOST_COLUMNS = 900  # about one per pixel; in longer schedules a column shows its fullest step
+TOP, AREA, GAP, ARENA = 60.0, 240.0, 82.0, 200.0
 HIGHEST_LINE = 1.25  # a budget further above the peak is not drawn
+HIGHEST_OUTLINE = 3.0  # nor is the outline of saving everything above so many times the peak
+LARGEST_BASE = 1.5  # nor are the caller's bytes, if they are more than so many times the peak
+GREY = "grey", "saving everything; dashed: the floor"  # an entry of a legend
 MOST_BOXES = 4000  # number of lives drawn in the arena; the largest are drawn
 
 
-def _stack(picture: Picture) -> dict[str, list[int]]:
-    """Live bytes during each step, by category."""
+def stack_of(picture: Picture) -> dict[str, list[int]]:
+    """Live bytes during each step, by category; only categories that there are."""
     begins = taken_over(picture.lives)
-    return {
+    rows = {
         category: live_bytes(
             (life for life in picture.lives if life.category == category), picture.n_step, begins
         )
         for category in CATEGORIES
     }
+    return {category: row for category, row in rows.items() if any(row)}
 
 
-def _x(picture: Picture, step: float) -> float:
-    return LEFT + (WIDTH - LEFT - RIGHT) * step / max(1, picture.n_step)
+def blocks_of(picture: Picture) -> list[Span]:
+    """The layers as spans of steps."""
+    return spans([block_of(picture.paths[op]) for op in picture.steps]) if picture.paths else []
 
 
-def columns(live: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Groups steps into columns of a picture: (first step, step after the last, fullest step)."""
-    n = len(live)
-    wide = min(n, MOST_COLUMNS)
-    edges = [n * i // wide for i in range(wide + 1)] if wide else [0]
-    return [
-        (low, high, max(range(low, high), key=live.__getitem__)) for low, high in pairwise(edges)
-    ]
-
-
-def staircase(points: Sequence[tuple[float, float, float]]) -> str:
-    """SVG points of a step line through (left, right, y) segments; neighbours of equal y merge."""
-    out: list[str] = []
-    for i, (left, right, y) in enumerate(points):
-        if i == 0 or y != points[i - 1][2]:
-            out.append(f"{left:.1f},{y:.1f}")
-        if i + 1 == len(points) or points[i + 1][2] != y:
-            out.append(f"{right:.1f},{y:.1f}")
-    return " ".join(out)
-
-
-def _stairs(
-    picture: Picture, values: Sequence[float], top: float, base: float, height: float
-) -> str:
-    """SVG points of a step line through one value per step."""
-    live = [int(value) for value in values]
-    return staircase(
-        [
-            (_x(picture, low), _x(picture, high), round(base - height * values[at] / top, 1))
-            for low, high, at in columns(live)
-        ]
-    )
-
-
-def _areas(picture: Picture, top: float, base: float) -> list[str]:
+def _areas(picture: Picture, plot: Plot) -> list[str]:
     body = []
-    spans = columns(picture.live)
-    below = [0] * len(spans)
-    for category, row in _stack(picture).items():
-        if not any(row):
-            continue
-        above = [b + row[at] for b, (_, _, at) in zip(below, spans, strict=True)]
-        edges = [
-            staircase(
-                [
-                    (_x(picture, low), _x(picture, high), round(base - AREA * value / top, 1))
-                    for (low, high, _), value in zip(spans, values, strict=True)
-                ]
-            )
-            for values in (above, below)
-        ]
+    wide = columns(picture.live)
+    below = [0] * picture.n_step
+    for category, row in stack_of(picture).items():
+        above = [b + size for b, size in zip(below, row, strict=True)]
+        edges = [plot.stairs(values, wide) for values in (above, below)]
         points = " ".join([edges[0], *reversed(edges[1].split())])
         title = f"{category}: up to {human_bytes(max(row))}"
         area = tag("polygon", title, css="area", points=points)
@@ -89,119 +49,159 @@ def _areas(picture: Picture, top: float, base: float) -> list[str]:
     return body
 
 
-def _axes(picture: Picture, top: float, base: float, height: float, label: str) -> list[str]:
-    body = [text(LEFT, base - height - 10, label)]
-    for tick in nice_ticks(top):
-        y = base - height * tick / top
-        body.append(tag("line", css="grid", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y))
-        body.append(text(LEFT - 8, y + 4, human_bytes(tick), "end", "note"))
-    x = _x(picture, picture.backward_starts)
-    body.append(tag("line", css="axis", x1=x, x2=x, y1=base - height, y2=base))
-    body.append(text(x - 6, base + 16, "forward", "end", "note"))
-    body.append(text(x + 6, base + 16, "backward", "start", "note"))
+def _base(picture: Picture, plot: Plot) -> list[str]:
+    """What the caller holds, below the curve."""
+    body: list[str] = []
+    top = 0
+    for name, size in picture.base if plot.below else ():
+        css = "parameter" if name.startswith("parameter") else "optimizer"
+        if name == "inputs":
+            css = "other"
+        area = tag("rect", f"{name}: {human_bytes(size)}", css="area", x=LEFT, y=plot.y(top),
+                   width=WIDTH - LEFT - RIGHT, height=plot.y(top - size) - plot.y(top))  # fmt: skip
+        body.append(f'<g class="{css}">{area}</g>')
+        top -= size
     return body
 
 
-def _legend(picture: Picture, y: float) -> list[str]:
-    body, x = [], LEFT
-    present = {life.category for life in picture.lives}
-    for category in CATEGORIES:
-        if category in present:
-            body.append(
-                f'<g class="{category}">'
-                f"{tag('rect', css='area', x=x, y=y - 9, width=11, height=11)}</g>"
-            )
-            body.append(text(x + 16, y, category))
-            x += 34 + 7 * len(category)
+def outlines(picture: Picture, plot: Plot) -> list[str]:
+    """The outline of saving everything, and the floor, in grey."""
+    body = []
+    if picture.everything:
+        title = f"saving everything: up to {human_bytes(max(picture.everything))}"
+        body.append(plot.outline(picture.everything, title))
+    if picture.floor_bytes:
+        title = f"floor: no plan in this order peaks below {human_bytes(picture.floor_bytes)}"
+        body.append(plot.outline([picture.floor_bytes] * picture.n_step, title, "outline floor"))
     return body
 
 
-def timeline_svg(picture: Picture, measured: Sequence[int] | None = None) -> str:
-    """The memory timeline of a plan as an ``<svg>``: live bytes by category over the steps, with
-    the peak and the budget, and the arena below.
+def _peak(picture: Picture, plot: Plot, line: float | None) -> list[str]:
+    """A dot at the peak, with its bytes and op. `line`: where the line of the budget is."""
+    if not picture.live:
+        return []
+    step = max(range(picture.n_step), key=lambda i: picture.live[i])
+    x, y = plot.x(step + 0.5), plot.y(picture.live[step])
+    op = picture.ops[picture.steps[step]]
+    title = f"step {step}: {op.name} {op.location}"
+    dot = tag("circle", title, cx=x, cy=y, r=4, fill="currentColor")
+    anchor = "end" if x > WIDTH * 0.6 else "start"
+    shift = -8 if anchor == "end" else 8
+    if line is not None and anchor == "start":  # keep the label above the budget line
+        y = min(y, line + 2)
+    name = op.name if len(op.name) <= 40 else op.name[:39] + "\N{HORIZONTAL ELLIPSIS}"
+    label = f"peak {human_bytes(picture.live[step])} at {name}"
+    return [along([dot, text(x + shift, y - 6, label, anchor)], "peak", at=x)]
 
-    Args:
-        picture: the result of :func:`read`.
-        measured: bytes that a run used during each step, drawn as a dotted line.
 
-    >>> svg = report.timeline_svg(report.read(plan))
-    """
+def _live_plot(picture: Picture, measured: Sequence[int] | None) -> tuple[Plot, int | None]:
+    """The plot of live bytes, and the budget if it is drawn."""
     highest = max([1, *picture.live, *(measured or ())])
     budget = picture.budget_bytes
     if budget is not None and budget > HIGHEST_LINE * highest:
         budget = None
-    top = 1.08 * max(highest, budget or 0)
-    base = TOP + AREA
-    body = _axes(picture, top, base, AREA, "live bytes while each step runs")
-    body += _areas(picture, top, base)
-    line = None if budget is None else base - AREA * budget / top
-    if picture.live:
-        peak = max(range(picture.n_step), key=lambda i: picture.live[i])
-        x, y = _x(picture, peak + 0.5), base - AREA * picture.live[peak] / top
-        op = picture.ops[picture.steps[peak]]
-        body.append(
-            tag(
-                "circle",
-                f"step {peak}: {op.name} {op.location}",
-                cx=x,
-                cy=y,
-                r=4,
-                fill="currentColor",
-            )
-        )
-        anchor = "end" if x > WIDTH * 0.6 else "start"
-        shift = -8 if anchor == "end" else 8
-        if line is not None and anchor == "start":  # keep the label above the budget line
-            y = min(y, line + 2)
-        body.append(
-            text(x + shift, y - 6, f"peak {human_bytes(picture.live[peak])} at {op.name}", anchor)
-        )
-    if budget is not None and line is not None:
-        body.append(
-            tag("line", "budget", css="budget", x1=LEFT, x2=WIDTH - RIGHT, y1=line, y2=line)
-        )
-        body.append(text(WIDTH - RIGHT, line - 4, f"budget {human_bytes(budget)}", "end"))
+    everything = max(picture.everything, default=0)
+    most = 1.08 * max(highest, budget or 0, min(everything, HIGHEST_OUTLINE * highest))
+    held = sum(size for _, size in picture.base)
+    below = held if held <= LARGEST_BASE * highest else 0
+    return Plot(picture.n_step, TOP + AREA, AREA, most, below), budget
+
+
+def _budget(plot: Plot, budget: int) -> list[str]:
+    """The line of the budget, with its bytes."""
+    y, right = plot.y(budget), WIDTH - RIGHT
+    line = tag("line", "budget", css="budget", x1=LEFT, x2=right, y1=y, y2=y)
+    return [line, text(right, y - 4, f"budget {human_bytes(budget)}", "end")]
+
+
+def timeline_svg(
+    picture: Picture, measured: Sequence[int] | None = None, legend: bool = True
+) -> str:
+    """The memory timeline of a plan as an ``<svg>``: live bytes by category over the steps, with
+    the peak, the budget and, in grey, saving everything and the floor; and the arena below.
+
+    Args:
+        picture: the result of :func:`read`.
+        measured: bytes that a run used during each step, drawn as a dotted line.
+        legend: add the names of the colours.
+
+    >>> svg = report.timeline_svg(report.read(plan))
+    """
+    plot, budget = _live_plot(picture, measured)
+    body = [text(LEFT, 14, "live bytes while each step runs"), plot.bytes_axis()]
+    inside = _areas(picture, plot) + _base(picture, plot) + outlines(picture, plot)
     if measured:
-        points = _stairs(picture, measured, top, base, AREA)
-        body.append(tag("polyline", "measured in a run", css="measured", points=points))
-    body += _arena(picture, base + GAP)
-    height = base + GAP + ARENA + 50
-    body += _legend(picture, height - 12)
+        inside.append(plot.outline(measured, "measured in a run", "measured"))
+    body.append(plot.moving(inside))
+    body.append(layers_row(plot, blocks_of(picture), TOP - 32))
+    body += plot.phases(picture.backward_starts, plot.base + 46)
+    body += _peak(picture, plot, None if budget is None else plot.y(budget))
+    if budget is not None:
+        body += _budget(plot, budget)
+    body.append(steps_axis(plot, plot.base + 16, picture.times_ps))
+    body += _arena(picture, plot.base + GAP)
+    height = plot.base + GAP + ARENA + 10
+    if legend:
+        height += 26
+        body += _legend(picture, plot, height - 8)
     if measured:
-        peak_bytes = human_bytes(max(measured))
-        note = f"dotted: measured, peak {peak_bytes}, every storage allocated separately"
-        body.append(text(WIDTH - RIGHT, height - 12, note, "end", "note"))
-    return document(WIDTH, height, body, "memory timeline")
+        height += 18
+        note = f"dotted: measured, peak {human_bytes(max(measured))}, each storage allocated alone"
+        body.append(text(LEFT, height - 8, note, css="note"))
+    peak = human_bytes(max(picture.live, default=0))
+    label = f"memory timeline of {picture.n_step} steps: peak {peak} of live bytes"
+    return document(WIDTH, height, body, label)
+
+
+def legend_of(picture: Picture, below: bool = True) -> list[tuple[str, str]]:
+    """The colours of a timeline: (CSS class, name)."""
+    present = {life.category for life in picture.lives}
+    rows = [(category, category) for category in CATEGORIES if category in present]
+    for name, _ in picture.base if below else ():
+        css = "parameter" if name.startswith("parameter") else "optimizer"
+        rows.append(("other" if name == "inputs" else css, name))
+    return [*rows, GREY]
+
+
+def _legend(picture: Picture, plot: Plot, y: float) -> list[str]:
+    body, x = [], LEFT
+    for css, name in legend_of(picture, plot.below > 0):
+        body.append(
+            f'<g class="{css}">{tag("rect", css="area", x=x, y=y - 9, width=11, height=11)}</g>'
+        )
+        body.append(text(x + 16, y, name))
+        x += 34 + 6.4 * len(name)
+    return body
 
 
 def _arena(picture: Picture, top_edge: float) -> list[str]:
     """Draws each life as a rectangle: steps on the x axis, addresses on the y axis."""
     arena = max([1, *(life.offset + life.bytes for life in picture.lives)])
-    base = top_edge + ARENA
-    body = _axes(picture, arena, base, ARENA, f"addresses in the arena ({human_bytes(arena)})")
+    plot = Plot(picture.n_step, top_edge + ARENA, ARENA, arena)
+    label = f"addresses in the arena ({human_bytes(arena)})"
+    body = [text(LEFT, top_edge - 10, label), plot.bytes_axis()]
     lives = [life for life in picture.lives if life.bytes]
     if len(lives) > MOST_BOXES:
         lives = sorted(lives, key=lambda life: life.bytes * (life.last - life.made + 1))
         note = f"the largest {MOST_BOXES} of {len(lives)} lives"
         body.append(text(WIDTH - RIGHT, top_edge - 10, note, "end", "note"))
         lives = lives[-MOST_BOXES:]
+    boxes = []
     for life in lives:
         last = min(life.last + 1, picture.n_step)
-        x, width = _x(picture, life.made), _x(picture, last) - _x(picture, life.made)
+        x, width = plot.x(life.made), plot.x(last) - plot.x(life.made)
         height = ARENA * life.bytes / arena
         title = (
             f"{life.label}: {human_bytes(life.bytes)} at {life.offset}, "
             f"steps {life.made}-{last - 1} ({life.category})"
         )
         shown = "box" if min(width, height) > 3 else "area"  # outlines would hide small boxes
-        box = tag(
-            "rect",
-            title,
-            css=shown,
-            x=x,
-            y=base - ARENA * (life.offset + life.bytes) / arena,
-            width=max(width, 0.5),
-            height=max(height, 0.3),
-        )
-        body.append(f'<g class="{life.category}">{box}</g>')
-    return body
+        marks = {} if life.storage is None else {"data_s": life.storage}
+        boxes.append(
+            tag(
+                "rect", title, css=f"{shown} {life.category}", x=x,
+                y=plot.base - ARENA * (life.offset + life.bytes) / arena,
+                width=max(width, 0.5), height=max(height, 0.3), **marks,
+            )
+        )  # fmt: skip
+    return [*body, plot.moving(boxes), *plot.phases(picture.backward_starts, None)]

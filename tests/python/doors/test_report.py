@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import json
 import re
+import sys
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -18,13 +20,14 @@ from hypothesis import strategies as st
 
 import cutback
 from cutback import report
-from cutback.report import timeline
+from cutback.report import chart, plot, summary, timeline
+from cutback.report import layers as layer_names
 from cutback.report.folding import Fold, best_fold, folds
 from cutback.report.model import CATEGORIES
 from cutback.report.svg import nice_ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
-VOID = {"meta", "br", "img", "link"}
+VOID = {"meta", "br", "img", "link", "input"}
 
 
 def layers(params, x):
@@ -147,13 +150,13 @@ def test_the_timeline_adds_up(picture, step):
     svg = ET.fromstring(report.timeline_svg(picture, step.executable.timeline))
     areas = svg.findall(f".//{SVG}polygon")
     assert len(areas) == sum(any(row) for row in by_category.values())
-    assert len(svg.findall(f".//{SVG}polyline")) == 1  # what was measured
-    rectangles = [r for r in svg.iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None]
-    assert len(rectangles) == sum(life.bytes > 0 for life in picture.lives)
+    assert len(svg.findall(f".//{SVG}polyline[@class='measured']")) == 1
+    boxes = [r for r in svg.iter(f"{SVG}rect") if r.get("class").split()[-1] in CATEGORIES]
+    assert len(boxes) == sum(life.bytes > 0 for life in picture.lives)
     texts = " ".join(t.text for t in svg.iter(f"{SVG}text"))
     assert "peak" in texts and "budget" in texts
     alone = ET.fromstring(report.timeline_svg(picture))
-    assert not alone.findall(f".//{SVG}polyline")
+    assert not alone.findall(f".//{SVG}polyline[@class='measured']")
 
 
 def test_no_line_goes_through_the_words_at_the_peak():
@@ -178,6 +181,142 @@ def test_measured_is_planned(step):
     assert max(measured) == step.planned.live_bytes <= max(planned)
 
 
+def test_outlines_are_those_of_other_plans(picture, step):
+    """In grey: saving everything, at the steps of this plan, and the floor."""
+    whole = step.plan.core.problem.plan(device=step.plan.core.device)
+    everything = cutback.Plan.of(whole)
+    assert (
+        max(picture.everything)
+        == whole.numbers["live_bytes"]
+        <= step.plan.numbers["save_all_live_bytes"]
+    )
+    assert (
+        report.read(everything).everything == everything.timeline() == report.read(everything).live
+    )
+    assert picture.floor_bytes <= min(max(picture.live), max(picture.everything))
+    svg = report.timeline_svg(picture)
+    for size in (max(picture.everything), picture.floor_bytes):
+        assert report.human_bytes(size) in svg
+
+
+def test_steps_take_the_time_of_the_plan(picture, step):
+    assert len(picture.times_ps) == picture.n_step
+    assert sum(picture.times_ps) == step.plan.numbers["time_ps"]
+    data = chart.data_of(picture)
+    assert data["ps"][0] == 0 and data["ps"][-1] == sum(picture.times_ps)
+    assert data["edges"][-1] == picture.n_step
+    live = next(values for name, _, values in data["series"] if name == "live")
+    assert max(live) == step.plan.numbers["live_bytes"]
+
+
+def test_what_the_caller_holds_is_the_base(picture, step):
+    arguments = sum(
+        storage.bytes
+        for op in step.plan.parts.ops if "placeholder" in op.flags
+        for storage in [step.plan.parts.storages[op.outputs[0].storage]]
+    )  # fmt: skip
+    assert dict(picture.base)["parameters and inputs"] == arguments
+    held = sum(size for _, size in picture.base)
+    assert held == max(arguments, step.plan.parts.static_bytes)
+
+
+# ---- layers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("location", "module"),
+    [
+        ("model.py:12 (layers.0.norm)", "layers.0.norm"),
+        ("layers.0.norm", "layers.0.norm"),
+        ("model.py:12", ""),
+        ("", ""),
+    ],
+)
+def test_modules(location, module):
+    assert layer_names.module_of(location) == module
+
+
+@pytest.mark.parametrize(
+    ("path", "block"),
+    [
+        ("bert.encoder.layer.3.output.dense", "bert.encoder.layer.3"),
+        ("bert.embeddings.norm", "bert.embeddings"),
+        ("head", "head"),
+        ("", ""),
+    ],
+)
+def test_blocks(path, block):
+    assert layer_names.block_of(path) == block
+
+
+def test_ops_belong_to_the_layer_of_their_parameters(picture):
+    """Each layer is a matrix of a list; ``blocks_of`` finds the eight of them, there and back."""
+    spans = timeline.blocks_of(picture)
+    assert [span.first for span in spans[1:]] == [span.stop for span in spans[:-1]]
+    assert spans[0].first == 0 and spans[-1].stop == picture.n_step
+    names = [f"params.{i}" for i in range(8)]
+    assert [span.layer for span in spans[:8]] == names
+    there = [span.layer for span in spans if span.first < picture.backward_starts]
+    back = [span.layer for span in spans if span.first >= picture.backward_starts]
+    assert there == names and back[:2] == ["params.6", "params.5"]  # the last one goes on
+
+
+def test_short_interruptions_of_a_layer_belong_to_it():
+    assert layer_names.spans(["a", "a", "b", "a", "c", "c", "c", "a"]) == [
+        layer_names.Span("a", 0, 4), layer_names.Span("c", 4, 7), layer_names.Span("a", 7, 8)
+    ]  # fmt: skip
+    assert layer_names.spans([]) == []
+
+
+def test_equal_layers_share_a_row():
+    rows = [summary.Layer(f"layers.{i}", saved=8 if i < 3 else 9) for i in range(5)]
+    groups = summary.folded([summary.Layer("in"), *rows, summary.Layer("out")])
+    assert [len(group) for group in groups] == [1, 3, 2, 1]
+    assert (
+        layer_names.common([layer.name for layer in groups[1]])
+        == "layers.0 \N{HORIZONTAL ELLIPSIS} 2"
+    )
+    assert not layer_names.is_next("a.1", "b.2") and not layer_names.is_next("a.1", "a.3")
+
+
+def test_the_tables_say_what_the_picture_shows(picture):
+    found = summary.layers_of(picture)
+    assert sum(layer.saved for layer in found) == sum(
+        life.bytes for life in picture.lives if life.category == "saved"
+    )
+    times = [layer.forward_ps + layer.backward_ps + layer.recomputed_ps for layer in found]
+    assert sum(times) == sum(picture.times_ps)
+    assert max(layer.peak for layer in found) == max(picture.live)
+    assert summary.lives_table(picture, most=1000).count("<tr") == 1 + sum(
+        life.bytes > 0 for life in picture.lives
+    )
+
+
+# ---- matplotlib ----------------------------------------------------------------------------------
+
+
+def test_plots_without_matplotlib_say_what_to_install(step, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"pip install 'cutback\[plots\]'"):
+        step.plan.plot()
+
+
+def test_plots(step):
+    figure = pytest.importorskip("matplotlib.figure")
+    for time in (False, True):
+        axes = figure.Figure().subplots()
+        assert step.plan.plot(axes, time=time) is axes
+        axes.figure.canvas.draw()
+        names = [label.get_text() for label in axes.get_legend().get_texts()]
+        assert {"saved", "recomputed", "saving everything", "floor", "budget"} <= {*names}
+        right = axes.get_xlim()[1]
+        end = step.plan.numbers["time_ps"] / 1e9 if time else len(step.plan.core.steps)
+        assert right == pytest.approx(end)
+    axes = cutback.frontier(step.plan.problem).plot(figure.Figure().subplots())
+    axes.figure.canvas.draw()
+
+
 # ---- pages ---------------------------------------------------------------------------------------
 
 
@@ -186,7 +325,7 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.stack, self.text, self.links, self.loads = [], "", {}, []
+        self.stack, self.text, self.links, self.loads, self.scripts = [], "", {}, [], 0
         self.feed(text)
         self.close()
         assert not self.stack
@@ -198,7 +337,8 @@ class Page(HTMLParser):
         if tag == "a":
             self.links[attributes["download"]] = attributes["href"]
         self.loads += [attributes[key] for key in ("src", "srcset") if key in attributes]
-        assert tag not in ("script", "link", "iframe")
+        assert tag not in ("link", "iframe")
+        self.scripts += tag == "script"
 
     def handle_endtag(self, tag):
         assert self.stack.pop() == tag
@@ -240,6 +380,9 @@ def test_the_page_stands_alone(step, tmp_path):
     for entry in step.plan.saved:
         assert entry.name in page.text
     assert "measured peak" in page.text and "dotted: measured" in page.text
+    assert page.scripts == 2  # the data of the chart, and ours
+    digest = base64.b64encode(hashlib.sha256(chart.script().encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in text
 
 
 def test_notebooks_get_a_fragment(step):
@@ -247,6 +390,7 @@ def test_notebooks_get_a_fragment(step):
     assert bundle["text/plain"] == str(step.plan)
     page = Page(bundle["text/html"])
     assert "save everything" in page.text and not page.loads and not page.links
+    assert not page.scripts
 
 
 def test_notebooks_show_steps_and_what_belongs_to_them(step):
@@ -281,16 +425,14 @@ def test_a_table_escapes_its_cells():
 def test_long_schedules_are_drawn_by_columns():
     live = [i % 7 for i in range(10_000)]
     live[4321] = 100
-    spans = timeline.columns(live)
-    assert len(spans) == timeline.MOST_COLUMNS
+    spans = plot.columns(live)
+    assert len(spans) == plot.MOST_COLUMNS
     assert [low for low, _, _ in spans[1:]] == [high for _, high, _ in spans[:-1]]
     assert spans[0][0] == 0 and spans[-1][1] == len(live)
     for low, high, at in spans:
         assert low <= at < high and live[at] == max(live[low:high])
-    assert timeline.columns([]) == [] and timeline.columns([5]) == [(0, 1, 0)]
-    assert (
-        timeline.staircase([(0, 1, 2), (1, 2, 2), (2, 3, 4)]) == "0.0,2.0 2.0,2.0 2.0,4.0 3.0,4.0"
-    )
+    assert plot.columns([]) == [] and plot.columns([5]) == [(0, 1, 0)]
+    assert plot.staircase([(0, 1, 2), (1, 2, 2), (2, 3, 4)]) == "0.0,2.0 2.0,2.0 2.0,4.0 3.0,4.0"
 
 
 @pytest.mark.very_slow

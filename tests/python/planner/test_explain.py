@@ -279,7 +279,7 @@ def test_both_timelines_have_the_peaks(plan):
         order, most = moments(report.read(one))
         assert order == sorted(order) and max(most) == one.numbers["live_bytes"]
     bundle = other.diff(plan)._repr_mimebundle_()
-    assert bundle["text/html"].count("<polyline") == 2 and "live" in bundle["text/plain"]
+    assert bundle["text/html"].count("line side") == 4 and "live" in bundle["text/plain"]
 
 
 def test_commands(tmp_path, capsys):

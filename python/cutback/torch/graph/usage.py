@@ -6,9 +6,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
-from ...report.page import page, table
+from ...report.page import page
+from ...report.plot import staircase
 from ...report.svg import document, escape, human_bytes, nice_ticks, tag, text
-from ...report.timeline import staircase
+from ...report.table import scroll, table
 from .records import Peak, Row, Uses, Value
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 360.0, 84.0, 18.0, 34.0, 64.0
@@ -139,7 +140,7 @@ def usage_page(
     largest = sorted(values, key=lambda v: -v.bytes)[:MOST_ROWS]
     return page(
         title,
-        f'<div class="cb">{picture}</div>'
+        f'<div class="cb">{scroll(picture, "memory over time")}</div>'
         f"<h2>The peak</h2><p>{human_bytes(peak.total_bytes)} at {escape(peak.name)}, of which the "
         f"step itself holds {human_bytes(peak.bytes)}.</p>"
         + table(("category", "bytes", "share"), parts, numeric=(1, 2))

@@ -1,0 +1,147 @@
+"""Which layer of the model an operation belongs to, and the layers as spans of steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
+
+_LINE = re.compile(r":\d+$")
+_KEYS = re.compile(r"\[('?)([^\]']+)\1\]")  # "params['blocks'][3]['weight']_45"
+SHORTEST = 3  # steps; a shorter span between two of one layer belongs to that layer
+
+
+class Op(Protocol):
+    """What layers need to know of an op (model.py)."""
+
+    id: int
+    name: str
+    location: str
+    backward: bool
+    view: bool
+    placeholder: bool
+    inputs: list[int]
+    outputs: list[int]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Consecutive steps, first .. stop - 1, of one layer."""
+
+    layer: str
+    first: int
+    stop: int
+
+
+def module_of(location: str) -> str:
+    """The module in the location of an op: that of ``"model.py:12 (layers.0)"`` and ``"layers.0"``
+    is ``"layers.0"``, that of ``"model.py:12"`` is ""."""
+    _, bracket, module = location.rpartition("(")
+    if bracket:
+        return module.rstrip(")")
+    return "" if _LINE.search(location) else location
+
+
+def _owner_of(parameter: str) -> str:
+    """The layer of a parameter by its name: of ``"params['blocks'][3]['weight']_45"`` it is
+    ``"blocks.3"``. The last key is the name in the layer, unless it is the only one or a number."""
+    keys = [found[2] for found in _KEYS.finditer(parameter)]
+    if len(keys) > 1 and not keys[-1].isdigit():
+        keys.pop()
+    if keys and all(key.isdigit() for key in keys):
+        keys.insert(0, parameter.split("[")[0])
+    return ".".join(keys)
+
+
+def block_of(path: str) -> str:
+    """The part of a path that names a repeated block or a part of the model: up to the first number
+    (``"encoder.layer.3"``), or else the first two names."""
+    parts = path.split(".")
+    for i, part in enumerate(parts):
+        if part.isdigit():
+            return ".".join(parts[: i + 1])
+    return ".".join(parts[:2])
+
+
+def paths_of(ops: Sequence[Op]) -> list[str]:
+    """The layer of each op. PyTorch's ops say their module. Other ops belong to the layer whose
+    parameter they read; or, in the backward, to that of the latest forward op that they read from;
+    or else to the layer of the op before, and at the start to the first one."""
+    modules = [module_of(op.location) for op in ops]
+    owners: dict[int, str] = {}  # value -> the layer of the parameter that it is, or is a view of
+    makers: dict[int, int] = {}
+    paths: list[str] = []
+    before = {False: "", True: ""}
+    for op in ops:
+        owned = [owners[value] for value in op.inputs if value in owners]
+        if op.placeholder:
+            path = owner = "" if any(modules) else _owner_of(op.name)
+        else:
+            path = modules[op.id] or (owned[-1] if owned else "")
+            owner = owned[-1] if owned and op.view else ""
+            read = [i for v in op.inputs if (i := makers.get(v, -1)) >= 0 and not ops[i].backward]
+            if not path and op.backward and read:
+                path = paths[max(read)]
+            path = before[op.backward] = path or before[op.backward]
+        if owner:
+            owners.update((value, owner) for value in op.outputs)
+        if not op.placeholder and not owner:
+            makers.update((value, op.id) for value in op.outputs)
+        paths.append(path)
+    first = next((path for op, path in zip(ops, paths, strict=True) if _has(op, path)), "")
+    for op in ops:  # those before the first layer belong to it
+        if _has(op, paths[op.id]):
+            break
+        if not op.placeholder:
+            paths[op.id] = first
+    return paths
+
+
+def _has(op: Op, path: str) -> bool:
+    return bool(path) and not op.placeholder
+
+
+def spans(layers: Sequence[str]) -> list[Span]:
+    """The layer of each step as spans, without short interruptions."""
+    found: list[Span] = []
+    at = 0
+    for layer, steps in groupby(layers):
+        stop = at + len(list(steps))
+        found.append(Span(layer, at, stop))
+        at = stop
+    merged: list[Span] = []
+    for span in found:
+        if len(merged) > 1 and merged[-2].layer == span.layer and _is_short(merged[-1]):
+            merged.pop()
+        if merged and merged[-1].layer == span.layer:
+            merged[-1] = Span(span.layer, merged[-1].first, span.stop)
+        else:
+            merged.append(span)
+    return merged
+
+
+def _is_short(span: Span) -> bool:
+    return span.stop - span.first < SHORTEST
+
+
+def common(names: Sequence[str]) -> str:
+    """One name for layers whose names differ in one number: ``"layers.0 ... 11"``."""
+    if len(names) == 1:
+        return names[0]
+    first, last = names[0].split("."), names[-1].split(".")
+    for i, (a, b) in enumerate(zip(first, last, strict=True)):
+        if a != b:
+            return ".".join([*first[:i], f"{a} \N{HORIZONTAL ELLIPSIS} {b}", *first[i + 1 :]])
+    return names[0]
+
+
+def is_next(before: str, after: str) -> bool:
+    """True if two names differ in one part, which is a number that grows by one."""
+    a, b = before.split("."), after.split(".")
+    different = [(x, y) for x, y in zip(a, b, strict=False) if x != y]
+    if len(a) != len(b) or len(different) != 1:
+        return False
+    x, y = different[0]
+    return x.isdecimal() and y.isdecimal() and int(y) == int(x) + 1

@@ -1,0 +1,44 @@
+"""HTML tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .svg import escape
+
+
+def table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    numeric: Sequence[int] = (),
+    attributes: Sequence[str] = (),
+) -> str:
+    """An HTML table.
+
+    Args:
+        headers: the title of each column.
+        rows: the cells of each row; their text is escaped.
+        numeric: indices of right-aligned columns.
+        attributes: HTML attributes of each row, without any if empty.
+
+    >>> html = report.table(["layer", "bytes"], [["linear", 4096]], numeric=[1])
+    """
+
+    def cells(row: Sequence[Any], name: str) -> str:
+        return "".join(
+            f"<{name}{' class=n' if i in numeric else ''}>{escape(str(cell))}</{name}>"
+            for i, cell in enumerate(row)
+        )
+
+    starts = [f"<tr {one}>" for one in attributes] or ["<tr>"] * len(rows)
+    body = "".join(f"{a}{cells(row, 'td')}</tr>" for a, row in zip(starts, rows, strict=True))
+    whole = f"<table><thead><tr>{cells(headers, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+    return scroll(whole)
+
+
+def scroll(body: str, label: str = "table") -> str:
+    """HTML that scrolls sideways where it is wider than the page, also with the keyboard."""
+    return (
+        f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(label)}">{body}</div>'
+    )
