@@ -76,7 +76,7 @@ test-threads: $(VENV)/.build-tools
 	tools/sanitize.sh threads $(BIN)
 
 # What takes too long for every change.
-test-slow: $(VENV)/.zoo
+test-slow: $(VENV)/.zoo $(VENV)/.browser
 	CUTBACK_TESTS=all $(MAKE) test-c
 	$(BIN)/python -m pytest $(PARALLEL) tests -m very_slow
 	tools/sanitize.sh memory $(BIN) all
@@ -201,6 +201,11 @@ $(VENV)/.frontends: $(VENV)/.torch requirements/frontends.txt
 $(VENV)/.zoo: $(VENV)/.torch requirements/zoo.txt
 	$(BIN)/python -m pip install -q transformers==5.23.0 aiohttp importlib_metadata psutil pyparsing requests xxhash
 	$(BIN)/python -m pip install -q --no-deps -r requirements/zoo.txt
+	@touch $@
+
+# Reports are tested in a browser, which is Debian's chromium; without one these tests are skipped.
+$(VENV)/.browser: $(VENV)/.test requirements/browser.txt
+	$(BIN)/python -m pip install -q -r requirements/browser.txt
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.torch requirements/docs.txt

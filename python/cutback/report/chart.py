@@ -19,8 +19,12 @@ from .timeline import legend_of, stack_of, timeline_svg
 CHART_STYLE = """
 figure.chart { margin: 1rem 0; }
 figure.chart svg { display: block; touch-action: pan-y; }
-figure.chart > svg:focus-visible, tr:focus-visible { outline: 2px solid #2f6fde; }
-.tools { display: flex; flex-wrap: wrap; gap: .4rem .6rem; align-items: center; font-size: 13px; }
+figure.chart > svg:focus-visible { outline: 2px solid #2f6fde; outline-offset: -2px; }
+tr:focus-visible { outline: 2px solid #2f6fde; outline-offset: -2px; }
+.tools {
+  display: flex; flex-wrap: wrap; gap: .4rem .6rem; align-items: center; font-size: 13px;
+  margin-bottom: .4rem;
+}
 .tools[hidden] { display: none; }
 .tools button, .tools select, .tools input {
   font: inherit; color: inherit; background: none; border: 1px solid #8888; border-radius: 4px;

@@ -51,7 +51,7 @@ th, td {
   text-align: left; vertical-align: top; padding: .25rem .6rem; border-bottom: 1px solid #8884;
 }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-code { font-size: 12px; } summary { cursor: pointer; }
+td.w { min-width: 11rem; } code { font-size: 12px; } summary { cursor: pointer; }
 @media (prefers-color-scheme: dark) {
   body { color: #d7dee7; background: #14181d; } a { color: #8ab4f8; }
 }

@@ -37,7 +37,7 @@
   }
 
   const card = document.createElement("div");
-  card.className = "card";
+  card.className = "cb card";
   card.hidden = true;
   card.setAttribute("role", "status");
   document.body.append(card);
@@ -170,9 +170,10 @@
       }
       if (name !== undefined) return this.placeName(e, name);
       if (e.tagName === "text" && e.closest("g.peak")) this.placePeak(e, xs, anchor + away);
+      const empty = e.classList.contains("layer") && Number(e.getAttribute("width")) <= 0.5;
       xs.forEach((x, i) => e.setAttribute(keys[i], x.toFixed(1)));
       if (e.closest("g.along")) {
-        const seen = xs.some((x) => x >= LEFT - 1 && x <= this.right + 1);
+        const seen = !empty && xs.some((x) => x >= LEFT - 1 && x <= this.right + 1);
         e.setAttribute("visibility", seen ? "visible" : "hidden");
       }
     }

@@ -7,6 +7,8 @@ from typing import Any
 
 from .svg import escape
 
+LONG = 30  # letters; longer cells get wider
+
 
 def table(
     headers: Sequence[str],
@@ -26,15 +28,17 @@ def table(
     """
 
     def cells(row: Sequence[Any], name: str) -> str:
-        return "".join(
-            f"<{name}{' class=n' if i in numeric else ''}>{escape(str(cell))}</{name}>"
-            for i, cell in enumerate(row)
-        )
+        return "".join(_cell(str(cell), name, i in numeric) for i, cell in enumerate(row))
 
     starts = [f"<tr {one}>" for one in attributes] or ["<tr>"] * len(rows)
     body = "".join(f"{a}{cells(row, 'td')}</tr>" for a, row in zip(starts, rows, strict=True))
     whole = f"<table><thead><tr>{cells(headers, 'th')}</tr></thead><tbody>{body}</tbody></table>"
     return scroll(whole)
+
+
+def _cell(text: str, name: str, is_numeric: bool) -> str:
+    css = " class=n" if is_numeric else " class=w" if len(text) > LONG else ""
+    return f"<{name}{css}>{escape(text)}</{name}>"
 
 
 def scroll(body: str, label: str = "table") -> str:

@@ -111,7 +111,7 @@ def _budget(plot: Plot, budget: int) -> list[str]:
     """The line of the budget, with its bytes."""
     y, right = plot.y(budget), WIDTH - RIGHT
     line = tag("line", "budget", css="budget", x1=LEFT, x2=right, y1=y, y2=y)
-    return [line, text(right, y - 4, f"budget {human_bytes(budget)}", "end")]
+    return [line, text(LEFT + 4, y - 4, f"budget {human_bytes(budget)}")]
 
 
 def timeline_svg(
