@@ -1,4 +1,4 @@
-"""Cutback for PyTorch: budgets for models as they are (``docs/torch.md``).
+"""Cutback for PyTorch: memory budgets for unchanged models (``docs/torch.md``).
 
 >>> import torch, cutback.torch
 >>> model = torch.nn.TransformerEncoderLayer(64, 4)
@@ -39,7 +39,8 @@ if TYPE_CHECKING or not hooks.missing():
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Names that this PyTorch's version cannot support, or that were removed, say so."""
+        """Gives the reason for names that were removed, or that this PyTorch's version cannot
+        support."""
         if name in (*__all__, "compile"):
             hooks.check()
         from ..removed import missing

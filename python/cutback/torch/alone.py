@@ -1,4 +1,4 @@
-"""Optimizers of tensors that PyTorch does not have, made of those of ``cutback.optim``."""
+"""Optimizers of tensors that PyTorch lacks, made from those of ``cutback.optim``."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 _TYPES = {"codes": torch.uint8, "scales": torch.float32}
 _READ = (torch.uint8, torch.float32, torch.float64)
-_CODES = "codes"  # under which a group has the version of the 8-bit codes of its states
+_CODES = "codes"  # key of a group for the version of its states' 8-bit codes
 
 
 class Alone(Counting):
-    """Where the core cannot step, nothing does."""
+    """An optimizer without PyTorch code to fall back to."""
 
     def _load(self, state_dict: dict[str, Any]) -> None:
-        """As for PyTorch's classes, which make tensors of numbers, and of all that is no count
-        which the core reads, as there is no other code to read it."""
+        """Loads a state like PyTorch's classes, which convert numbers to tensors, and also converts
+        other numbers that the core reads, because there is no other code to read them."""
         super()._load(state_dict)
         for p in chain.from_iterable(group["params"] for group in self.param_groups):
             state = self.state.get(p, {})
@@ -52,7 +52,7 @@ class Alone(Counting):
                 )
 
     def _check_ways(self) -> None:
-        """Options of these names are the formula's own."""
+        """Checks options of these names, which belong to the formula."""
 
     def _step_there(self, reason: str) -> None:
         hint = ""
@@ -64,11 +64,11 @@ class Alone(Counting):
 
 
 class OfArrays(Alone):
-    """One of ``cutback.optim``, with its options by keyword, and its states by their names."""
+    """An optimizer of ``cutback.optim``, with its options as keywords, and its states by name."""
 
     _kind: ClassVar[type[Optimizer]]
     _made: dict[tuple[Any, ...], Optimizer]  # by the options that groups share
-    _stepped: dict[Tensor, torch.dtype]  # what parameters were when they were stepped
+    _stepped: dict[Tensor, torch.dtype]  # the types of parameters when they were stepped
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class OfArrays(Alone):
             options["lr"] = self._rate(lr)
         if "groups" in options:
             raise TypeError(f"{type(self).__name__}: groups are given as params, as in PyTorch")
-        first = self._kind(**options)  # which checks them
+        first = self._kind(**options)  # also checks them
         names = (*first._options, *first._for_all)
         super().__init__(params, {key: getattr(first, key) for key in names}, half=half, seed=seed)
 
@@ -138,7 +138,7 @@ class OfArrays(Alone):
         self._stepped = {}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As PyTorch's, with the version of the group's 8-bit codes, if it has any."""
+        """Like PyTorch's, with the version of the group's 8-bit codes, if it has any."""
         super().add_param_group(param_group)
         if self._has_codes():
             self.param_groups[-1][_CODES] = VERSION
@@ -147,7 +147,7 @@ class OfArrays(Alone):
         """Converts states of groups whose 8-bit codes have an older version.
 
         Raises:
-            ValueError: a version is not known here.
+            ValueError: a version is unknown.
         """
         for g, group in enumerate(self.param_groups if self._has_codes() else ()):
             version = 1
@@ -156,7 +156,7 @@ class OfArrays(Alone):
                 version = check_version(what, group[_CODES])
             states = [self.state.get(p) or {} for p in group["params"]]
             if any(getattr(x.get("m"), "dtype", torch.uint8) != torch.uint8 for x in states):
-                continue  # PyTorch calls __setstate__ before it is told not to cast codes
+                continue  # PyTorch calls __setstate__ before it can be told not to cast codes
             for i, (p, state) in enumerate(zip(group["params"], states, strict=True)):
                 self._check_scales(f"parameter {i} of group {g}", state)
                 held = {key: state[key] for key in STATES if isinstance(state.get(key), Tensor)}
@@ -175,8 +175,8 @@ class OfArrays(Alone):
                 check_scales(what, key, x.detach().cpu().double().numpy())
 
     def _step_here(self, beside: Beside, scale: float) -> None:
-        """Codes do not show which type of parameter they were made for, so it is kept here, until
-        another state is loaded."""
+        """Records the types of parameters until another state is loaded, because codes do not show
+        the type they were made for."""
         if not self._has_types():
             super()._step_here(beside, scale)
             return

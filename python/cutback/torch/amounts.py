@@ -1,4 +1,4 @@
-"""How warnings name budgets."""
+"""Names of budgets in warnings."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from .. import budgets
 
 
 def name_of(limit: int, position: budgets.Position | None) -> str:
-    """A budget for people: ``"812.00 MiB"``, or what a position came to."""
+    """A budget as text: ``"812.00 MiB"``, or a position with its bytes."""
     return budgets.text(limit) if position is None else position.describe(limit)

@@ -1,4 +1,5 @@
-"""What a step of ``cutback.torch.optim`` does beside the update: tensors as the core takes them."""
+"""The extras of a step of ``cutback.torch.optim`` besides the update: passes tensors to the
+core."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ from .states import lacks_memory
 if TYPE_CHECKING:
     from .types import Array
 
-DECAY = 0.999  # of averages, unless a step is told another
+DECAY = 0.999  # default decay of averages
 
 
 def _flat(p: Tensor, x: Tensor | None, what: str, name: str) -> Array | None:
-    """The memory of a tensor beside a parameter.
+    """The memory of a tensor that belongs to a parameter.
 
     Raises:
-        TypeError, ValueError: it is none, or does not lie as the parameter does.
+        TypeError, ValueError: it is not a tensor, or its layout differs from the parameter's.
     """
     if x is None:
         return None
@@ -54,7 +55,7 @@ def _flat(p: Tensor, x: Tensor | None, what: str, name: str) -> Array | None:
 
 
 class Numbers(NamedTuple):
-    """The numbers among the arguments of a step, as they were given."""
+    """The numbers among the arguments of a step, as given."""
 
     grad_scale: float | Tensor | None
     max_norm: float | None
@@ -66,7 +67,7 @@ class Beside(NamedTuple):
     """The arguments of a step."""
 
     extras: Extras
-    averages: list[Tensor | None] | None  # beside the parameters of all groups
+    averages: list[Tensor | None] | None  # for the parameters of all groups
     copies: list[Tensor | None] | None
 
     @classmethod
@@ -85,7 +86,7 @@ class Beside(NamedTuple):
         grad_scale, max_norm, average_decay, zero_grads = numbers
         usual = grad_scale is None and max_norm is None and averages is None and copies is None
         if usual and average_decay == DECAY and zero_grads is False:
-            return _NOTHING  # checks take as long as the rest of a small step
+            return _NOTHING  # the checks take as long as the rest of a small step
         rows = [None if row is None else list(row) for row in (averages, copies)]
         some = any(row is not None for row in rows)
         if isinstance(grad_scale, Tensor):
@@ -100,8 +101,8 @@ class Beside(NamedTuple):
         names: Sequence[str],
         scale: float,
     ) -> None:
-        """Tells the table what its next step does. ``scale`` is the factor of a gradient scaler,
-        which has already checked the gradients for infinities.
+        """Tells the table the extras of its next step. ``scale`` is the factor of a gradient
+        scaler, which has already checked the gradients for infinities.
 
         Raises:
             TypeError, ValueError: a tensor does not fit its parameter.
@@ -120,7 +121,7 @@ class Beside(NamedTuple):
         table.ask(self.extras.arguments(averages, copies, len(params), scale))
 
     def written(self) -> list[Tensor]:
-        """Averages and copies."""
+        """The tensors that are written: averages and copies."""
         return [x for x in (*(self.averages or ()), *(self.copies or ())) if x is not None]
 
 

@@ -1,4 +1,4 @@
-"""Steps that PyTorch's own code takes though the core refuses them."""
+"""Steps that the core refuses and PyTorch's own code takes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from .states import names_of, spanned
 from .types import Group, ParamState, Setting
 
-_MOST = 1e30  # a number of a group in the core (CB_HYPER_MOST)
+_MOST = 1e30  # limit for a group's number in the core (CB_HYPER_MOST)
 _SIGNED = ("beta2_decay", "dampening", "initial_accumulator_value")  # may be below 0
 
 
@@ -35,7 +35,7 @@ def _sharing_memory(groups: Sequence[Group]) -> tuple[str, str] | None:
 
 
 def _numbers_of(value: Setting | Sequence[Setting | None] | str | None) -> list[float]:
-    """The numbers of an option; none if it is something else."""
+    """The numbers of an option; empty if it is something else."""
     numbers: list[float] = []
     for x in value if isinstance(value, tuple | list) else (value,):
         if isinstance(x, Tensor) and x.numel() == 1 and not x.is_complex():
@@ -64,10 +64,10 @@ def _first_out_of_range(
 
 
 def accepted_by_torch(groups: Sequence[Group], options: Collection[str]) -> str | None:
-    """What the core refuses and PyTorch steps all the same: a number that a scheduler or the user
-    has moved out of range in a group, or different parameters whose memory overlaps. None: neither.
-    PyTorch checks numbers when an optimizer is made and never again. ``options`` has the names of
-    the options of groups."""
+    """The reason why the core refuses a step that PyTorch takes: a group's number that a scheduler
+    or the user has moved out of range, or different parameters whose memory overlaps. None: there
+    is no such reason. PyTorch checks numbers only when an optimizer is made. ``options`` has the
+    names of the groups' options."""
     found = _first_out_of_range(groups, options)
     if found is not None:
         g, key, x = found
@@ -82,8 +82,8 @@ def whole_or_not(
     states: dict[Tensor, ParamState],
     options: Collection[str],
 ) -> None:
-    """Takes a step of PyTorch's. Where a number is out of range, PyTorch may find out in the middle
-    that it cannot compute with it; parameters and states are restored after an error."""
+    """Takes a step with PyTorch's code. If a number is out of range, PyTorch may fail in the middle
+    of the step; parameters and states are restored after an error."""
     if _first_out_of_range(groups, options) is None:
         step()
         return

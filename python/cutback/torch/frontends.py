@@ -1,5 +1,5 @@
-"""One line for scripts whose models are made and trained by a front end: Trainer, Accelerate,
-Lightning.
+"""One-line budgets for scripts whose models are made and trained by a front end: Trainer,
+Accelerate, Lightning.
 
 >>> from cutback.torch import frontends
 >>> Trainer(model=model, args=args, callbacks=[frontends.trainer_callback(budget="6GiB")])
@@ -7,7 +7,7 @@ Lightning.
 >>> accelerator = frontends.accelerate(Accelerator(), budget="6GiB")
 
 Each compiles models in place, as ``model.compile`` does: class, names of the state, saved files and
-whatever else looks into the model stay the model's own. All take the arguments of
+code that inspects the model are not affected. All take the arguments of
 :func:`cutback.torch.compile`. The packages are imported when a function is called.
 """
 
@@ -29,14 +29,14 @@ __all__ = ["accelerate", "compile_in_place", "lightning_callback", "trainer_call
 
 
 def compile_in_place(module: torch.nn.Module, **options: Any) -> CompiledModule:
-    """Has calls of a module run under a budget. The module stays the object that it is.
+    """Makes calls of a module run under a budget. The module stays the same object.
 
     >>> compiled = cutback.torch.frontends.compile_in_place(model, budget="6GiB")
     >>> model(x).sum().backward()
     >>> print(compiled.plans[0])
 
     Args:
-        module: may have been compiled in place before; then this takes the place of that.
+        module: a module; an earlier in-place compilation is replaced.
         options: as for :func:`cutback.torch.compile`.
 
     Returns:
@@ -52,8 +52,8 @@ def compile_in_place(module: torch.nn.Module, **options: Any) -> CompiledModule:
     inner = compiled._orig_mod
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        """PyTorch traces no function of its own files, as those of nn.Sequential are, unless one
-        from elsewhere calls it."""
+        """PyTorch does not trace functions of its own files, such as those of nn.Sequential, unless
+        a function from elsewhere calls them."""
         return inner._call_impl(*args, **kwargs)
 
     inner._compiled_call_impl = compiled.dynamo_ctx(call)
@@ -61,25 +61,25 @@ def compile_in_place(module: torch.nn.Module, **options: Any) -> CompiledModule:
 
 
 def _check(options: dict[str, Any]) -> None:
-    """Checks options for :func:`cutback.torch.compile`, so that a mistake is an error where it is
-    made, and not when training begins."""
+    """Checks options for :func:`cutback.torch.compile` here, so that a mistake is an error at this
+    call and not when training begins."""
     if options.get("measure") == "total":  # the optimizer is not known yet
         options = {**options, "measure": "live", "optimizer": None}
     compile_module(torch.nn.Identity(), **options)
 
 
 def trainer_callback(**options: Any) -> Any:
-    """A callback for ``transformers.Trainer`` and what is derived from it (TRL's trainers): trains
-    the model under a budget.
+    """A callback for ``transformers.Trainer`` and its subclasses (TRL's trainers): trains the model
+    under a budget.
 
     >>> Trainer(model=model, args=args, callbacks=[trainer_callback(budget="6GiB")])
 
-    The model is compiled in place when training begins, behind everything that the trainer's
+    The model is compiled in place when training begins, after everything that the trainer's
     constructor does to it. Do not set ``torch_compile`` in ``TrainingArguments`` as well.
 
     Args:
-        options: as for :func:`cutback.torch.compile`, but ``optimizer``: with ``measure="total"``
-            the trainer's own is taken.
+        options: as for :func:`cutback.torch.compile`, except ``optimizer``: with
+            ``measure="total"`` the trainer's own is used.
 
     Returns:
         A ``transformers.TrainerCallback``. From the beginning of training on its ``compiled`` is
@@ -108,7 +108,7 @@ def trainer_callback(**options: Any) -> Any:
 
 
 def _with_optimizer(options: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-    """The options, with the front end's optimizer where it counts."""
+    """The options, with the front end's optimizer if it counts."""
     if options.get("measure") != "total":
         return options
     return {**options, "optimizer": known.get("optimizer")}
@@ -119,12 +119,12 @@ def lightning_callback(**options: Any) -> Any:
 
     >>> lightning.Trainer(callbacks=[lightning_callback(budget="6GiB")]).fit(module)
 
-    ``training_step`` is compiled when fitting begins, and is as it was when it has ended. What it
-    does with ``self.log`` and other methods of Lightning's stays eager.
+    ``training_step`` is compiled when fitting begins, and restored when it ends. Its calls of
+    ``self.log`` and of other Lightning methods stay eager.
 
     Args:
         options: as for :func:`cutback.torch.compile`; with ``measure="total"`` the trainer's first
-            optimizer is taken.
+            optimizer is used.
 
     Returns:
         A ``Callback``. From the beginning of the fit on its ``compiled`` has the plans.
@@ -144,7 +144,7 @@ def lightning_callback(**options: Any) -> Any:
             self.compiled: CompiledModule | None = None
 
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-            """Modules and optimizers are there."""
+            """Modules and optimizers exist now."""
             known = {"optimizer": next(iter(trainer.optimizers), None)}
             self.compiled = compile_module(pl_module, **_with_optimizer(options, known))
             for name in ("log", "log_dict"):
@@ -161,13 +161,13 @@ def lightning_callback(**options: Any) -> Any:
 
 
 def accelerate(accelerator: Any, **options: Any) -> Any:
-    """Has an ``accelerate.Accelerator`` train each model that it prepares under a budget.
+    """Makes an ``accelerate.Accelerator`` train each model that it prepares under a budget.
 
     >>> accelerator = accelerate(Accelerator(), budget="6GiB")
     >>> model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
-    Each model that ``prepare`` is given is compiled in place when it has been prepared. Models that
-    are trained together do not share a budget.
+    Each model given to ``prepare`` is compiled in place after it has been prepared. Models that are
+    trained together do not share a budget.
 
     Args:
         accelerator: it is changed, and returned.

@@ -1,4 +1,4 @@
-"""The places of PyTorch that this bridge builds on, and whether this PyTorch has them."""
+"""The internals of PyTorch that this bridge builds on, and checks that this PyTorch has them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ INDUCTOR = (
 
 Hook = tuple[str, str, str]
 
-_NEAR = 12  # frames between a partitioner and AOTAutograd's function that calls it
+_NEAR = 12  # frames searched between a partitioner and AOTAutograd's function that calls it
 
 
 def _lacks(hook: Hook) -> bool:
@@ -60,7 +60,8 @@ def _lacks(hook: Hook) -> bool:
 
 
 def why_tags(codegen: str) -> str | None:
-    """Why a plan can only be given to PyTorch as tags; None: it can be emitted as graphs."""
+    """The reason why a plan can be given to PyTorch only as tags; None: it can be emitted as
+    graphs."""
     import torch
 
     for hook in EMITTING + (INDUCTOR if codegen == "inductor" else ()):
@@ -74,15 +75,15 @@ def why_tags(codegen: str) -> str | None:
 
 
 def missing() -> Hook | None:
-    """The first place that this PyTorch does not have, and what it is for."""
+    """The first part that this PyTorch lacks, and its purpose."""
     return next((hook for hook in HOOKS if _lacks(hook)), None)
 
 
 def check() -> None:
-    """Looks for all of them.
+    """Checks for all parts.
 
     Raises:
-        ImportError: one is missing; the text says which, and what works without it.
+        ImportError: a part is missing; the text names it, and what works without it.
     """
     import torch
 
@@ -106,7 +107,7 @@ class Profiler(NamedTuple):
 
 
 def memory_profiler() -> Profiler | None:
-    """None: this PyTorch does not have it."""
+    """The profiler, or None if this PyTorch lacks it."""
     try:
         from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy
         from torch._C._profiler import _ExperimentalConfig, _RecordFunctionFast
@@ -121,7 +122,7 @@ def memory_profiler() -> Profiler | None:
 
 
 def is_profiled() -> bool:
-    """Is a profiler at work in this thread, or one of Kineto's in any?"""
+    """True if a profiler is active in this thread, or one of Kineto's in any thread."""
     import torch
     from torch.autograd import profiler
 
@@ -130,16 +131,16 @@ def is_profiled() -> bool:
 
 
 def searches_kernels() -> bool:
-    """True if cuDNN tries its algorithms when it first meets a size. What they allocate in that run
-    is no guide to later ones."""
+    """True if cuDNN tries its algorithms when it first meets a size. Allocations of that run say
+    nothing about later ones."""
     import torch
 
     return bool(torch.backends.cudnn.benchmark) and torch.cuda.is_initialized()
 
 
 def output_metadata() -> ViewAndMutationMeta | None:
-    """What AOTAutograd knows of the outputs of the graph that is being partitioned, which at this
-    time only its own functions have; None: this PyTorch keeps it elsewhere. To be called by a
+    """AOTAutograd's metadata of the outputs of the graph being partitioned, which only its own
+    frames have at this time; None: this PyTorch keeps it elsewhere. To be called by a
     partitioner."""
     frame = sys._getframe(1)
     for _ in range(_NEAR):
@@ -155,9 +156,8 @@ def output_metadata() -> ViewAndMutationMeta | None:
 def is_kept_object(value: object) -> bool:
     """True if AOTAutograd can keep this object, which is neither a tensor nor a number, from the
     forward to the backward: a device mesh, a process group, a generator, or any other object of a
-    type that is registered as opaque. ``value`` may be what stands for such an object in a trace.
-
-    From 2.13 on; an older PyTorch keeps none."""
+    type that is registered as opaque. ``value`` may be the placeholder of such an object in a
+    trace. Needs PyTorch 2.13; older versions keep none."""
     try:
         from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
         from torch._library.fake_class_registry import FakeScriptObject
@@ -171,8 +171,8 @@ def is_kept_object(value: object) -> bool:
 
 
 def is_backward_state(value: object) -> bool:
-    """True if a graph's input is the one through which compiled autograd gives the backward hooks
-    of the forward's values. The backward takes it last, and the forward does not return it."""
+    """True if compiled autograd passes hooks of the forward's values to the backward through this
+    graph input. The backward takes it last, and the forward does not return it."""
     try:
         from torch.fx.experimental._backward_state import BackwardState
     except ImportError:
@@ -181,16 +181,16 @@ def is_backward_state(value: object) -> bool:
 
 
 def compiles_backwards() -> bool:
-    """True if compiled autograd is on: it traces the backward graph that AOTAutograd was given
-    first, instead of calling what that was compiled to."""
+    """True if compiled autograd is on: it traces the backward graph given first to AOTAutograd,
+    instead of calling the compiled one."""
     from torch._dynamo import compiled_autograd, config
 
     return bool(compiled_autograd.compiled_autograd_enabled or config.compiled_autograd)
 
 
 def add_guard(holds: Callable[[], bool]) -> None:
-    """Has PyTorch ask, before it runs what is being compiled, whether that still holds, and compile
-    anew where it does not. To be called by a backend."""
+    """Adds a guard to the code being compiled: PyTorch checks it before each run and recompiles if
+    it fails. To be called by a backend."""
     from torch._dynamo.source import GlobalStateSource
     from torch._guards import Guard, TracingContext
 
@@ -208,9 +208,9 @@ def add_guard(holds: Callable[[], bool]) -> None:
 
 
 def own_entries() -> dict[str, bool]:
-    """Arguments of ``torch.compile`` by which what it compiles counts for itself alone. Otherwise
-    all functions of one code share a limit of recompilations, as do all modules whose forward is
-    PyTorch's own (``nn.Sequential``): the ninth would run as it is. From 2.13 on."""
+    """Arguments of ``torch.compile`` that give compiled code its own recompilation limit. Otherwise
+    all functions that share code share the limit, as do all modules whose forward is PyTorch's own
+    (``nn.Sequential``): the ninth would run uncompiled. Needs PyTorch 2.13."""
     import torch
 
     name = "isolate_recompiles"
@@ -218,8 +218,8 @@ def own_entries() -> dict[str, bool]:
 
 
 def compilations_of(frame: int) -> int | None:
-    """How often PyTorch has compiled a frame, by its number; ``torch._dynamo.reset()`` begins at
-    zero. None: this PyTorch does not count."""
+    """How often PyTorch has compiled a frame, by frame number; ``torch._dynamo.reset()`` restarts
+    at zero. None: this PyTorch does not count."""
     try:
         from torch._dynamo.convert_frame import FRAME_COMPILE_COUNTER
     except ImportError:
@@ -228,8 +228,8 @@ def compilations_of(frame: int) -> int | None:
 
 
 def recompilations_refused() -> int:
-    """How often PyTorch has met its limit of recompilations; the call that meets it, and those
-    after it, run as if nothing had been compiled."""
+    """How often PyTorch has reached its limit of recompilations; the call that reaches it, and
+    later ones, run uncompiled."""
     try:
         from torch._dynamo.utils import counters
 
@@ -241,8 +241,8 @@ def recompilations_refused() -> int:
 
 def forget_compiled(backend: Callable[..., Any]) -> None:
     """Drops what PyTorch compiled with a backend, so that it does not count against the limit of
-    recompilations; but not of a function that others have compiled as well, as only all of it can
-    go. Without the private parts that this takes it stays, and is never used."""
+    recompilations. Code of a function that others have compiled as well stays, because only all of
+    it can be dropped. Without the private functions needed here, it stays unused."""
     try:
         from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
         from torch._dynamo.convert_frame import input_codes

@@ -1,4 +1,4 @@
-"""Counts the bytes of tensors that are alive while a step runs."""
+"""Counts the bytes of tensors that are live while a step runs."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Event(NamedTuple):
     """One storage appears or grows (``bytes`` > 0), or is freed or shrinks (``bytes`` < 0)."""
 
     bytes: int
-    live: int  # bytes alive after it
-    op: str  # the operation that ran last: "aten.mm.default"
+    live: int  # live bytes after it
+    op: str  # the latest operation: "aten.mm.default"
     id: int  # number of the storage, from 0 in order of appearance
 
 
@@ -50,10 +50,9 @@ _TANGENT = "tangent"
 
 
 def watch_inductor() -> None:
-    """Lets trackers see the buffers that Inductor's code allocates, for code that is loaded from
-    now on: its files take the allocator's functions from a module of PyTorch when they are loaded,
-    and there they are exchanged for ones that tell the trackers. Without a tracker that costs one
-    call.
+    """Lets trackers see the buffers that Inductor's code allocates, for code loaded from now on.
+    Such code takes the allocator's functions from a module of PyTorch when it is loaded; they are
+    replaced there by functions that notify the trackers. Without a tracker this costs one call.
     """
     source = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     for name in _ALLOCATORS:
@@ -76,8 +75,8 @@ def _seen(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
 
 
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The plain tensors that a wrapper subclass consists of (a DTensor: this rank's shard); of any
-    other tensor the tensor itself."""
+    """The plain tensors inside a wrapper subclass (for a DTensor: this rank's shard); for any other
+    tensor, the tensor itself."""
     if not is_traceable_wrapper_subclass_type(type(tensor)):
         return [tensor]
     inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
@@ -85,8 +84,8 @@ def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def storages_of(tensor: torch.Tensor) -> tuple[UntypedStorage, ...]:
-    """What a tensor lies in: one storage, or those of its parts. None where it has none that can be
-    seen (layouts of other libraries)."""
+    """The storages of a tensor: one, or those of its parts. None if there is none that can be seen
+    (layouts of other libraries)."""
     if is_traceable_wrapper_subclass_type(type(tensor)):
         return tuple(s for part in parts_of(tensor) for s in storages_of(part))
     try:
@@ -109,18 +108,17 @@ class _Life(NamedTuple):
 
 
 class MemoryTracker(TorchDispatchMode):
-    """Measures the memory of what runs inside ``with MemoryTracker() as memory:``.
+    """Measures the memory of code that runs inside ``with MemoryTracker() as memory:``.
 
-    It sees each tensor that an operation returns, and its end, forward and backward, in eager code
-    and in compiled code. What a kernel takes and gives back while it runs (workspace) it does not
-    see, nor memory from before. Code that Inductor made allocates by itself; it is seen if it was
-    made by :func:`cutback.torch.compile` or loaded after the first tracker was made, except by the
-    C++ wrapper. Copies on the host that a plan with offload makes are
-    counted apart.
+    It sees each tensor that an operation returns, until it is freed, in forward and backward, in
+    eager and compiled code. It does not see memory that a kernel allocates and frees while it runs
+    (workspace), or memory from before. Code made by Inductor allocates directly; it is seen if it
+    was made by :func:`cutback.torch.compile` or loaded after the first tracker was made, except
+    with the C++ wrapper. Host copies of a plan with offload are counted separately.
 
     Args:
-        model: its parameters' gradients count as category ``"gradient"``, and the forward of eager
-            code is attributed to its modules. Planned code knows its modules.
+        model: its parameters' gradients count as category ``"gradient"``, and memory of the eager
+            forward is attributed to its modules. Planned code records its modules.
         optimizer: its states count as category ``"optimizer"``.
 
     A tracker is used once.
@@ -149,13 +147,13 @@ class MemoryTracker(TorchDispatchMode):
         self.events: list[Event] = []
         self._model = model
         self._optimizer = optimizer
-        self._standing = 0  # bytes from before that count in the total
+        self._standing = 0  # earlier bytes that count in the total
         self._finalizers: list[weakref.finalize[[int], UntypedStorage]] = []
         self._names: dict[int, str] = {}
         if model is not None:
             self._names = {id(m): name for name, m in model.named_modules()}
         self._lives: list[_Life] = []
-        self._known: dict[int, int] = {}  # id of a storage object that is alive -> number
+        self._known: dict[int, int] = {}  # id of a live storage object -> number
         self._category: dict[int, str] = {}
         self._before: weakref.WeakSet[UntypedStorage] = weakref.WeakSet()
         self._op = ""
@@ -164,8 +162,8 @@ class MemoryTracker(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled functions stay compiled while it is active; otherwise PyTorch would run them in
-        eager mode, and another program would be measured."""
+        """Keeps compiled functions compiled while the mode is active; otherwise PyTorch would run
+        them in eager mode, and another program would be measured."""
         return True
 
     # ---- life -------------------------------------------------------------------------------
@@ -190,7 +188,7 @@ class MemoryTracker(TorchDispatchMode):
         return self
 
     def _stand(self) -> None:
-        """Finds what was there before."""
+        """Records the storages that already exist."""
         standing: list[Argument] = []
         if self._model is not None:
             standing += [*self._model.parameters(), *self._model.buffers()]
@@ -226,7 +224,7 @@ class MemoryTracker(TorchDispatchMode):
         kwargs: dict[str, Argument] | None = None,
     ) -> Argument:
         if any(map(is_traceable_wrapper_subclass_type, types)):
-            return NotImplemented  # its own function runs, and the tracker sees the ops in there
+            return NotImplemented  # its own function runs, and the tracker sees the ops inside
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         given: set[int] | None = None
@@ -239,14 +237,14 @@ class MemoryTracker(TorchDispatchMode):
                 if given is None:
                     tensors = [t for t in tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)]
                     given = {id(s) for t in tensors for s in storages_of(t)}
-                if id(storage) in given:  # a view of memory from before
+                if id(storage) in given:  # a view of older memory
                     self._before.add(storage)
                     continue
                 self._appear(storage, str(func))
         return result
 
     def _is_known(self, storage: UntypedStorage, op: str) -> bool:
-        """Has it been seen? It may have another size by now."""
+        """True if it has been seen; its size may have changed."""
         number = self._known.get(id(storage))
         if number is None:
             return storage in self._before
@@ -255,7 +253,7 @@ class MemoryTracker(TorchDispatchMode):
         return True
 
     def _resize(self, number: int, size: int, op: str) -> None:
-        """An op made a storage larger or smaller."""
+        """Handles an op that resized a storage."""
         more = size - self._lives[number].bytes
         self._lives[number] = self._lives[number]._replace(bytes=size)
         self._grow(more, op, number)
@@ -293,7 +291,7 @@ class MemoryTracker(TorchDispatchMode):
             self.host_bytes -= size
 
     def _where(self) -> str:
-        """The innermost module at work: by the line of planned code, or by the frame of a module of
+        """The innermost active module: by the line of planned code, or by the frame of a module of
         ``model``."""
         frame: FrameType | None = sys._getframe(3)
         while frame is not None:
@@ -329,7 +327,7 @@ class MemoryTracker(TorchDispatchMode):
                 self._mark(value, "optimizer")
 
     def category(self, event: Event) -> str:
-        """``"gradient"``, ``"optimizer"`` or ``"activation"`` (all else that appeared)."""
+        """``"gradient"``, ``"optimizer"`` or ``"activation"`` (everything else that appeared)."""
         return self._category.get(event.id, "activation")
 
     # ---- answers ----------------------------------------------------------------------------
@@ -348,7 +346,7 @@ class MemoryTracker(TorchDispatchMode):
 
     @property
     def timeline(self) -> list[int]:
-        """Bytes alive after each event."""
+        """Live bytes after each event."""
         return [event.live for event in self.events]
 
     def _at_peak(self) -> dict[int, int]:
@@ -371,8 +369,8 @@ class MemoryTracker(TorchDispatchMode):
         return dict(found)
 
     def by_module(self) -> dict[str, int]:
-        """Bytes at the peak, by the innermost module that made them; ``""``: not known (the
-        backward of eager code)."""
+        """Bytes at the peak, by the innermost module that made them; ``""``: unknown (the backward
+        of eager code)."""
         found: dict[str, int] = defaultdict(int)
         for number, size in self._at_peak().items():
             found[self._lives[number].module] += size
@@ -395,20 +393,20 @@ class MemoryTracker(TorchDispatchMode):
 
 
 class StepTracker(MemoryTracker):
-    """Follows the memory of forwards and their backwards, which may be far apart: frees are seen
-    between them, too, up to :meth:`end`. For compiled code, whose arguments and results are told
-    it, or that runs inside it."""
+    """Tracks the memory of forwards and their backwards, which may be far apart: frees in between
+    are seen, up to :meth:`end`. For compiled code that reports its arguments and results, or that
+    runs inside it."""
 
     def __exit__(self, *error: Raised) -> None:
         super().__exit__(*error)
         self._ended = False
 
     def end(self) -> None:
-        """Frees are no longer followed."""
+        """Stops tracking frees."""
         self._ended = True
 
     def given(self, args: Sequence[GraphValue], count: bool) -> None:
-        """Arguments: the caller's, or tangents, which count."""
+        """Registers arguments: those of the caller, or tangents, which count."""
         for t in args:
             for storage in storages_of(t) if isinstance(t, torch.Tensor) else ():
                 if id(storage) in self._known or storage in self._before:
@@ -419,14 +417,14 @@ class StepTracker(MemoryTracker):
                     self._before.add(storage)
 
     def made(self, result: Argument, op: str) -> None:
-        """What an op returned that ran outside of it."""
+        """Registers results of an op that ran outside the tracker."""
         for t in tree_iter(result):
             for storage in storages_of(t) if isinstance(t, torch.Tensor) else ():
                 if not self._is_known(storage, op):
                     self._appear(storage, op)
 
     def has_made(self, values: Iterable[Argument]) -> bool:
-        """Does all of their memory come from ops, none from arguments?"""
+        """True if all of their memory comes from ops, none from arguments."""
         for t in tree_iter(values):
             for storage in storages_of(t) if isinstance(t, torch.Tensor) else ():
                 number = self._known.get(id(storage))

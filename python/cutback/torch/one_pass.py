@@ -1,5 +1,5 @@
-"""What the optimizers of ``cutback.torch.optim`` have in common: a step in one pass over a table of
-tensors, and when PyTorch's own code takes it."""
+"""Shared by the optimizers of ``cutback.torch.optim``: a step in one pass over a table of tensors,
+and the cases in which PyTorch's own code takes the step."""
 
 from __future__ import annotations
 
@@ -26,37 +26,38 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 _COUNT, _PARAM, _GRAD, _STATE = -1, 0, 1, 2  # columns of the core's answer
 _RESTS = {"master": "master", "remainder": "remainder", "stochastic": None, None: None}
 _HALVES = (torch.float16, torch.bfloat16)
-_LARGE = 1 << 22  # bytes of a state, from which on it is worth large pages
-_set_grad_enabled = torch._C._set_grad_enabled  # one call of C; torch.set_grad_enabled is a class
-_WAYS = {"foreach", "fused", "capturable", "differentiable"}  # not in all groups of PyTorch's own
-_SCALER = ("grad_scale", "found_inf")  # attributes by which a scaler speaks with an optimizer
+_LARGE = 1 << 22  # size from which a state is worth large pages
+# a single C call, whereas torch.set_grad_enabled is a class
+_set_grad_enabled = torch._C._set_grad_enabled
+_WAYS = {"foreach", "fused", "capturable", "differentiable"}  # not in all of PyTorch's own groups
+# attributes through which a scaler communicates with an optimizer
+_SCALER = ("grad_scale", "found_inf")
 _NO_MEMORY = "has less memory than it has elements"  # CB_PY_NO_MEMORY of table.h
 _FOUND = ("outcome", "why_torch")  # public attributes that a step sets
 R = TypeVar("R")
-Unfit = tuple[int, int, str]  # row, column, why
-_Kept = tuple[ParamState, ParamState]  # a state, and what a step that was taken puts into it
+Unfit = tuple[int, int, str]  # row, column, reason
+_Kept = tuple[ParamState, ParamState]  # a state, and the content that a step puts into it
 
 
 class NotOursError(Exception):
-    """Why PyTorch's own code has to step."""
+    """The reason why PyTorch's own code has to take the step."""
 
 
 class Known(NamedTuple):
-    """The parameters of all groups as they were when they were last looked at."""
+    """The parameters of all groups, as last seen."""
 
     native: str | _native.Expression
-    lists: list[list[Tensor]]  # one a group
+    lists: list[list[Tensor]]  # one list per group
     params: tuple[Tensor, ...]
     values: list[ParamState]  # of the optimizer's state
-    states: tuple[ParamState, ...]  # beside the parameters; empty where there is none yet
+    states: tuple[ParamState, ...]  # states per parameter; empty if there are none yet
     group_of: list[int]
     table: _native.OptimizerTable
 
 
 def _keeping_grad_mode(function: Callable[[], R]) -> R:
-    """Calls it; gradients are recorded after it as they were before, also where it changes that and
-    Ctrl-C comes between any two bytecodes: one that interrupts the first restoring meets the
-    second."""
+    """Calls it, and restores the gradient mode afterwards, even if the call changes it and Ctrl-C
+    comes between any two bytecodes: an interrupt during the first restore meets a second one."""
     before = torch.is_grad_enabled()
     try:
         try:
@@ -68,18 +69,20 @@ def _keeping_grad_mode(function: Callable[[], R]) -> R:
 
 
 class OnePass(torch.optim.Optimizer):
-    """A step in one pass. What it is of, subclasses say."""
+    """A step in one pass. Subclasses define the optimizer."""
 
-    _torch: ClassVar[type[torch.optim.Optimizer]]  # whose code steps what is not ours
-    _keys: ClassVar[tuple[str, ...]]  # under which a parameter's states stand, in the core's order
-    _kept: ClassVar[tuple[str, ...]] = ()  # and the numbers that it keeps beside its steps
+    # PyTorch's class, for steps that are not taken here
+    _torch: ClassVar[type[torch.optim.Optimizer]]
+    _keys: ClassVar[tuple[str, ...]]  # keys of a parameter's states, in the core's order
+    # keys of the numbers that it keeps in addition to its step count
+    _kept: ClassVar[tuple[str, ...]] = ()
     _known: Known | None = None
     why_torch: str | None = None
     """Why PyTorch's own code took the last step; None: it was taken here."""
 
     outcome: Outcome = Outcome(None, False)
     """What the last step has found."""
-    _told: _native.OptimizerTable | None = None  # a table whose steps do something beside
+    _told: _native.OptimizerTable | None = None  # a table whose steps have extras
 
     half: Half | None = None
     """How parameters in half precision are kept, as for ``cutback.optim.Optimizer``; None: as
@@ -95,28 +98,28 @@ class OnePass(torch.optim.Optimizer):
         self.half, self.seed = half, integer("seed", seed, 0, 2**64 - 1)
         self._busy = _native.BusyWord()
         super().__init__(*args, **kwargs)
-        # PyTorch sets this for fused=True: a scaler then calls the step also where a gradient
-        # overflows, and a front end that counts calls moves its schedule on without a step.
+        # PyTorch sets this for fused=True: a scaler then also calls the step if a gradient
+        # overflows, and a front end that counts calls advances its schedule without a step.
         self.__dict__.pop("_step_supports_amp_scaling", None)
 
     def _native_name(self) -> str | _native.Expression:
         """The optimizer in the core.
 
         Raises:
-            NotOursError: there is none for these groups.
+            NotOursError: the core has none for these groups.
         """
         raise NotImplementedError
 
     def _row(self, group: Group) -> tuple[float, ...]:
-        """The group's numbers as the core takes them."""
+        """The group's numbers in the core's order."""
         raise NotImplementedError
 
     def _begin(self, p: Tensor, state: ParamState, group: Group) -> ParamState:
-        """A state that is not there yet: what to step with."""
+        """Makes a missing state; returns the state to step with."""
         raise NotImplementedError
 
     def _has_types(self) -> bool:
-        """Whether states have types that are not those of their parameters."""
+        """True if states have types other than their parameters'."""
         return False
 
     def _all_keys(self) -> tuple[str, ...]:
@@ -124,13 +127,13 @@ class OnePass(torch.optim.Optimizer):
         return (*self._keys, rest) if rest else self._keys
 
     def _type_of(self, p: Tensor, key: str) -> torch.dtype:
-        """Of a state."""
+        """The type of a state."""
         if self.half is None or p.dtype not in _HALVES:
             return p.dtype
         return torch.int16 if key == "remainder" else torch.float32
 
     def _shape_of(self, p: Tensor, key: str) -> tuple[int, ...]:
-        """Of a state."""
+        """The shape of a state."""
         return tuple(p.shape)
 
     def _empty(self, p: Tensor, key: str) -> Tensor:
@@ -146,10 +149,10 @@ class OnePass(torch.optim.Optimizer):
         return self._empty(p, key).zero_()
 
     def _check_state(self, place: str, p: Tensor, state: ParamState) -> None:
-        """Whether what is there is of such an optimizer and parameter.
+        """Checks that an existing state belongs to such an optimizer and parameter.
 
         Raises:
-            ValueError: it is not.
+            ValueError: it does not.
         """
         for key in self._all_keys():
             x = state.get(key)
@@ -164,10 +167,10 @@ class OnePass(torch.optim.Optimizer):
                 )
 
     def _check_loaded(self) -> None:
-        """Whether groups and states are those of such an optimizer.
+        """Checks that groups and states belong to such an optimizer.
 
         Raises:
-            ValueError: they are not.
+            ValueError: they do not.
         """
         name = type(self).__name__
         for g, group in enumerate(self.param_groups):
@@ -192,19 +195,19 @@ class OnePass(torch.optim.Optimizer):
         self._check_state(place, p, state)
 
     def _check_needed(self, place: str, p: Tensor, state: ParamState, group: Group) -> None:
-        """Whether all is there that a state which has begun has.
+        """Checks that a state which has begun is complete.
 
         Raises:
             ValueError: something is missing.
         """
 
     def _rest(self, p: Tensor) -> dict[str, Tensor]:
-        """What a parameter in half precision keeps beside it, at first."""
+        """The initial value of what a half-precision parameter keeps next to it."""
         rest = _RESTS[self.half] if p.dtype in _HALVES else None
         return {rest: self._zeros(p, rest)} if rest else {}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As PyTorch's; a name that is there twice is a ValueError."""
+        """Like PyTorch's; a duplicate name is a ValueError."""
         super().add_param_group(param_group)
         loading.check_names(type(self).__name__, self.param_groups)
 
@@ -217,9 +220,9 @@ class OnePass(torch.optim.Optimizer):
         super().__setstate__(state)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As PyTorch's, which makes states of the type of their parameters: those of parameters in
-        half precision, and those of a type of their own, are left as they were saved. After an
-        error all is as before.
+        """Like PyTorch's, which casts states to their parameters' types. States of half-precision
+        parameters, and those with a separate type, keep the type in which they were saved. After an
+        error nothing has changed.
 
         Raises:
             ValueError: it is the state of another optimizer, or of other parameters.
@@ -229,7 +232,8 @@ class OnePass(torch.optim.Optimizer):
         try:
             self._load(state_dict)
             self._check_loaded()
-        except KeyError as error:  # PyTorch's own code reads what its optimizer would have saved
+        # PyTorch's own code reads keys that its optimizer would have saved
+        except KeyError as error:
             it.state, it.param_groups = before
             raise self._lacks(state_dict, error) from None
         except BaseException:
@@ -237,7 +241,7 @@ class OnePass(torch.optim.Optimizer):
             raise
 
     def _lacks(self, given: dict[str, Any], error: KeyError) -> ValueError:
-        """What is wrong with a state in which PyTorch has looked for something in vain."""
+        """The error for a state in which PyTorch did not find an expected key."""
         try:
             for g, group in enumerate(given["param_groups"]):
                 for i, number in enumerate(group["params"]):
@@ -246,7 +250,7 @@ class OnePass(torch.optim.Optimizer):
         except ValueError as found:
             return found
         except (KeyError, TypeError, IndexError, AttributeError):
-            pass  # no such document: PyTorch's word is the best there is
+            pass  # not such a document: PyTorch's own error is the best available
         return ValueError(f"{type(self).__name__}: the state to load has no {error}")
 
     def _load(self, state_dict: dict[str, Any]) -> None:
@@ -290,17 +294,18 @@ class OnePass(torch.optim.Optimizer):
         copies: Iterable[Tensor | None] | None = None,
         zero_grads: bool = False,
     ) -> R | None:
-        """One step, as ``torch.optim.Optimizer.step``. It is whole or, after an error, not begun.
+        """One step, like ``torch.optim.Optimizer.step``. It is complete or, after an error, not
+        begun.
 
         Args:
-            closure: computes the loss anew.
-            grad_scale: what the loss was multiplied by: gradients are divided by it, and where one
-                is not finite nothing is stepped (``outcome.skipped``). ``torch.amp.GradScaler``
-                needs no argument.
-            max_norm: gradients count as shortened to this norm of all together; they are not
-                written. Where one is not finite nothing is stepped (``outcome.skipped``).
-            averages: moving averages of the parameters of all groups, in their order, None for
-                those without: ``a <- average_decay * a + (1 - average_decay) * p``.
+            closure: recomputes the loss.
+            grad_scale: the factor of the loss: gradients are divided by it, and if one is not
+                finite nothing is updated (``outcome.skipped``). ``torch.amp.GradScaler`` needs no
+                argument.
+            max_norm: gradients are used as if clipped to this total norm; they are not written. If
+                one is not finite nothing is updated (``outcome.skipped``).
+            averages: moving averages of the parameters of all groups, in order, None for parameters
+                without one: ``a <- average_decay * a + (1 - average_decay) * p``.
             average_decay: in [0, 1].
             copies: tensors in half precision that get the new parameters.
             zero_grads: gradients are zeros after the step.
@@ -308,7 +313,7 @@ class OnePass(torch.optim.Optimizer):
         Raises:
             ValueError: a number is outside its range, or two tensors that are written share memory;
                 the text says which.
-            RuntimeError: PyTorch's own code would have to take a step that does more than its own;
+            RuntimeError: PyTorch's own code would have to take a step with extras;
                 or this optimizer, or another one with some of its parameters or states, is stepping
                 in another thread. Nothing is written.
         """
@@ -325,7 +330,7 @@ class OnePass(torch.optim.Optimizer):
         return loss
 
     def _step_by_somebody(self, beside: Beside, scale: Setting | None) -> None:
-        """The step, here or by PyTorch's own code. ``scale`` is what a scaler has set."""
+        """Takes the step here or with PyTorch's own code. ``scale`` is set by a scaler."""
         try:
             self._step_here(beside, 1.0 if scale is None else float(scale))
             self.why_torch = None
@@ -354,7 +359,7 @@ class OnePass(torch.optim.Optimizer):
         self.outcome = Outcome(None, False)
 
     def _check_states(self) -> None:
-        """Before code steps that finds out in the middle."""
+        """Checks states before code runs that would fail in the middle of a step."""
         for g, group in enumerate(self.param_groups):
             for i, p in enumerate(group["params"]):
                 if p.grad is None:
@@ -377,7 +382,7 @@ class OnePass(torch.optim.Optimizer):
         return [p.grad for p in params if p.grad is not None]
 
     def _tell(self, known: Known, beside: Beside, scale: float) -> None:
-        """Tells the table what its step does beside the update."""
+        """Tells the table the extras of its step."""
         extras = beside.extras
         if extras.any or scale != 1:
             names = names_of(self.param_groups)
@@ -418,7 +423,7 @@ class OnePass(torch.optim.Optimizer):
             self._forget_empty(known, begun)
         self.outcome = outcome(known.table.outcome())
         if beside.extras.zero_grads:
-            for row in grads:  # a copy was stepped
+            for row in grads:  # the step was taken on a copy
                 grad = known.params[row].grad
                 if grad is not None and not grad._is_zerotensor():
                     grad.detach().zero_()
@@ -429,19 +434,20 @@ class OnePass(torch.optim.Optimizer):
             torch.autograd.graph.increment_version(beside.written())
 
     def _check_ways(self) -> None:
-        """Raises NotOursError where a group asks for what only PyTorch's code does."""
+        """Raises NotOursError if a group needs something that only PyTorch's code does."""
         for group in self.param_groups:
             if group.get("differentiable") or group.get("capturable"):
                 raise NotOursError("a group asks for differentiable=True or capturable=True")
 
     def _count_versions(self, params: Sequence[Tensor], waiting: int) -> None:
-        """Autograd finds out by a tensor's version that what it saved was overwritten."""
+        """Increments tensor versions, by which autograd detects that a saved tensor was
+        overwritten."""
         if waiting:
             params = [p for p in params if p.grad is not None]
         torch.autograd.graph.increment_version(params)
 
     def _look(self) -> Known:
-        """The parameters, looked at anew where groups or states are not those of the last step."""
+        """The parameters, collected again if groups or states have changed since the last step."""
         known, native = self._known, self._native_name()
         lists = [group["params"] for group in self.param_groups]
         if (
@@ -469,8 +475,8 @@ class OnePass(torch.optim.Optimizer):
         begun: dict[int, ParamState],
         grads: dict[int, Tensor],
     ) -> tuple[ParamState, ...]:
-        """Begins states that are missing, and lays out like the parameter what lies otherwise:
-        gradients for this step, states for good. The states to step with.
+        """Makes missing states, and converts other layouts to the parameter's: gradients for this
+        step, states permanently. Returns the states to step with.
 
         Raises:
             NotOursError: something else is wrong.
@@ -481,7 +487,7 @@ class OnePass(torch.optim.Optimizer):
             if column == _GRAD and p.grad is not None and p.grad._is_zerotensor():
                 grads[row] = torch.zeros_like(p)
                 continue
-            if why == _NO_MEMORY:  # other code would read it
+            if why == _NO_MEMORY:  # PyTorch's code would read it
                 raise self._no_memory(self._why((row, column, why)))
             if column not in (_PARAM, _GRAD) and why == "is missing":
                 if row not in begun:
@@ -501,11 +507,11 @@ class OnePass(torch.optim.Optimizer):
         return tuple(states)
 
     def _lasting(self, state: ParamState) -> ParamState:
-        """What becomes part of the optimizer's state of one that was begun."""
+        """The part of a newly made state that becomes part of the optimizer's state."""
         return state
 
     def _forget_empty(self, known: Known, begun: Iterable[int]) -> None:
-        """Drops what was made for states that were begun and not stepped."""
+        """Drops states that were made but not stepped."""
         for row in begun:
             p = known.params[row]
             if p in self.state and not self.state[p]:
@@ -519,7 +525,7 @@ class OnePass(torch.optim.Optimizer):
         return f"{what.get(column, 'a state of ')}{name} {why}"
 
     def _step_there(self, reason: str) -> None:
-        """Notes that PyTorch's own code takes the step. Warns the first time, with the reason."""
+        """Records that PyTorch's own code takes the step. Warns the first time, with the reason."""
         if self.why_torch is None:
             warnings.warn(
                 f"cutback.torch.optim.{type(self).__name__}: {reason}; PyTorch's own code steps "
@@ -529,15 +535,15 @@ class OnePass(torch.optim.Optimizer):
             )
         self.why_torch = reason
         step: Any = self._torch.step
-        while getattr(step, "hooked", False):  # the hooks run around our step already
+        while getattr(step, "hooked", False):  # the hooks already run around our step
             step = step.__wrapped__
         step(self._for_torch())
 
     def _for_torch(self) -> OnePass:
-        """This optimizer as PyTorch's code steps it: the same parameters and states, without what a
-        scaler has said, since gradients are unscaled by now, and without ``fused`` on a CPU: that
-        kernel takes each tensor for a contiguous one, and writes into the gaps of others. A view
-        rather than a change that is undone later, so that Ctrl-C finds nothing to restore."""
+        """This optimizer for PyTorch's code: the same parameters and states, without a scaler's
+        settings, since gradients are unscaled by now, and without ``fused`` on a CPU, whose kernel
+        treats each tensor as contiguous and writes into the gaps of others. It is a view, not a
+        change to be undone, so that Ctrl-C leaves nothing to restore."""
         view = object.__new__(type(self))
         view.__dict__.update(self.__dict__)
         for key in _SCALER:
@@ -552,7 +558,7 @@ class OnePass(torch.optim.Optimizer):
 
 
 class Counting(OnePass):
-    """Optimizers whose states begin with zeros, with a count of steps beside them."""
+    """Optimizers whose states begin with zeros and have a step count."""
 
     _numbers: ClassVar[tuple[str, ...]]  # options in the core's order
 
@@ -565,11 +571,11 @@ class Counting(OnePass):
         return tuple(row)
 
     def _first_numbers(self, group: Group) -> tuple[float, ...]:
-        """What the numbers that are kept begin with."""
+        """Initial values of the numbers that are kept."""
         return ()
 
     def _needed(self, group: Group, p: Tensor) -> tuple[str, ...]:
-        """The states that this parameter of the group has, in PyTorch's order."""
+        """The states of this parameter of the group, in PyTorch's order."""
         return self._keys
 
     def _check_needed(self, place: str, p: Tensor, state: ParamState, group: Group) -> None:
@@ -582,7 +588,8 @@ class Counting(OnePass):
             )
 
     def _begin(self, p: Tensor, state: ParamState, group: Group) -> ParamState:
-        """Makes the state of a parameter as PyTorch does, or adds what a loaded state lacks."""
+        """Makes the state of a parameter like PyTorch, or adds the keys that a loaded state
+        lacks."""
         if self.half is not None and {"step", *self._kept, *self._needed(group, p)} <= set(state):
             return {**state, **self._rest(p)}
         if state:

@@ -2,10 +2,11 @@
 
 >>> optimizer = cutback.torch.optim.AdamW(model.parameters(), lr=3e-4)
 
-Each is a subclass of PyTorch's optimizer of the same name and differs in ``step`` alone:
-parameter groups, ``state_dict`` and its loading, hooks, schedulers and ``zero_grad`` are PyTorch's
-own, and a checkpoint of one goes on in the other. ``docs/optim.md`` says what is stepped so (single
-and double precision, real and complex, on the CPU), and what PyTorch's own code steps instead.
+Each is a subclass of PyTorch's optimizer of the same name and differs only in ``step``: parameter
+groups, ``state_dict`` and its loading, hooks, schedulers and ``zero_grad`` are PyTorch's own, and
+either can continue from a checkpoint of the other. ``docs/optim.md`` says which parameters are
+stepped this way (single and double precision, real and complex, on the CPU), and which PyTorch's
+own code steps.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = ["ADOPT", "ASGD", "SGD", "SOAP", "AdEMAMix", "Adadelta", "Adafactor", 
 
 
 class Adam(Counting, torch.optim.Adam):
-    """``torch.optim.Adam`` in one pass. ``foreach`` and ``fused`` are taken and change nothing.
+    """``torch.optim.Adam`` in one pass. ``foreach`` and ``fused`` are accepted and change nothing.
 
     >>> optimizer = cutback.torch.optim.Adam(model.parameters(), lr=1e-3)
     >>> optimizer.step()
@@ -55,7 +56,7 @@ class Adam(Counting, torch.optim.Adam):
 
 
 class AdamW(Adam, torch.optim.AdamW):
-    """``torch.optim.AdamW`` in one pass. ``foreach`` and ``fused`` are taken and change nothing.
+    """``torch.optim.AdamW`` in one pass. ``foreach`` and ``fused`` are accepted and change nothing.
 
     >>> optimizer = cutback.torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
     >>> optimizer.step()
@@ -162,7 +163,7 @@ class Adagrad(Counting, torch.optim.Adagrad):
         return "adagrad"
 
     def _row(self, group: Group) -> tuple[float, ...]:
-        """PyTorch puts what the sum begins with into it when it makes the optimizer."""
+        """PyTorch initializes the sum when it makes the optimizer."""
         lr, lr_decay, decay = (float(group[key]) for key in ("lr", "lr_decay", "weight_decay"))
         return lr, lr_decay, decay, 0.0, float(group["eps"]), float(group["maximize"])
 
@@ -214,7 +215,7 @@ class RMSprop(Counting, torch.optim.RMSprop):
 
 
 class SGD(OnePass, torch.optim.SGD):
-    """``torch.optim.SGD`` in one pass. ``foreach`` and ``fused`` are taken and change nothing.
+    """``torch.optim.SGD`` in one pass. ``foreach`` and ``fused`` are accepted and change nothing.
 
     >>> optimizer = cutback.torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     >>> optimizer.step()
@@ -232,12 +233,13 @@ class SGD(OnePass, torch.optim.SGD):
         return tuple([float(options[key]) for key in keys])
 
     def _begin(self, p: Tensor, state: ParamState, group: Group) -> ParamState:
-        """A buffer begins with the gradient of its first step, which the count is there to say."""
+        """The first step sets the buffer to the gradient; the step count shows whether it has been
+        taken."""
         begun = dict(state)
         if group["momentum"] != 0 and state.get("momentum_buffer") is None:
             buffer = self._empty(p, "momentum_buffer")
             begun |= {"momentum_buffer": buffer, "step": torch.zeros(())}
-        if self.half == "stochastic":  # noise is another one for each step
+        if self.half == "stochastic":  # the noise differs for each step
             begun.setdefault("step", torch.ones(()))
         return self._rest(p) | begun
 
@@ -247,8 +249,8 @@ class SGD(OnePass, torch.optim.SGD):
 
 
 class Muon(OnePass, torch.optim.Muon):
-    """``torch.optim.Muon`` with the matrices of one shape multiplied together, in the type of the
-    parameters where PyTorch's turns to bf16.
+    """``torch.optim.Muon`` with the matrices of one shape multiplied together, in the parameters'
+    type, while PyTorch's uses bf16.
 
     >>> optimizer = cutback.torch.optim.Muon([weight], lr=0.02)
     >>> optimizer.step()
@@ -271,8 +273,9 @@ class Muon(OnePass, torch.optim.Muon):
 
 
 class Adafactor(Counting, torch.optim.Adafactor):
-    """``torch.optim.Adafactor`` in three passes over all tensors at once. ``eps[0]`` None is each
-    parameter's spacing of numbers, where PyTorch takes the first parameter's for its group.
+    """``torch.optim.Adafactor`` in three passes over all tensors at once. ``eps[0]`` None means the
+    machine epsilon of each parameter's type, while PyTorch uses the first parameter's for its
+    group.
 
     >>> optimizer = cutback.torch.optim.Adafactor(model.parameters(), lr=1e-2)
     >>> optimizer.step()
@@ -299,9 +302,9 @@ class Adafactor(Counting, torch.optim.Adafactor):
 
 
 class AdamW8bit(OfArrays):
-    """:class:`cutback.optim.AdamW8bit` of tensors. PyTorch has none: the states are ``m`` and
-    ``v``, bytes, and ``m_scale`` and ``v_scale``. Groups have ``codes``, the version of the bytes;
-    states of version 1, whose groups have none, are converted when they are loaded.
+    """:class:`cutback.optim.AdamW8bit` of tensors. PyTorch has no such optimizer. The states are
+    ``m`` and ``v``, bytes, and ``m_scale`` and ``v_scale``. Groups have ``codes``, the version of
+    the bytes; states of version 1, whose groups lack it, are converted when they are loaded.
 
     >>> optimizer = cutback.torch.optim.AdamW8bit(model.parameters(), lr=1e-3)
     >>> optimizer.step()
@@ -312,7 +315,7 @@ class AdamW8bit(OfArrays):
 
 class SOAP(OfArrays):
     """:class:`cutback.optim.SOAP` of tensors, whose groups may differ in ``max_precond_dim``.
-    PyTorch has none.
+    PyTorch has no such optimizer.
 
     >>> optimizer = cutback.torch.optim.SOAP(model.parameters(), lr=3e-3)
     >>> optimizer.step()
@@ -322,7 +325,7 @@ class SOAP(OfArrays):
 
 
 class Lion(OfArrays):
-    """:class:`cutback.optim.Lion` of tensors. PyTorch has none.
+    """:class:`cutback.optim.Lion` of tensors. PyTorch has no such optimizer.
 
     >>> optimizer = cutback.torch.optim.Lion(model.parameters(), lr=1e-4)
     >>> optimizer.step()
@@ -332,7 +335,7 @@ class Lion(OfArrays):
 
 
 class ADOPT(OfArrays):
-    """:class:`cutback.optim.ADOPT` of tensors. PyTorch has none.
+    """:class:`cutback.optim.ADOPT` of tensors. PyTorch has no such optimizer.
 
     >>> optimizer = cutback.torch.optim.ADOPT(model.parameters(), lr=1e-3)
     >>> optimizer.step()
@@ -342,7 +345,7 @@ class ADOPT(OfArrays):
 
 
 class AdEMAMix(OfArrays):
-    """:class:`cutback.optim.AdEMAMix` of tensors. PyTorch has none.
+    """:class:`cutback.optim.AdEMAMix` of tensors. PyTorch has no such optimizer.
 
     >>> optimizer = cutback.torch.optim.AdEMAMix(model.parameters(), lr=1e-3)
     >>> optimizer.step()
@@ -352,7 +355,7 @@ class AdEMAMix(OfArrays):
 
 
 class ScheduleFreeAdamW(OfArrays):
-    """:class:`cutback.optim.ScheduleFreeAdamW` of tensors. PyTorch has none.
+    """:class:`cutback.optim.ScheduleFreeAdamW` of tensors. PyTorch has no such optimizer.
 
     :meth:`eval` changes the parameters to the averages, for validation or saving, and :meth:`train`
     changes them back; a step needs them as :meth:`train` leaves them. Each group has
@@ -370,7 +373,7 @@ class ScheduleFreeAdamW(OfArrays):
         return 0.0, 0.0
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As PyTorch's."""
+        """Like PyTorch's."""
         super().add_param_group(param_group)
         self.param_groups[-1].setdefault("train_mode", True)
 
@@ -394,7 +397,7 @@ class ScheduleFreeAdamW(OfArrays):
             group["train_mode"] = trains
 
     def step(self, *args: Any, **options: Any) -> Any:
-        """As for the other optimizers here.
+        """Like the other optimizers here.
 
         Raises:
             RuntimeError: the parameters are averages, since :meth:`eval`.
@@ -405,7 +408,7 @@ class ScheduleFreeAdamW(OfArrays):
 
 
 class NorMuon(OfArrays):
-    """:class:`cutback.optim.NorMuon` of tensors. PyTorch has none.
+    """:class:`cutback.optim.NorMuon` of tensors. PyTorch has no such optimizer.
 
     >>> optimizer = cutback.torch.optim.NorMuon([weight], lr=0.02)
     >>> optimizer.step()
@@ -415,7 +418,8 @@ class NorMuon(OfArrays):
 
 
 def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Optimizer]:
-    """An optimizer of tensors from its formula, or from what ``cutback.optim.foreach`` made of it.
+    """An optimizer of tensors from its formula, or from an optimizer made by
+    ``cutback.optim.foreach``.
 
         @cutback.torch.optim.foreach
         def lion(p, g, m, *, lr=1e-4, beta1=0.9, beta2=0.99):
@@ -424,11 +428,11 @@ def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Op
         optimizer = lion(model.parameters(), lr=3e-4)
 
     Groups, states, checkpoints, hooks and schedulers are those of ``torch.optim.Optimizer``, and
-    ``step`` takes what those here take. There is no code of PyTorch to fall back to: parameters are
-    dense f32 on the CPU.
+    ``step`` has the arguments of the others here. There is no PyTorch code to fall back to, so
+    parameters must be dense f32 on the CPU.
 
     Raises:
-        RecordingError, TypeError: as ``cutback.optim.foreach``.
+        RecordingError, TypeError: as for ``cutback.optim.foreach``.
 
     >>> def descent(p, g, *, lr=0.1):
     ...     return p - lr * g
@@ -448,7 +452,7 @@ def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Op
         _keys = kind.state_names
 
         def __init__(self, /, params: ParamsT, **options: Any) -> None:
-            first = kind(**options)  # which checks them
+            first = kind(**options)  # also checks them
             super().__init__(params, first._given())
 
         def __reduce_ex__(self, protocol: SupportsIndex) -> Any:

@@ -1,4 +1,4 @@
-"""States of optimizers as they come from elsewhere: numbers, types and layouts."""
+"""States of optimizers from other sources: numbers, types and layouts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .types import Group, StateDict, StateValue
 
 
 def names_of(groups: Sequence[Group]) -> tuple[str, ...]:
-    """The names of the parameters of all groups, or where they are."""
+    """The names of the parameters of all groups, or their positions."""
     return tuple(
         name
         for g, group in enumerate(groups)
@@ -27,10 +27,10 @@ def names_of(groups: Sequence[Group]) -> tuple[str, ...]:
 
 
 def check_names(owner: str, groups: list[Group]) -> None:
-    """Removes the last group again if a name is there twice.
+    """Removes the last group again if it repeats a name.
 
     Raises:
-        ValueError: one is.
+        ValueError: a name is repeated.
     """
     seen = set[str]()
     for name in chain.from_iterable(group.get("param_names", ()) for group in groups):
@@ -63,7 +63,7 @@ def rows_of(
 
 
 def _refuse_other_types(owner: str, g: int, group: Group, options: Mapping[str, Any]) -> None:
-    """Raises TypeError where an option whose default is a number is something else."""
+    """Raises TypeError if an option whose default is a number has another type."""
     values: Mapping[str, Any] = group
     for key, default in options.items():
         if isinstance(default, bool) or not isinstance(default, int | float | Tensor):
@@ -82,7 +82,7 @@ def _refuse_other_types(owner: str, g: int, group: Group, options: Mapping[str, 
 
 
 def kind(dtype: torch.dtype) -> torch.dtype:
-    """The type itself, or one for all that may be cast to each other."""
+    """The type itself, or one type that stands for all that may be cast to each other."""
     if dtype.is_complex:
         return torch.complex64
     return torch.float32 if dtype.is_floating_point else dtype
@@ -91,11 +91,11 @@ def kind(dtype: torch.dtype) -> torch.dtype:
 def check_kinds(
     owner: str, place: str, held: Mapping[str, StateValue], types: Mapping[str, torch.dtype]
 ) -> None:
-    """Checks that states are of the kinds that they were saved as: floating types become each
-    other, codes nothing else.
+    """Checks that states have the kinds in which they were saved: floating types convert to each
+    other, codes do not convert.
 
     Raises:
-        ValueError: one is of another.
+        ValueError: a state has another kind.
     """
     for key, wanted in types.items():
         x = held.get(key)
@@ -107,17 +107,18 @@ def check_kinds(
 
 
 def spanned(x: Tensor) -> int:
-    """Bytes from a strided tensor's first element to the end of its last; it has elements."""
+    """Bytes from a strided tensor's first element to the end of its last; the tensor must not be
+    empty."""
     last = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
     return int((last + 1) * x.element_size())
 
 
 def lacks_memory(x: StateValue) -> bool:
-    """Whether a tensor has fewer bytes than its elements take: its storage was shrunk or freed."""
+    """True if a tensor has fewer bytes than its elements need: its storage was shrunk or freed."""
     if not isinstance(x, Tensor) or x.layout is not torch.strided or x.numel() == 0:
         return False
     if x._is_zerotensor():
-        return False  # zeros that autograd keeps without memory, which PyTorch's code reads
+        return False  # zeros that autograd represents without memory, which PyTorch's code can read
     if x.device.type != "cpu":
         return False
     needed = x.storage_offset() * x.element_size() + spanned(x)
@@ -125,7 +126,7 @@ def lacks_memory(x: StateValue) -> bool:
 
 
 def number_of(x: StateValue) -> float | None:
-    """The finite number that this is, of Python, NumPy or a tensor; None: it is none."""
+    """The finite number given by Python, NumPy or a tensor; None if it is not one."""
     if isinstance(x, Tensor):
         plain = x.layout is torch.strided and not x.is_quantized and x.device.type != "meta"
         if not plain or x.numel() != 1 or x.is_complex() or x.dtype is torch.bool:
@@ -139,8 +140,8 @@ def number_of(x: StateValue) -> float | None:
 
 
 def laid_out_like(p: Tensor, x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """A copy of ``x``, which has this type or that of ``p``, whose elements lie as those of ``p``
-    do; None: it has others."""
+    """A copy of ``x`` with this type or that of ``p``, and with the layout of ``p``; None if the
+    shapes differ."""
     if not isinstance(x, Tensor) or x.layout is not torch.strided or x.device != p.device:
         return None
     if x.shape != p.shape or x.dtype not in (dtype, p.dtype):
@@ -150,12 +151,11 @@ def laid_out_like(p: Tensor, x: Tensor | None, dtype: torch.dtype) -> Tensor | N
 
 
 def check_numbers(owner: str, given: StateDict, keys: Iterable[str]) -> None:
-    """Whether these are counts of steps and other numbers wherever a ``state_dict`` has them beside
-    a parameter.
+    """Checks the step counts and other numbers of each parameter in a ``state_dict``.
 
     Raises:
-        ValueError: they are not, or there are no states at all.
-        KeyError: it is no ``state_dict``.
+        ValueError: a number is invalid, or there are no states at all.
+        KeyError: it is not a ``state_dict``.
     """
     states, place = given["state"], "of the state to load"
     if not isinstance(states, Mapping):
@@ -183,7 +183,7 @@ def with_tensors(owner: str, given: StateDict) -> StateDict:
     states = dict(given["state"])
     for n, held in states.items():
         if not isinstance(held, Mapping):
-            continue  # of something that is not a parameter
+            continue  # not the state of a parameter
         arrays = {key: x for key, x in held.items() if isinstance(x, np.ndarray)}
         for key, x in arrays.items():
             try:
@@ -199,12 +199,12 @@ def with_tensors(owner: str, given: StateDict) -> StateDict:
 
 
 def by_name(owner: str, given: StateDict, groups: Sequence[Group]) -> StateDict:
-    """A ``state_dict`` whose parameters stand in the order of ``groups``, where the names of both
-    are known (``named_parameters()``) and are the same. With other names the order counts, as in
-    PyTorch, but a name that both know has to stand in the same place.
+    """A ``state_dict`` whose parameters are in the order of ``groups``, if both have names
+    (``named_parameters()``) and they are the same. With other names the order counts, as in
+    PyTorch, but a name known to both must be at the same position.
 
     Raises:
-        ValueError: it does not.
+        ValueError: it is not.
     """
     saved = given["param_groups"]
     if not all("param_names" in group for group in (*saved, *groups)):
@@ -223,7 +223,7 @@ def by_name(owner: str, given: StateDict, groups: Sequence[Group]) -> StateDict:
                 )
         return given
     if [len(group["params"]) for group in saved] != [len(group["params"]) for group in groups]:
-        return given  # which PyTorch refuses
+        return given  # PyTorch refuses this
     at = dict(zip(names, ids, strict=True))
     return {**given, "param_groups": [
         {**group, "params": [at[name] for name in mine["param_names"]],

@@ -1,13 +1,13 @@
 """Moves tensors to the host and back, where a plan says so.
 
 The functions here are nodes of the graphs that emitter.py writes. A value leaves (:func:`leave`):
-its memory is copied to the host, and let go of where the plan says that the copy has ended
+its memory is copied to the host, and freed at the step where the plan says that the copy has ended
 (:func:`gone`). It comes back (:func:`arrive`) into new memory, which its first reader waits for
 (:func:`ready`).
 
-On CUDA the host's memory is pinned and the copies run beside the step, on one stream a direction;
-every wait is one of streams, and the CPU goes on. Elsewhere each copy has ended when its function
-returns. A copy takes the whole storage, so that strides and gaps come back as they were.
+On CUDA the host's memory is pinned and the copies run concurrently with the step, on one stream per
+direction; only streams wait, and the CPU continues. Elsewhere each copy has ended when its function
+returns. A copy includes the whole storage, so that strides and gaps are preserved.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _here = threading.local()
 
 
 def making_host_memory() -> bool:
-    """Is the memory that this thread allocates now a copy on the host?"""
+    """True if the memory that this thread allocates now is a copy on the host."""
     return getattr(_here, "making", False)
 
 
@@ -55,22 +55,22 @@ def _streams_of(device: torch.device) -> _Streams:
 
 
 def _whole(t: torch.Tensor) -> torch.Tensor:
-    """All of a tensor's storage, in one row."""
+    """All of a tensor's storage, as one row."""
     return t.as_strided((t.untyped_storage().nbytes() // t.itemsize,), (1,), 0)
 
 
 def _like(row: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-    """The tensor that lies in a row as ``t`` lies in its storage."""
+    """The tensor in a row with the layout that ``t`` has in its storage."""
     return row.as_strided(t.size(), t.stride(), t.storage_offset())
 
 
 def _copied(t: torch.Tensor) -> torch.cuda.Event | None:
-    """The event after the copy that filled a tensor; None: it is over, or not known."""
+    """The event after the copy that filled a tensor; None: it is over, or unknown."""
     return getattr(t.untyped_storage(), _EVENT, None)
 
 
 def _copy(row: torch.Tensor, source: torch.Tensor, device: torch.device, out: bool) -> None:
-    """Copies on a stream of its own, behind what the current one was told so far."""
+    """Copies on a separate stream, after the work already queued on the current one."""
     streams = _streams_of(device)
     stream = streams.out if out else streams.back
     stream.wait_stream(torch.cuda.current_stream(device))
@@ -108,7 +108,7 @@ def leave(t: torch.Tensor) -> torch.Tensor:
 
 @has_side_effect
 def gone(t: torch.Tensor, host: torch.Tensor) -> None:
-    """After this the memory of ``t``, which left for ``host``, may be given to others."""
+    """Allows the memory of ``t``, which left for ``host``, to be reused."""
     _wait(t.device, host)
 
 
@@ -120,7 +120,7 @@ def wait(host: torch.Tensor, device: torch.device) -> None:
 
 @has_side_effect
 def arrive(host: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """What left for ``host``, in new memory, which may be on its way still."""
+    """The value that left for ``host``, in new memory, which may still be in transit."""
     source = _whole(host)
     row = torch.empty(source.numel(), dtype=host.dtype, device=device)
     if device.type == "cuda":
@@ -146,6 +146,6 @@ def _wait(device: torch.device, filled: torch.Tensor) -> None:
         current.wait_event(event)
         with _lock:
             _under_way.pop(id(event), None)
-    else:  # hooks of the user gave us another tensor
+    else:  # hooks of the user returned another tensor
         for stream in _streams_of(torch.device(current.device)):
             current.wait_stream(stream)

@@ -1,4 +1,4 @@
-"""Names for types of values that PyTorch hands over: parts of graphs, states and groups of
+"""Names for types of values that come from PyTorch: parts of graphs, states and groups of
 optimizers."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Setting: TypeAlias = float | Tensor
 
 
 class Group(TypedDict, total=False):
-    """A parameter group with the options of the optimizers that are known here."""
+    """A parameter group with the options of the optimizers known here."""
 
     params: list[Tensor]
     param_names: list[str]
@@ -70,7 +70,7 @@ class Group(TypedDict, total=False):
 
 
 class StateDict(TypedDict):
-    """What ``state_dict()`` of an optimizer returns; ``params`` of its groups are numbers."""
+    """The result of an optimizer's ``state_dict()``; ``params`` of its groups are numbers."""
 
     state: dict[int, dict[str, StateValue]]
     param_groups: list[Group]

@@ -1,4 +1,4 @@
-"""Arrays of a graph of ours, with the operators that rows of the table are written in."""
+"""Arrays of one of our graphs, with the operators used by rows of the table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES: dict[torch.dtype, str] = {
 }  # fmt: skip
 """Our names of the types that our kernels have."""
 
-_SECONDS = 1.0  # that the search for a plan within a budget may take
+_SECONDS = 1.0  # limit for the search of a plan within a budget
 
 HALVES = frozenset(("f16", "bf16"))
 
@@ -48,7 +48,7 @@ class Array:
         return self if dtype == self.dtype else self.op("cast", dtype=dtype)
 
     def reshape(self, shape: Sequence[int]) -> Array:
-        """The same elements under another shape."""
+        """The same elements with another shape."""
         return self if tuple(shape) == self.shape else self.op("reshape", shape=tuple(shape))
 
     def expand(self, shape: Sequence[int]) -> Array:
@@ -135,7 +135,7 @@ class Graph:
         self.n_outputs += 1
 
     def op(self, name: str, *ins: Array, **attrs: Any) -> tuple[Array, ...]:
-        """Adds an operation; all its results."""
+        """Adds an operation; returns all its results."""
         rows = self.native.op(name, [x.id for x in ins], attrs, None, 0, None)
         return tuple(Array(self, *row) for row in rows)
 
@@ -156,7 +156,7 @@ class Graph:
             room: the bytes that a run may need besides arguments and results. None: any.
 
         Raises:
-            BudgetError: no plan needs so little.
+            BudgetError: no plan fits in `room`.
         """
         if room is None:
             return self.native.compile((), groups="auto")
@@ -165,10 +165,11 @@ class Graph:
 
 
 def computed_in(dtype: str) -> str:
-    """The type in which operations on this one compute: halves are rounded once, at the end."""
+    """The type in which operations on this one are computed: halves are rounded once, at the
+    end."""
     return "f32" if dtype in HALVES else dtype
 
 
 def is_float(dtype: str) -> bool:
-    """Is it a floating-point type of ours?"""
+    """True for a floating-point type that we support."""
     return dtype in dtypes.FLOATS

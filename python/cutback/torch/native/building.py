@@ -29,14 +29,15 @@ Results = Value | list[Value | None]
 
 
 class Views(Protocol):
-    """What views of a graph show."""
+    """Relations between views and the nodes of a graph."""
 
     def shown(self, node: fx.Node) -> fx.Node | None:
-        """The node whose elements a node shows under another shape. None: it is no such view."""
+        """The node whose elements a node shows with another shape, or None."""
         ...
 
     def block(self, node: fx.Node, sizes: Sizes) -> tuple[fx.Node, Window] | None:
-        """The node in whose memory a node's tensor is a block, and which. None: it is none."""
+        """The node in whose memory a node's tensor is a block, with the block's position. None: it
+        is not such a block."""
         ...
 
 
@@ -44,8 +45,8 @@ class Builder:
     """The graph of one group.
 
     Args:
-        sizes: what sizes of fake tensors are.
-        views: what views of the graph show.
+        sizes: the values of sizes of fake tensors.
+        views: the views of the graph.
     """
 
     def __init__(self, sizes: Sizes, views: Views) -> None:
@@ -59,12 +60,12 @@ class Builder:
     # ---- tensors of PyTorch's graph -----------------------------------------------------------
 
     def meta(self, node: fx.Node, index: int | None = None) -> Meta:
-        """Of a node's tensor, or of one of its tensors."""
+        """The metadata of a node's tensor, or of one of its tensors."""
         val = node.meta["val"]
         return meta_of(val if index is None else val[index], self.sizes)
 
     def value(self, node: fx.Node) -> Value:
-        """A tensor: made in the group, a view of what is there, or an argument."""
+        """A tensor: made in the group, a view of an existing one, or an argument."""
         known = self.values.get(node)
         if known is None:
             known = self.values[node] = self._view_or_input(node)
@@ -91,13 +92,13 @@ class Builder:
         return Value(array, axes, meta)
 
     def as_view(self, value: Value, meta: Meta) -> Value:
-        """The same memory under another shape."""
+        """The same memory with another shape."""
         axes = axes_of(meta)
         assert axes is not None
         return Value(value.array.reshape([meta.shape[a] for a in axes]), axes, meta)
 
     def _block(self, memory: Array, window: Window, meta: Meta) -> Value:
-        """Elements of a tensor that has gaps between them."""
+        """The elements of a tensor that has gaps between them."""
         array = memory.reshape(window.frame)
         counts = [*(meta.shape[a] for a in window.axes), 1]
         for axis, (start, n) in enumerate(zip(window.starts, counts, strict=True)):
@@ -105,7 +106,7 @@ class Builder:
         return Value(array.reshape(counts[:-1]), window.axes, meta)
 
     def tensor(self, node: fx.Node, position: int) -> Value:
-        """The tensor that a node takes at a position."""
+        """The tensor argument of a node at a position."""
         given = node.args[position]
         assert isinstance(given, fx.Node), node
         return self.value(given)

@@ -28,7 +28,7 @@ _KEPT = 512
 
 
 class CannotRunError(Exception):
-    """Our kernels do not run a node that the table has a row for."""
+    """Our kernels cannot run a node that has a row in the table."""
 
     def __init__(self, node: fx.Node, why: Exception) -> None:
         super().__init__(f"{node}: {why}")
@@ -49,7 +49,7 @@ class _Executables:
         """The graph of a group, compiled.
 
         Args:
-            room: the bytes that it may need besides arguments and results. None: any.
+            room: the bytes that it may use besides arguments and results. None: any.
 
         Raises:
             BudgetError: it needs more.
@@ -84,8 +84,8 @@ class Group(NamedTuple):
 def compile_group(
     nodes: Sequence[fx.Node], kinds: Kinds, room: int | None, sizes: Sizes = hint
 ) -> tuple[Group, bool]:
-    """A group, and whether it runs in so many bytes besides arguments and results. Where it needs
-    more, it is planned again under that budget: some of its values are then computed twice."""
+    """A group, and whether it runs within this many bytes besides arguments and results. If it
+    needs more, it is planned again under that budget, so some of its values are computed twice."""
     b = Builder(sizes, kinds)
     for node in nodes:
         b.values[node] = ROWS[node.target].build(b, node)
@@ -108,15 +108,15 @@ def compile_group(
 
 
 def laid(t: torch.Tensor, meta: Meta) -> torch.Tensor:
-    """A tensor whose kernel laid it out in another way than PyTorch's shape function says, as that
-    says."""
+    """A tensor in the layout that PyTorch's shape function says, if its kernel uses another one."""
     at = tuple(slice(0, 1) if s == 0 else slice(None) for s in meta.stride)
     own = t.detach()[at]
     return torch.empty_strided(own.shape, meta.stride, dtype=meta.dtype).copy_(own)
 
 
 def _check(name: str, number: int, meta: Meta) -> str:
-    """The line that sees to it that an argument lies in memory as the group was compiled for."""
+    """The line that ensures that an argument has the memory layout for which the group was
+    compiled."""
     m = f"M{number}"
     as_planned = f"{name}.is_contiguous()"
     if not meta.is_contiguous:
@@ -136,7 +136,7 @@ def call_of(group: Group, checked: Sequence[bool]) -> Callable[..., Any]:
     """A function of a group's arguments that returns its results: a tensor, or a tuple of them.
 
     Args:
-        checked: of each argument, whether its layout is looked at in each call.
+        checked: for each argument, whether its layout is checked in each call.
     """
     scope: dict[str, Any] = {
         "empty": torch.empty, "strided": torch.empty_strided, "run": group.step.call,
@@ -224,7 +224,7 @@ def varying(
             return call_of(made, checked)
         except MemoryError:
             raise
-        except Exception:  # sizes for which the table has no row, as a mean of nothing
+        except Exception:  # sizes for which the table has no row, such as a mean of nothing
             return by_nodes(nodes, kinds, group, sizes)
 
     def native(*args: Any) -> Any:
@@ -240,5 +240,5 @@ def varying(
 
 
 def bytes_of(group: Group) -> int:
-    """Of what a group reads and returns."""
+    """The bytes that a group reads and returns."""
     return sum(m.numel * m.dtype.itemsize for _, m in (*group.inputs, *group.results))

@@ -2,10 +2,9 @@
 
 The joint graph of a model is grouped as if memory did not matter, and each group is timed against
 PyTorch's kernels for its nodes. If the group is slower, the operation in it that loses the most is
-left to PyTorch and the graph is grouped again. Times are of one thread.
-
-Operations with the same bits in both kernels need no decision: those of a group of their own run
-where that group was measured to be faster.
+left to PyTorch and the graph is grouped again. Times are for one thread. Operations with the same
+bits in both kernels need no decision: a group of such operations runs in our kernels only if it was
+measured to be faster.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from .table import FASTER, ROWS, is_exact
 enabled = True
 """False: :data:`table.SLOWER` decides, and nothing is measured."""
 
-_ROUNDS = 6  # in which operations are given up
-_LARGEST = 1 << 30  # bytes of a group that is measured
-_SECONDS = 4e-3  # for a measurement
-_LEAST, _MOST = 5, 100  # runs of a measurement
-_ALIKE = 1.02  # ratio of times that are no different
-_FUSED = 1.3  # what a pointwise operation may lose alone, as it gains in a group
+_ROUNDS = 6  # of giving up operations
+_LARGEST = 1 << 30  # largest group that is measured, in bytes
+_SECONDS = 4e-3  # per measurement
+_LEAST, _MOST = 5, 100  # runs per measurement
+_ALIKE = 1.02  # ratios of times below this count as equal
+_FUSED = 1.3  # allowed loss of a single pointwise operation, because it gains in a group
 
 
 class Times(NamedTuple):
@@ -48,11 +47,11 @@ class Times(NamedTuple):
 
     @property
     def is_slower(self) -> bool:
-        """Are ours slower?"""
+        """True if ours are slower."""
         return self.ours > self.torch * _ALIKE
 
 
-_SAME = Times(0.0, 0.0)  # of what cannot be measured
+_SAME = Times(0.0, 0.0)  # for groups that cannot be measured
 
 _measured: dict[str, Times] = {}
 
@@ -61,7 +60,7 @@ _measured: dict[str, Times] = {}
 
 
 def _sample(meta: Meta) -> torch.Tensor:
-    """A tensor with a gradual change of values from 0.5 to 1.5, or of zeros."""
+    """A tensor with values that change gradually from 0.5 to 1.5, or zeros."""
     t = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype)
     if not meta.dtype.is_floating_point:
         return t.zero_()
@@ -70,10 +69,10 @@ def _sample(meta: Meta) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """One thread, no modes, and no autograd."""
+    """A context with one thread, no modes, and no autograd."""
     ours, theirs = get_num_threads(), torch.get_num_threads()
     with _disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False):
-        with contextlib.suppress(RuntimeError):  # something of ours runs in another thread
+        with contextlib.suppress(RuntimeError):  # something of ours is running in another thread
             set_num_threads(1)
         torch.set_num_threads(1)
         try:
@@ -85,8 +84,8 @@ def _one_thread() -> Iterator[None]:
 
 
 def _seconds(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Times:
-    """The shortest times of calls that run in turns. Ours are slower only if a second, longer look
-    agrees, as something else may have run meanwhile."""
+    """The shortest times of calls that run in turns. Ours count as slower only if a second, longer
+    measurement agrees, because other load may have interfered."""
     best = [math.inf, math.inf]
     for budget in (_SECONDS, 3 * _SECONDS):
         begin = time.perf_counter()
@@ -128,7 +127,7 @@ def _time_alone(node: fx.Node, kinds: Kinds) -> Times:
 
 
 class _Trial(Decisions):
-    """Decisions where operations that are not decided run in our kernels."""
+    """Decisions under which undecided operations run in our kernels."""
 
     def __init__(self, known: Decisions) -> None:
         super().__init__()
@@ -150,7 +149,7 @@ def _copied(graph: fx.Graph) -> fx.Graph:
 
 
 def _grouped(kinds: Kinds) -> list[tuple[list[fx.Node], Group]]:
-    """The groups of a graph where memory does not matter."""
+    """The groups of a graph if memory did not matter."""
     compiled: dict[tuple[fx.Node, ...], Group] = {}
 
     def can_run(nodes: Sequence[fx.Node], room: int) -> bool:
@@ -164,8 +163,7 @@ def _grouped(kinds: Kinds) -> list[tuple[list[fx.Node], Group]]:
 def arranged(
     kinds: Kinds, can_run: Callable[[Sequence[fx.Node], int], bool], most: int | None = None
 ) -> list[Item]:
-    """The order in which a graph runs. Nodes that our kernels turn out not to run are left to
-    PyTorch's.
+    """The order in which a graph runs. Nodes that our kernels fail to run are left to PyTorch.
 
     Args:
         can_run: see :class:`Grouping`. It may raise an error: a group of several nodes is then cut.
@@ -189,7 +187,7 @@ def arranged(
 
 
 class _Found(NamedTuple):
-    """What a way to group a graph costs."""
+    """The cost of one way to group a graph."""
 
     seconds: float
     worst: set[str]
@@ -223,7 +221,7 @@ def _loss(node: fx.Node, kinds: Kinds) -> float:
 
 
 def decide(graph: fx.Graph, decisions: Decisions) -> None:
-    """Decides all operations of a graph that are not decided.
+    """Decides all undecided operations of a graph.
 
     Args:
         graph: the joint graph of a model, or one without a backward. It is not changed.
@@ -256,8 +254,8 @@ _PART = 8
 
 
 def leave_wasteful(kinds: Kinds) -> None:
-    """Leaves to PyTorch's kernels the nodes for which ours need much scratch: over 16 KiB and an
-    eighth of what they read and return. This depends on the node alone, and so do bits."""
+    """Leaves nodes to PyTorch's kernels if ours need much scratch: over 16 KiB and an eighth of
+    what they read and return. This depends only on the node, and so do the bits."""
     for node in [n for n in kinds.order if n in kinds.own]:
         if ROWS[node.target].by_element:
             continue
@@ -273,7 +271,7 @@ def leave_wasteful(kinds: Kinds) -> None:
 
 
 def decide_alone(kinds: Kinds, decisions: Decisions) -> None:
-    """Decides the nodes of a graph whose operations the joint graph does not have, each alone."""
+    """Decides nodes whose operations are not in the joint graph, each separately."""
     new: dict[str, fx.Node] = {}
     for node in kinds.order:
         if node in kinds.own and not is_exact(node) and decisions.get(node) is None:

@@ -1,9 +1,10 @@
 """Decisions between our kernels and PyTorch's, kept on disk for each machine.
 
 A decision is made once for an operation with its shapes, strides, dtypes and numbers, and holds
-from then on, for every budget, plan and number of threads. So a rerun has the first run's bits, and
-results have the same bits from run to run. The decisions of a machine are in a file beside its
-device row (:func:`cutback.devices.cache_file`); those that a step used are also in its plan file.
+from then on for every budget, plan and number of threads. A rerun therefore has the first run's
+bits, and results have the same bits from run to run. The decisions of a machine are in a file next
+to its device row (:func:`cutback.devices.cache_file`); those that a step used are also in its plan
+file.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _FORMAT = 1  # version of the file
 
 
 def _type_of(val: Any) -> str:
-    """``"f32[8,16]"``, with strides where it is not contiguous."""
+    """``"f32[8,16]"``, with strides if it is not contiguous."""
     if isinstance(val, torch.Tensor):
         meta = meta_of(val, hint)
         text = f"{NAMES.get(meta.dtype, meta.dtype)}{list(meta.shape)}"
@@ -68,14 +69,14 @@ class _Machine:
         self._known: dict[str, bool] = {}
 
     def get(self, key: str) -> bool | None:
-        """Whether an operation runs in our kernels. None: it is not decided."""
+        """True if an operation runs in our kernels. None: undecided."""
         with self._lock:
             if self._path != cache_file():
                 self._path, self._known = cache_file(), _read(cache_file())
             return self._known.get(key)
 
     def add(self, made: Mapping[str, bool]) -> dict[str, bool]:
-        """Keeps decisions. One that another process made first stays as it is.
+        """Stores decisions. A decision that another process made first is kept.
 
         Returns:
             The decisions in force for these operations.
@@ -92,7 +93,7 @@ def _key() -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, bool]:
-    """The decisions in a file; none if it is missing, damaged or of another version."""
+    """The decisions in a file; empty if it is missing, damaged or of another version."""
     try:
         if not devices.trusted(path):
             return {}
@@ -106,7 +107,7 @@ def _read(path: Path) -> dict[str, bool]:
 
 
 def _write(path: Path, known: Mapping[str, bool]) -> None:
-    """Writes a file atomically. If that fails, the decisions hold in this process."""
+    """Writes a file atomically. If that fails, the decisions hold only in this process."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         text = json.dumps({"key": _key(), "ours": known}, indent=1)
@@ -116,7 +117,7 @@ def _write(path: Path, known: Mapping[str, bool]) -> None:
 
 
 def are_decisions(value: object) -> TypeGuard[dict[str, bool]]:
-    """Is it a mapping from operations to booleans?"""
+    """True for a mapping from operations to booleans."""
     return isinstance(value, dict) and all(
         isinstance(k, str) and isinstance(v, bool) for k, v in value.items()
     )
@@ -134,7 +135,7 @@ class Decisions:
         machine says."""
 
     def get(self, node: fx.Node) -> bool | None:
-        """Whether a node runs in our kernels. None: it is not decided."""
+        """True if a node runs in our kernels. None: undecided."""
         key = key_of(node)
         known = self.used.get(key)
         if known is None:
@@ -144,5 +145,5 @@ class Decisions:
         return known
 
     def keep(self, made: Mapping[str, bool]) -> None:
-        """Keeps new decisions, for this model and the machine."""
+        """Stores new decisions, for this model and the machine."""
         self.used.update(machine.add(made))

@@ -1,9 +1,9 @@
 """Which nodes of a planned graph run together, so that no peak rises above the plan's.
 
-A group is a run of nodes that our kernels compute, with nothing of PyTorch's between them. While it
-runs, all that it reads and all that it returns is there, where the nodes one by one would free some
-of it meanwhile: a group in which that is more than the most that the graph takes anywhere is cut.
-Later nodes that read what a group makes join it, if what they return may be there so much earlier.
+A group is a run of nodes that our kernels compute, without PyTorch nodes in between. While it runs,
+everything that it reads and returns is live, whereas single nodes would free some of it meanwhile;
+a group that would exceed the graph's peak is cut. Later nodes that read a group's values join it,
+if their results may exist that much earlier.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .masks import draw
 from .symbols import Symbols
 from .table import FASTER, ROWS, is_exact, why_foreign, why_no_array
 
-_AHEAD = 200  # nodes after a group that are looked at
-_MOST = 64  # nodes of a group
+_AHEAD = 200  # nodes after a group that are considered
+_MOST = 64  # nodes per group
 _LEAST = 4095  # bytes of scratch that plans do not count (compiler/counted_scratch.py)
 
 Item: TypeAlias = fx.Node | list[fx.Node]
@@ -41,7 +41,7 @@ _UNSAFE_VIEWS = frozenset((
 
 
 def is_view(node: fx.Node) -> bool:
-    """Does a call return memory of its first argument, without writing to it?"""
+    """True if a call returns memory of its first argument, without writing to it."""
     if node.target in _UNSAFE_VIEWS:
         return True
     schema = getattr(node.target, "_schema", None)
@@ -52,7 +52,7 @@ def is_view(node: fx.Node) -> bool:
 
 
 def _is_barrier(node: fx.Node) -> bool:
-    """May the call do more than return what is a function of its arguments?"""
+    """True if the call may do more than return a function of its arguments."""
     if node.op != "call_function" or node.target is operator.getitem:
         return False
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -62,12 +62,12 @@ def _is_barrier(node: fx.Node) -> bool:
 
 
 class Kinds:
-    """What each node of a graph is.
+    """The kind of each node of a graph.
 
     Args:
         everything: see :func:`native.lowering.lower`.
-        decisions: what was decided for operations that have other bits in PyTorch's kernels. What
-            they leave open, the table decides.
+        decisions: the decisions for operations that have other bits in PyTorch's kernels. The table
+            decides the others.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Kinds:
         self.decisions = decisions
         self.order = list(graph.nodes)
         self.everything = everything
-        self.why: dict[fx.Node, str] = {}  # calls of PyTorch's, with the reason
+        self.why: dict[fx.Node, str] = {}  # calls left to PyTorch, with the reason
         self.own: set[fx.Node] = set()
         self.views: set[fx.Node] = set()
         self.symbols = Symbols(graph)
@@ -107,7 +107,7 @@ class Kinds:
         return FASTER if why is None and made is False else why
 
     def copy(self) -> Kinds:
-        """The same, to be changed."""
+        """A copy that can be changed."""
         copied = copy.copy(self)
         copied.why, copied.own, copied.views = dict(self.why), set(self.own), set(self.views)
         return copied
@@ -128,8 +128,8 @@ class Kinds:
         return node
 
     def shown(self, node: fx.Node) -> fx.Node | None:
-        """The node whose elements a view shows, all of them, or whose tuple it is a part of. None:
-        it is no such view."""
+        """The node all of whose elements a view shows, or whose tuple it belongs to; None if there
+        is none."""
         if node not in self.views:
             return None
         given = node.args[0]
@@ -156,11 +156,12 @@ class Kinds:
         return node
 
     def is_block(self, node: fx.Node) -> bool:
-        """Is a view a block of an array (:func:`layouts.window_of`)?"""
+        """True if a view is a block of an array (:func:`layouts.window_of`)."""
         return self.block(node, hint) is not None
 
     def block(self, node: fx.Node, sizes: Sizes) -> tuple[fx.Node, Window] | None:
-        """The tensor in whose memory a view is a block, and which. None: it is no such view."""
+        """The tensor in whose memory a view is a block, with the block's position; None if it is
+        not."""
         root = self.root(node)
         new, old = node.meta.get("val"), root.meta.get("val")
         if root is node or not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
@@ -175,7 +176,7 @@ class Kinds:
         return None if window is None else (root, window)
 
     def is_cut_off(self, node: fx.Node, group: Collection[fx.Node]) -> bool:
-        """Does the node read only a part of something that the group makes?"""
+        """True if the node reads only a part of a value that the group makes."""
         for given in node.all_input_nodes:
             shown: fx.Node | None = given
             while shown is not None and shown not in group:
@@ -185,12 +186,12 @@ class Kinds:
         return False
 
     def sources(self, node: fx.Node) -> list[fx.Node]:
-        """The same of all that a node reads."""
+        """The same for everything that a node reads."""
         return list(dict.fromkeys(self.source(n) for n in node.all_input_nodes))
 
 
 def _equal(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
-    """Are two sizes the same in each call?"""
+    """True if two sizes are equal in each call."""
     known: bool = statically_known_true(a == b)
     return known
 
@@ -200,25 +201,25 @@ def _is_lazy(val: torch.Tensor) -> bool:
 
 
 def _is_part_of_view(node: fx.Node) -> bool:
-    """Is it a part of a tuple of views, as of a split?"""
+    """True for a part of a tuple of views, such as a split."""
     given = node.args[0] if node.target is operator.getitem else None
     return isinstance(given, fx.Node) and is_view(given)
 
 
 class Results(NamedTuple):
-    """Tensors of a group that something outside of it reads."""
+    """Tensors of a group that are read outside it."""
 
     nodes: list[fx.Node]
     bytes: int
 
 
 def _bytes(node: fx.Node) -> int:
-    """Of the memory that a node makes."""
+    """Bytes of the memory that a node makes."""
     return sum(hint(v.numel()) * v.element_size() for v in tensors_of(node))
 
 
 def results_of(group: Sequence[fx.Node], kinds: Kinds) -> Results:
-    """What of a group is read outside of it: nodes, or parts of their tuples."""
+    """The values of a group that are read outside it: nodes, or parts of their tuples."""
     inside = set(group)
     found: list[fx.Node] = []
 
@@ -243,8 +244,8 @@ class Grouping:
     """The order in which a graph runs in groups.
 
     Args:
-        can_run: whether the kernels of a group need at most so many bytes besides what it returns.
-        most: the bytes that may be there at a time. None: what the graph takes op by op.
+        can_run: whether the kernels of a group need at most this many bytes besides its results.
+        most: the limit of live bytes. None: the peak of the graph op by op.
     """
 
     def __init__(
@@ -258,8 +259,8 @@ class Grouping:
         self.most = max(self.live, default=0) if most is None else most
 
     def _timeline(self) -> tuple[list[int], list[int]]:
-        """Bytes that are there before each node, and while it runs. Arguments that the caller
-        keeps do not count."""
+        """Live bytes before each node, and while it runs. Arguments that the caller keeps do not
+        count."""
         last: dict[fx.Node, int] = {}
         for i, node in enumerate(self.kinds.order):
             for source in (node, *self.kinds.sources(node)):
@@ -286,7 +287,7 @@ class Grouping:
     # ---- runs ---------------------------------------------------------------------------------
 
     def arrange(self) -> list[Item]:
-        """All nodes but views, in the order in which they run."""
+        """All nodes except views, in order."""
         self.items: list[Item] = []
         self.taken: set[fx.Node] = set()
         self.there: set[fx.Node] = set()
@@ -325,14 +326,14 @@ class Grouping:
 
     def _add(self, group: list[fx.Node]) -> None:
         if len(group) == 1 and is_exact(group[0]) and not self.kinds.everything:
-            self.items.append(group[0])  # a call costs more than it gains
+            self.items.append(group[0])  # a call would cost more than it gains
             self.kinds.why[group[0]] = "it stands alone, and PyTorch's kernel has the same bits"
         else:
             self.items.append(group)
         self.there.update(group)
 
     def _taken_by(self, group: Sequence[fx.Node]) -> int:
-        """Bytes that are there while a group runs."""
+        """Live bytes while a group runs."""
         return self.before[self.at[group[0]]] + results_of(group, self.kinds).bytes
 
     def _fits(self, group: Sequence[fx.Node]) -> bool:
@@ -343,7 +344,7 @@ class Grouping:
         return self.can_run(group, room) or len(group) == 1
 
     def _with_later(self, run: list[fx.Node]) -> list[fx.Node]:
-        """The group of a run, and of later nodes that read what it makes."""
+        """The group of a run, with later nodes that read its values."""
         group = list(run)
         end = self.at[run[-1]]
         for j in range(end + 1, min(end + _AHEAD, len(self.kinds.order))):
@@ -363,7 +364,8 @@ class Grouping:
         return group
 
     def _joins(self, node: fx.Node, group: Collection[fx.Node]) -> bool:
-        """Does a later node read what the group makes, and nothing that is not there by then?"""
+        """True if a later node reads a value of the group, and nothing that does not exist by
+        then."""
         sources = self.kinds.sources(node)
         known = all(s in self.there or s in group for s in sources)
         reads = any(s in group for s in sources)

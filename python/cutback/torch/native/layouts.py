@@ -1,8 +1,7 @@
-"""How a tensor lies in memory: which of its axes are there, from the slowest to the fastest.
-
-Our kernels take contiguous arrays. A tensor is one whatever the order of its strides, if its
-elements fill a piece of memory: an array whose axes are the tensor's in the order of their strides.
-Axes of size 1, and those along which elements repeat (stride 0), are no axes of that array.
+"""Layouts of tensors: the axes in memory, from the slowest to the fastest. Our kernels take
+contiguous arrays. A tensor whose elements fill a piece of memory is such an array, whatever the
+order of its strides: its axes are the tensor's in the order of their strides. Axes of size 1, and
+those along which elements repeat (stride 0), are not axes of that array.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Meta(NamedTuple):
 
     @property
     def is_contiguous(self) -> bool:
-        """Is it row-major?"""
+        """True if it is row-major."""
         expected = 1
         for n, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
             if n != 1 and stride != expected:
@@ -41,13 +40,13 @@ class Meta(NamedTuple):
 
 
 def meta_of(val: torch.Tensor, sizes: Sizes) -> Meta:
-    """Of a fake tensor."""
+    """The metadata of a fake tensor."""
     return Meta(tuple(map(sizes, val.shape)), tuple(map(sizes, val.stride())), val.dtype)
 
 
 def axes_of(meta: Meta) -> tuple[int, ...] | None:
-    """The axes of the array in memory. None: the tensor's elements have gaps between them, or lie
-    on each other."""
+    """The axes of the array in memory. None: the tensor's elements have gaps between them, or
+    overlap."""
     sized = [a for a, n in enumerate(meta.shape) if n != 1]
     if meta.numel == 0:
         return tuple(sized)
@@ -62,13 +61,13 @@ def axes_of(meta: Meta) -> tuple[int, ...] | None:
 
 
 def elements_of(meta: Meta) -> int | None:
-    """How many elements of memory a tensor has. None: it has gaps."""
+    """The number of elements in a tensor's memory. None: it has gaps."""
     axes = axes_of(meta)
     return None if axes is None else math.prod(meta.shape[a] for a in axes)
 
 
 class Window(NamedTuple):
-    """Where a tensor lies in memory that is larger than it."""
+    """The position of a tensor in larger memory."""
 
     frame: tuple[int, ...]
     """Shape of the memory, whose axes are those of the tensor, then one of the smallest stride."""
@@ -86,7 +85,7 @@ def window_of(meta: Meta, offset: int, elements: int) -> Window | None:
         elements: of the memory.
 
     Returns:
-        None: it is no such block.
+        None: it is not such a block.
     """
     axes = [a for a, n in enumerate(meta.shape) if n != 1 and meta.stride[a] != 0]
     axes.sort(key=lambda a: -meta.stride[a])
@@ -104,5 +103,5 @@ def window_of(meta: Meta, offset: int, elements: int) -> Window | None:
 
 
 def repeats(meta: Meta) -> bool:
-    """Does one element of memory stand for several of the tensor?"""
+    """True if one element of memory stands for several of the tensor."""
     return elements_of(meta) not in (None, meta.numel)

@@ -32,7 +32,7 @@ class ForeignOp(NamedTuple):
 
 
 class NativeNote(NamedTuple):
-    """What became of one graph under ``codegen="native"``."""
+    """The result for one graph under ``codegen="native"``."""
 
     graph: str
     """``"forward"``, ``"backward"`` or ``"inference"``."""
@@ -70,14 +70,14 @@ class _Writer:
         self.kinds = kinds
         self.graph = fx.Graph()
         self.env: dict[fx.Node, fx.Node] = {}
-        self.ours: set[fx.Node] = set()  # values of the old graph that a call of ours returns
+        self.ours: set[fx.Node] = set()  # values of the old graph returned by one of our calls
         self.groups: list[tuple[str, ...]] = []
         self.symbols: dict[sympy.Symbol, fx.Node] = {}
         for node in kinds.graph.find_nodes(op="placeholder"):
             self.last_argument = self.copy(node)
 
     def have(self, node: fx.Node) -> fx.Node:
-        """The node of the new graph for a value; views are written where they are first read."""
+        """The node of the new graph for a value; views are written before their first reader."""
         known = self.env.get(node)
         return self.copy(node) if known is None else known
 
@@ -89,7 +89,7 @@ class _Writer:
         return copied
 
     def leave(self, nodes: Sequence[fx.Node], why: str) -> None:
-        """A group whose nodes PyTorch's kernels run."""
+        """Writes the nodes of a group for PyTorch's kernels."""
         for node in nodes:
             self.kinds.why[node] = why
             self.copy(node)
@@ -110,7 +110,7 @@ class _Writer:
     def _function(
         self, nodes: Sequence[fx.Node], group: Group, room: int
     ) -> tuple[Callable[..., Any], list[fx.Node]]:
-        """The function of a group, and what it takes before the group's arguments."""
+        """The function of a group, and its arguments before the group's own."""
         checked = [self.kinds.source(n) not in self.ours for n, _ in group.inputs]
         reached = {n for node in nodes for n in (node, *_reads(node, self.kinds))}
         found: set[sympy.Symbol] = set().union(*map(symbols_in, reached))
@@ -121,7 +121,7 @@ class _Writer:
         return function, [self.symbol(s) for s in symbols]
 
     def call(self, nodes: Sequence[fx.Node], group: Group, room: int) -> None:
-        """A group."""
+        """Writes the call of a group."""
         tensors = [self.have(n) for n, _ in group.inputs]
         function, values = self._function(nodes, group, room)
         call = self.graph.call_function(function, (*values, *tensors))
@@ -140,7 +140,7 @@ class _Writer:
 
 
 def _reads(node: fx.Node, kinds: Kinds) -> Iterator[fx.Node]:
-    """What a node reads, and what the views are of that it reads."""
+    """The values that a node reads, and the sources of those that are views."""
     for given in node.all_input_nodes:
         yield given
         while given in kinds.views:
@@ -153,16 +153,16 @@ def _reads(node: fx.Node, kinds: Kinds) -> Iterator[fx.Node]:
 def lower(
     gm: fx.GraphModule, name: str, everything: bool = False, decisions: Decisions | None = None
 ) -> tuple[fx.GraphModule, NativeNote]:
-    """The graph with groups of its nodes as calls of our kernels, and what became of it.
+    """The graph with groups of its nodes as calls of our kernels, and a note on it.
 
     Args:
         name: ``"forward"``, ``"backward"`` or ``"inference"``.
-        everything: also operations that PyTorch's kernels were measured to run faster, and those
-            that stand alone.
-        decisions: those of the model.
+        everything: also operations that PyTorch's kernels run faster according to measurements, and
+            single ones.
+        decisions: the decisions of the model.
     """
     decisions = Decisions() if decisions is None else decisions
-    if name == "inference":  # it has no joint graph, for which they were made
+    if name == "inference":  # it has no joint graph, for which decisions are made
         choosing.decide(gm.graph, decisions)
     split_dropouts(gm.graph)
     kinds = Kinds(gm.graph, everything, None if everything else decisions)

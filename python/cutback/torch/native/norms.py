@@ -1,7 +1,7 @@
 """Rows of the table for batch norm and group norm.
 
-Both are fast where an axis that they reduce is the fastest in memory; where the channels are,
-PyTorch's kernels are faster.
+Both are fast if a reduced axis is the fastest in memory; if the channels are, PyTorch's kernels are
+faster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 class _Sizes(NamedTuple):
-    """Samples, channels and elements of each."""
+    """Samples, channels and elements per channel."""
 
     n: int
     channels: int
@@ -45,7 +45,7 @@ def _sizes(meta: Meta) -> _Sizes:
 
 
 class _Norm:
-    """The arrays of a call: tensors of the input's shape have three axes, and compute in one type.
+    """The arrays of a call: tensors of the input's shape have three axes and one compute type.
 
     Args:
         given: the input.
@@ -61,7 +61,7 @@ class _Norm:
         return self.b.logical(self.b.value(given)).cast(self.dtype).reshape(self.sizes.shape)
 
     def channels(self, given: Any, default: float) -> Array:
-        """A number for each channel."""
+        """One number per channel."""
         if isinstance(given, fx.Node):
             return self.b.logical(self.b.value(given)).cast(self.dtype)
         return self.b.graph.full((self.sizes.channels,), default, self.dtype)
@@ -89,7 +89,7 @@ def _floats(node: fx.Node) -> str | None:
 
 
 def _column(array: Array) -> Array:
-    """A number for each channel, to broadcast."""
+    """One number per channel, to broadcast."""
     return array.reshape((1, array.shape[0], 1))
 
 
@@ -118,7 +118,8 @@ def _batch_norm_check(node: fx.Node) -> str | None:
 
 
 def _is_rounded(statistics: torch.Tensor) -> str | None:
-    """PyTorch's kernel returns statistics in f32 where its shape function says 16 bits."""
+    """True if PyTorch's kernel returns statistics in f32 although its shape function says 16
+    bits."""
     return "its statistics have 16 bits" if NAMES.get(statistics.dtype) in HALVES else None
 
 

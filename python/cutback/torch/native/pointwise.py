@@ -21,7 +21,7 @@ Check = Callable[[fx.Node], str | None]
 
 
 class Row(NamedTuple):
-    """An operation in ours."""
+    """An operation expressed in ours."""
 
     build: Callable[[Builder, fx.Node], Results]
     check: Check
@@ -123,8 +123,8 @@ def row(f: Formula, kind: Kind = "float", check: Check | None = None, exact: boo
     Args:
         kind: ``"float"``: numbers are converted to the type of the result, and halves are computed
             in f32; ``"compare"``: converted to the type that PyTorch compares in; ``"select"``:
-            elements are taken as they are, by a condition; ``"logical"``: everything is bool.
-        check: what else has to hold.
+            elements are selected unchanged, by a condition; ``"logical"``: everything is bool.
+        check: a further condition.
     """
 
     def checked(node: fx.Node) -> str | None:

@@ -26,7 +26,7 @@ _REDUCTIONS = ("none", "mean", "sum")
 
 
 def _squeezed(b: Builder, value: Value, dtype: str) -> tuple[Array, list[int]]:
-    """A tensor without its axes of size 1, and the axes that are left."""
+    """A tensor without its axes of size 1, and the remaining axes."""
     shape = value.meta.shape
     sized = [a for a, n in enumerate(shape) if n != 1]
     array = b.framed(value, sized, len(shape)).cast(dtype)
@@ -34,7 +34,7 @@ def _squeezed(b: Builder, value: Value, dtype: str) -> tuple[Array, list[int]]:
 
 
 def _axes(node: fx.Node, rank: int, position: int = 1) -> list[int]:
-    """The axes that a reduction goes over, not negative."""
+    """The axes of a reduction, non-negative."""
     given = argument(node, position, "dim", None)
     if isinstance(given, int):
         given = [given]
@@ -86,7 +86,7 @@ def _not_empty(node: fx.Node) -> str | None:
 
 
 def _has_rows(node: fx.Node) -> bool:
-    """Are the axes of a tensor in order, perhaps with gaps between rows?"""
+    """True if the axes of a tensor are in order, possibly with gaps between rows."""
     meta = meta_of(node.meta["val"], hint)
     strides = [s for n, s in zip(meta.shape, meta.stride, strict=True) if n != 1]
     in_order = all(a >= b for a, b in itertools.pairwise(strides))
@@ -129,8 +129,8 @@ def _safe_softmax(b: Builder, node: fx.Node) -> Value:
 
 
 def _same_dtypes(node: fx.Node) -> str | None:
-    """With several dtypes PyTorch's kernels return f32 statistics where its shape functions say 16
-    bits."""
+    """True if all dtypes are the same. With several, PyTorch's kernels return f32 statistics
+    although its shape functions say 16 bits."""
     vals = [a.meta["val"] for a in node.all_input_nodes] + tensors_of(node)
     if len({v.dtype for v in vals if isinstance(v, torch.Tensor)}) > 1:
         return "its arguments have several dtypes"
@@ -161,7 +161,7 @@ def _weight(b: Builder, given: Any, columns: int, default: float, dtype: str) ->
 
 
 def _rows_of(meta: Meta, node: fx.Node, position: int) -> tuple[int, int]:
-    """Rows and columns of what a layer norm goes over."""
+    """Rows and columns of a layer norm."""
     normalized = node.args[position]
     assert isinstance(normalized, (list, tuple))
     columns = math.prod(meta.shape[len(meta.shape) - len(normalized) :])

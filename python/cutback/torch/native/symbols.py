@@ -1,4 +1,4 @@
-"""Sizes that vary from call to call: which arguments of a graph they can be read from."""
+"""Sizes that vary between calls: the arguments of a graph from which they can be read."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class Symbols:
                     self.places[symbol] = Place(node, axis)
 
     def know(self, node: fx.Node) -> bool:
-        """Can all sizes of a node's tensors be computed from the graph's arguments?"""
+        """True if all sizes of a node's tensors can be computed from the graph's arguments."""
         return symbols_in(node) <= self.places.keys()
 
 
 def _bound_by(node: fx.Node) -> Iterator[tuple[sympy.Symbol, int | None]]:
-    """The symbols whose values an argument has, with the axis that has them."""
+    """The symbols whose values an argument provides, with the axis for each."""
     val = node.meta.get("val")
     if isinstance(val, torch.SymInt):
         if val.node.expr.is_symbol:

@@ -1,8 +1,7 @@
-"""The table: for each ATen operation, what it is in our operations, or why it stays PyTorch's.
-
-What an operation is decided to be depends on the operation, on the shapes, strides and dtypes of
-its tensors and on nothing else: not on the budget, the plan or the number of threads. So a node
-and its reruns use one kernel, and bits do not depend on the budget.
+"""The table: how each ATen operation is expressed in our operations, or why it stays with PyTorch.
+The choice depends only on the operation and on the shapes, strides and dtypes of its tensors: not
+on the budget, the plan or the number of threads. A node and its reruns therefore use one kernel,
+and bits do not depend on the budget.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ FOREIGN: dict[Any, str] = {
 }  # fmt: skip
 """Operations that stay PyTorch's, with the reason."""
 
-_TINY = 1 << 13  # elements, below which what counts is the number of calls
-_LARGE = 1 << 19  # elements of a tensor that does not fit the second cache
+_TINY = 1 << 13  # number of elements below which only the number of calls matters
+_LARGE = 1 << 19  # number of elements that exceeds the second-level cache
 
 
 def _elements(node: fx.Node) -> int:
@@ -99,7 +98,7 @@ faster on one thread of an AMD EPYC, alone and next to what surrounds them in tr
 
 
 def why_no_array(val: torch.Tensor) -> str | None:
-    """Why a tensor cannot be an argument or a result; None: it can."""
+    """The reason why a tensor cannot be an argument or a result, or None."""
     if val.layout is not torch.strided:
         return f"a tensor has layout {val.layout}"
     if val.dtype not in NAMES:
@@ -123,11 +122,11 @@ def _results(node: fx.Node) -> str | None:
 def why_foreign(
     node: fx.Node, is_block: Callable[[fx.Node], bool], everything: bool = False
 ) -> str | None:
-    """Why a call stays PyTorch's. None: it runs in our kernels.
+    """The reason why a call stays with PyTorch. None: it runs in our kernels.
 
     Args:
-        is_block: is a node a view that is a block of an array?
-        everything: also what PyTorch's kernels were measured to run faster.
+        is_block: tells whether a node is a view that is a block of an array.
+        everything: also operations that PyTorch's kernels run faster according to measurements.
     """
     row = ROWS.get(node.target)
     if row is None:
@@ -141,7 +140,7 @@ def why_foreign(
 
 
 def is_exact(node: fx.Node) -> bool:
-    """Does PyTorch's kernel give the same bits?"""
+    """True if PyTorch's kernel gives the same bits."""
     vals = [v for n in (*node.all_input_nodes, node) for v in tensors_of(n)]
     floats = {v.dtype for v in vals if v.dtype.is_floating_point}
     wide = floats <= {torch.float32, torch.float64} and len(floats) <= 1
