@@ -135,8 +135,10 @@ static bool open_level(cb_pack *z, uint32_t l) {
     const uint64_t top = z->offset[pivot] + z->life[pivot].bytes;
     const size_t begin = z->choice.len;
     cb_pack_level *level = &z->level[l];
-    *level =
-        (cb_pack_level){.choice = (uint32_t)begin, .below = z->below.len, .opened = z->trail.len};
+    *level = (cb_pack_level){.choice = (uint32_t)begin,
+                             .below = z->below.len,
+                             .lifted = z->lift.len,
+                             .opened = z->trail.len};
     memset(z->blamed + (size_t)l * z->n_word, 0, z->n_word * sizeof *z->blamed);
     for (uint32_t i = z->next[z->n]; i != z->n; i = z->next[i]) {
         if (z->offset[i] >= top || (!z->way.lowest && !cb_pack_meet(z, i, pivot))) continue;

@@ -31,7 +31,7 @@ void cb_pack_clear(cb_pack *z) {
         z->asleep[i] = 0;
         z->level_of[i] = 0;
     }
-    z->choice.len = z->below.len = z->trail.len = 0;
+    z->choice.len = z->below.len = z->trail.len = z->lift.len = 0;
     z->stale_first = 0;
     z->stale_last = z->n_section - 1;
 }
@@ -120,6 +120,7 @@ static bool raise(cb_pack *z, uint32_t i, uint64_t top) {
         if (!cb_pack_meet(z, i, j)) continue;
         if (z->asleep[j] && !cb_pack_wake(z, j)) return false;
         if (z->offset[j] >= top) continue;
+        if (!CB_PUSH(z->arena, z->lift, (cb_pack_lift){j, z->under[j], z->offset[j]})) return false;
         z->offset[j] = top;
         z->under[j] = i;
         spoil(z, j);
@@ -147,17 +148,6 @@ bool cb_pack_place(cb_pack *z, uint32_t level) {
     return raise(z, i, top);
 }
 
-/* An unplaced life rests on what is below it now. */
-static void drop(cb_pack *z, uint32_t j) {
-    cb_pack_top top = {.owner = CB_NONE};
-    for (uint32_t s = z->first[j]; s <= z->last[j]; s++)
-        if (z->top[s].floor > top.floor) top = z->top[s];
-    z->looks += 1 + (z->last[j] - z->first[j]) / 4;
-    if (top.floor != z->offset[j]) spoil(z, j);
-    z->offset[j] = top.floor;
-    z->under[j] = top.owner;
-}
-
 void cb_pack_take_back(cb_pack *z, const cb_pack_level *level) {
     const uint32_t i = level->life, length = z->last[i] - z->first[i] + 1;
     z->below.len = level->below;
@@ -165,8 +155,12 @@ void cb_pack_take_back(cb_pack *z, const cb_pack_level *level) {
     for (uint32_t s = z->first[i]; s <= z->last[i]; s++) z->rest[s] += z->life[i].bytes;
     z->next[z->prev[i]] = z->prev[z->next[i]] = i;
     z->level_of[i] = 0;
-    for (uint32_t j = z->next[z->n]; j != z->n; j = z->next[j])
-        if (cb_pack_meet(z, i, j)) drop(z, j);
+    while (z->lift.len > level->lifted) { /* these rest on what they rested on before */
+        const cb_pack_lift *was = &z->lift.at[--z->lift.len];
+        z->offset[was->life] = was->offset;
+        z->under[was->life] = was->under;
+        spoil(z, was->life);
+    }
     cb_pack_wind_back(z, level->placed);
     spoil(z, i);
 }

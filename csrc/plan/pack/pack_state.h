@@ -19,7 +19,7 @@ typedef struct cb_pack_life { /* bytes > 0; alive at moments made..last, both in
 typedef struct cb_pack_level { /* a placed life, or the next one to place */
     uint32_t life;
     uint32_t choice, n_choice; /* of `choice`: the first one not tried yet, and the end */
-    size_t below;              /* first of `below` */
+    size_t below, lifted;      /* first of `below`, and of `lift` */
     size_t opened, placed;     /* length of `trail` when the level began, when `life` was placed */
 } cb_pack_level;
 
@@ -36,6 +36,11 @@ typedef struct cb_pack_top { /* of a section */
 typedef struct cb_pack_sleep { /* undoes a change of `asleep` */
     uint32_t life, level;
 } cb_pack_sleep;
+
+typedef struct cb_pack_lift { /* undoes a change of `offset` and `under` */
+    uint32_t life, under;
+    uint64_t offset;
+} cb_pack_lift;
 
 typedef struct cb_pack_way { /* the method of an attempt */
     bool lowest;             /* any life below the pivot's top may be next, not only those that meet
@@ -79,6 +84,7 @@ typedef struct cb_pack {
     CB_VEC(uint32_t) choice;
     CB_VEC(cb_pack_top) below; /* tops below placed lives */
     CB_VEC(cb_pack_sleep) trail;
+    CB_VEC(cb_pack_lift) lift; /* what placed lives raised, in order */
 } cb_pack;
 
 static inline bool cb_pack_meet(const cb_pack *z, uint32_t i, uint32_t j) {
