@@ -64,13 +64,40 @@ static bool get_tables(cb_pack *z) {
     z->level_of = CB_NEW(z->arena, uint32_t, n);
     z->asleep = CB_NEW(z->arena, uint32_t, n);
     z->rank = CB_NEW(z->arena, cb_pack_rank, n);
-    z->next = CB_NEW(z->arena, uint32_t, (size_t)n + 1);
-    z->prev = CB_NEW(z->arena, uint32_t, (size_t)n + 1);
+    z->n_block = (n + CB_PACK_BLOCK - 1) / CB_PACK_BLOCK;
+    z->block = CB_NEW(z->arena, cb_pack_block, z->n_block);
+    z->position = CB_NEW(z->arena, uint32_t, n);
+    z->met = CB_NEW(z->arena, uint32_t, 2 * ((size_t)n + 1));
     z->level = CB_NEW(z->arena, cb_pack_level, (size_t)n + 2);
     z->blamed = CB_NEW(z->arena, uint64_t, ((size_t)n + 2) * z->n_word);
     bool lives = z->offset && z->under && z->level_of && z->asleep;
-    bool order = z->rank && z->next && z->prev && z->level && z->blamed;
+    bool order = z->rank && z->block && z->position && z->met && z->level && z->blamed;
     return z->top && z->rest && z->least && z->lowest && lives && order;
+}
+
+/* Lists the lives of each section, and those that begin there. */
+static bool list_lives(cb_pack *z, size_t sum) {
+    const size_t n_section = z->n_section;
+    uint32_t *alive = CB_NEW(z->arena, uint32_t, n_section + 2);
+    uint32_t *begun = CB_NEW(z->arena, uint32_t, n_section + 2);
+    z->alive = CB_NEW(z->arena, uint32_t, sum);
+    z->begun = CB_NEW(z->arena, uint32_t, z->n);
+    if (!alive || !begun || !z->alive || !z->begun) return false;
+    for (uint32_t i = 0; i < z->n; i++) {
+        begun[z->first[i] + 2]++;
+        for (uint32_t s = z->first[i]; s <= z->last[i]; s++) alive[s + 2]++;
+    }
+    for (size_t s = 2; s < n_section + 2; s++) {
+        alive[s] += alive[s - 1];
+        begun[s] += begun[s - 1];
+    }
+    z->alive_begin = alive;
+    z->begun_begin = begun;
+    for (uint32_t i = 0; i < z->n; i++) {
+        z->begun[begun[z->first[i] + 1]++] = i;
+        for (uint32_t s = z->first[i]; s <= z->last[i]; s++) z->alive[alive[s + 1]++] = i;
+    }
+    return true;
 }
 
 cb_status cb_pack_init(cb_pack *z, const cb_pack_life *life, uint32_t n, cb_arena *arena,
@@ -89,17 +116,25 @@ cb_status cb_pack_init(cb_pack *z, const cb_pack_life *life, uint32_t n, cb_aren
     for (uint32_t i = 0; i < n; i++) sum += z->last[i] - z->first[i] + 1;
     *fits = n > 0 && sum <= MOST_SUM / n;
     if (!*fits) return CB_OK;
-    return get_tables(z) ? CB_OK : cb_no_memory(err);
+    return get_tables(z) && list_lives(z, (size_t)sum) ? CB_OK : cb_no_memory(err);
 }
 
 /* ---- choices --------------------------------------------------------------------------------- */
 
-/* Returns the life that would end lowest; of several, the one that ranks first. */
-static uint32_t find_pivot(const cb_pack *z) {
-    uint32_t pivot = z->next[z->n];
-    for (uint32_t i = pivot; i != z->n; i = z->next[i])
-        if (z->offset[i] + z->life[i].bytes < z->offset[pivot] + z->life[pivot].bytes) pivot = i;
-    return pivot;
+/* Returns the unplaced life that would end lowest; of several, the one that ranks first. */
+static uint32_t find_pivot(cb_pack *z) {
+    uint64_t end = UINT64_MAX;
+    uint32_t k = 0;
+    for (uint32_t b = 0; b < z->n_block; b++) {
+        const cb_pack_block *block = cb_pack_look_at(z, b);
+        if (block->end >= end) continue;
+        end = block->end;
+        k = b * CB_PACK_BLOCK;
+    }
+    for (;; k++) {
+        const uint32_t i = z->rank[k].id;
+        if (cb_pack_is_open(z, i) && z->offset[i] + z->life[i].bytes == end) return i;
+    }
 }
 
 /* True if a life with the same sections and bytes has been listed since `begin`, so this one would
@@ -140,13 +175,20 @@ static bool open_level(cb_pack *z, uint32_t l) {
                              .lifted = z->lift.len,
                              .opened = z->trail.len};
     memset(z->blamed + (size_t)l * z->n_word, 0, z->n_word * sizeof *z->blamed);
-    for (uint32_t i = z->next[z->n]; i != z->n; i = z->next[i]) {
-        if (z->offset[i] >= top || (!z->way.lowest && !cb_pack_meet(z, i, pivot))) continue;
+    for (uint32_t k = 0; k < z->n; k++) {
+        const uint32_t i = z->rank[k].id;
+        if (k % CB_PACK_BLOCK == 0 && z->block[k / CB_PACK_BLOCK].low >= top) {
+            k += CB_PACK_BLOCK - 1;
+            continue;
+        }
+        z->looks++;
+        if (!cb_pack_is_open(z, i) || z->offset[i] >= top) continue;
+        if (!z->way.lowest && !cb_pack_meet(z, i, pivot)) continue;
         if (z->asleep[i]) cb_pack_blame_sleep(z, l, i);
         else if (!is_twin(z, begin, i) && !add_choice(z, begin, i)) return false;
     }
     level->n_choice = (uint32_t)z->choice.len;
-    z->looks += z->n / 2;
+    z->looks += z->n_block;
     return true;
 }
 
@@ -265,8 +307,8 @@ static bool loosen(cb_pack *z, uint32_t depth) {
     z->complete = false;
     z->level[depth + 1].choice = depth > 0 ? z->level[depth].n_choice : 0;
     cb_pack_wind_back(z, z->level[depth + 1].opened);
-    for (uint32_t i = z->next[z->n]; i != z->n; i = z->next[i])
-        if (z->asleep[i] && !cb_pack_wake(z, i)) return false;
+    for (uint32_t i = 0; i < z->n; i++)
+        if (z->asleep[i] && cb_pack_is_open(z, i) && !cb_pack_wake(z, i)) return false;
     return true;
 }
 

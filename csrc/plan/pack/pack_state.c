@@ -3,6 +3,7 @@
 #define NONE_THERE UINT64_MAX
 
 static void spoil(cb_pack *z, uint32_t i) {
+    z->block[z->position[i] / CB_PACK_BLOCK].stale = true;
     if (z->first[i] < z->stale_first) z->stale_first = z->first[i];
     if (z->last[i] > z->stale_last) z->stale_last = z->last[i];
 }
@@ -15,12 +16,8 @@ void cb_pack_sum(cb_pack *z) {
 
 void cb_pack_clear(cb_pack *z) {
     const uint32_t n = z->n;
-    for (uint32_t k = 0, last = n; k <= n; k++) {
-        const uint32_t i = k < n ? z->rank[k].id : n;
-        z->next[last] = i;
-        z->prev[i] = last;
-        last = i;
-    }
+    for (uint32_t k = 0; k < n; k++) z->position[z->rank[k].id] = k;
+    for (uint32_t b = 0; b < z->n_block; b++) z->block[b].stale = true;
     for (uint32_t s = 0; s < z->n_section; s++) {
         z->top[s] = (cb_pack_top){.owner = CB_NONE};
         z->lowest[s] = CB_NONE;
@@ -36,18 +33,52 @@ void cb_pack_clear(cb_pack *z) {
     z->stale_last = z->n_section - 1;
 }
 
+/* ---- unplaced lives -------------------------------------------------------------------------- */
+
+uint32_t cb_pack_find_open(cb_pack *z, uint32_t low, uint32_t high, uint32_t *met) {
+    const uint32_t alive = z->alive_begin[low + 1], begun = z->begun_begin[high + 1];
+    uint32_t n = 0;
+    for (uint32_t k = z->alive_begin[low]; k < alive; k++) {
+        met[n] = z->alive[k];
+        n += cb_pack_is_open(z, met[n]);
+    }
+    for (uint32_t k = z->begun_begin[low + 1]; k < begun; k++) {
+        met[n] = z->begun[k];
+        n += cb_pack_is_open(z, met[n]);
+    }
+    z->looks += alive - z->alive_begin[low] + begun - z->begun_begin[low + 1];
+    return n;
+}
+
+const cb_pack_block *cb_pack_look_at(cb_pack *z, uint32_t block) {
+    cb_pack_block *b = &z->block[block];
+    if (!b->stale) return b;
+    const uint32_t begin = block * CB_PACK_BLOCK;
+    const uint32_t end = begin + CB_PACK_BLOCK < z->n ? begin + CB_PACK_BLOCK : z->n;
+    *b = (cb_pack_block){.low = NONE_THERE, .end = NONE_THERE};
+    for (uint32_t k = begin; k < end; k++) {
+        const uint32_t i = z->rank[k].id;
+        const uint64_t low = cb_pack_is_open(z, i) ? z->offset[i] : NONE_THERE;
+        const uint64_t top = cb_pack_is_open(z, i) ? low + z->life[i].bytes : NONE_THERE;
+        if (low < b->low) b->low = low;
+        if (top < b->end) b->end = top;
+    }
+    z->looks += CB_PACK_BLOCK;
+    return b;
+}
+
 /* ---- placing --------------------------------------------------------------------------------- */
 
 /* Returns the lowest offset at which a sleeping life can wake up: on top of another unplaced
  * life. */
-static uint64_t wakes_at(cb_pack *z, uint32_t i) {
+static uint64_t wakes_at(cb_pack *z, uint32_t i, uint32_t *met) {
+    const uint32_t n = cb_pack_find_open(z, z->first[i], z->last[i], met);
     uint64_t low = z->capacity;
-    for (uint32_t j = z->next[z->n]; j != z->n; j = z->next[j]) {
-        if (j == i || !cb_pack_meet(z, i, j)) continue;
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t j = met[k];
         const uint64_t top = z->offset[j] + z->life[j].bytes;
-        if (top < low) low = top;
+        if (j != i && top < low) low = top;
     }
-    z->looks += z->n / 2;
     return low > z->offset[i] ? low : z->offset[i];
 }
 
@@ -62,21 +93,19 @@ static bool has_room(const cb_pack *z, uint32_t s) {
 /* Finds the lowest life that is to come in each of these sections. */
 static void find_lowest(cb_pack *z, uint32_t low, uint32_t high) {
     for (uint32_t s = low; s <= high; s++) z->least[s] = NONE_THERE;
-    for (uint32_t i = z->next[z->n]; i != z->n; i = z->next[i]) {
+    const uint32_t n = cb_pack_find_open(z, low, high, z->met);
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t i = z->met[k];
         const uint32_t begin = z->first[i] > low ? z->first[i] : low;
         const uint32_t end = z->last[i] < high ? z->last[i] : high;
-        if (begin > end) {
-            z->looks++;
-            continue;
-        }
         const bool lifts = z->way.lifts && z->asleep[i];
-        const uint64_t offset = lifts ? wakes_at(z, i) : z->offset[i];
+        const uint64_t offset = lifts ? wakes_at(z, i, z->met + z->n) : z->offset[i];
         for (uint32_t s = begin; s <= end; s++) {
             if (offset >= z->least[s]) continue;
             z->least[s] = offset;
             z->lowest[s] = i;
         }
-        z->looks += 2 + (end - begin) / 4;
+        z->looks += 1 + (end - begin) / 2;
     }
 }
 
@@ -116,8 +145,9 @@ bool cb_pack_wake(cb_pack *z, uint32_t i) {
 
 /* Lives that overlap `i` in time, which ends at `top`, wake up and move above it. */
 static bool raise(cb_pack *z, uint32_t i, uint64_t top) {
-    for (uint32_t j = z->next[z->n]; j != z->n; j = z->next[j]) {
-        if (!cb_pack_meet(z, i, j)) continue;
+    const uint32_t n = cb_pack_find_open(z, z->first[i], z->last[i], z->met);
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t j = z->met[k];
         if (z->asleep[j] && !cb_pack_wake(z, j)) return false;
         if (z->offset[j] >= top) continue;
         if (!CB_PUSH(z->arena, z->lift, (cb_pack_lift){j, z->under[j], z->offset[j]})) return false;
@@ -141,10 +171,8 @@ bool cb_pack_place(cb_pack *z, uint32_t level) {
     }
     z->level[level].placed = z->trail.len;
     z->level_of[i] = level;
-    z->next[z->prev[i]] = z->next[i];
-    z->prev[z->next[i]] = z->prev[i];
     spoil(z, i);
-    z->looks += length + z->n / 4;
+    z->looks += length;
     return raise(z, i, top);
 }
 
@@ -153,7 +181,6 @@ void cb_pack_take_back(cb_pack *z, const cb_pack_level *level) {
     z->below.len = level->below;
     memcpy(z->top + z->first[i], z->below.at + level->below, length * sizeof *z->top);
     for (uint32_t s = z->first[i]; s <= z->last[i]; s++) z->rest[s] += z->life[i].bytes;
-    z->next[z->prev[i]] = z->prev[z->next[i]] = i;
     z->level_of[i] = 0;
     while (z->lift.len > level->lifted) { /* these rest on what they rested on before */
         const cb_pack_lift *was = &z->lift.at[--z->lift.len];
@@ -209,9 +236,9 @@ void cb_pack_blame(cb_pack *z, uint32_t level, uint32_t s, uint32_t depth) {
         cb_pack_blame_under(z, level, i);
         add_blame(z, level, l);
     }
-    for (uint32_t i = z->next[z->n]; i != z->n; i = z->next[i])
-        if (z->first[i] <= s && s <= z->last[i]) cb_pack_blame_under(z, level, i);
-    z->looks += z->n / 2;
+    const uint32_t n = cb_pack_find_open(z, s, s, z->met);
+    for (uint32_t k = 0; k < n; k++) cb_pack_blame_under(z, level, z->met[k]);
+    z->looks += depth / 2;
 }
 
 void cb_pack_blame_sleep(cb_pack *z, uint32_t level, uint32_t i) {

@@ -28,6 +28,12 @@ typedef struct cb_pack_rank {
     uint32_t id;
 } cb_pack_rank;
 
+#define CB_PACK_BLOCK 32       /* ranks in a block */
+typedef struct cb_pack_block { /* of unplaced lives; UINT64_MAX: there are none */
+    uint64_t low, end;         /* the least offset, and the least end */
+    bool stale;                /* these are out of date */
+} cb_pack_block;
+
 typedef struct cb_pack_top { /* of a section */
     uint64_t floor;          /* the next life there has at least this offset */
     uint32_t owner;          /* the life that ends at `floor`; CB_NONE: none */
@@ -77,9 +83,16 @@ typedef struct cb_pack {
     uint32_t *level_of;     /* [n] of placed lives; levels count from 1 */
     uint32_t *asleep;       /* [n] the level at which it failed at its offset; 0: awake */
     cb_pack_rank *rank;     /* [n] falling */
-    uint32_t *next, *prev;  /* [n + 1] unplaced lives, by rank: a ring through n */
-    cb_pack_level *level;   /* [n + 2] */
-    uint64_t *blamed;       /* [n + 2][n_word] of a level: a bit for each level to blame */
+    uint32_t *position;     /* [n] in `rank` */
+    cb_pack_block *block;   /* [n_block] of CB_PACK_BLOCK ranks each */
+    uint32_t n_block;
+    uint32_t *alive_begin; /* [n_section + 1] into `alive` */
+    uint32_t *alive;       /* lives, by each section at which they are alive */
+    uint32_t *begun_begin; /* [n_section + 1] into `begun` */
+    uint32_t *begun;       /* [n] lives, by their first section */
+    uint32_t *met;         /* [n] see cb_pack_find_open */
+    cb_pack_level *level;  /* [n + 2] */
+    uint64_t *blamed;      /* [n + 2][n_word] of a level: a bit for each level to blame */
     uint32_t n_word;
     CB_VEC(uint32_t) choice;
     CB_VEC(cb_pack_top) below; /* tops below placed lives */
@@ -90,6 +103,13 @@ typedef struct cb_pack {
 static inline bool cb_pack_meet(const cb_pack *z, uint32_t i, uint32_t j) {
     return z->first[i] <= z->last[j] && z->first[j] <= z->last[i];
 }
+
+static inline bool cb_pack_is_open(const cb_pack *z, uint32_t i) { return z->level_of[i] == 0; }
+/* Lists in `met` the unplaced lives that are alive in a section from `low` to `high`; returns their
+ * number. */
+uint32_t cb_pack_find_open(cb_pack *z, uint32_t low, uint32_t high, uint32_t *met);
+/* Brings a block up to date. */
+const cb_pack_block *cb_pack_look_at(cb_pack *z, uint32_t block);
 
 /* Sets `rest` for the time before anything is placed; */
 void cb_pack_sum(cb_pack *z);
