@@ -132,6 +132,60 @@ TEST(verifier_finds_what_is_wrong) {
     model_free(&m);
 }
 
+/* A program in which a buffer takes over another one. */
+static cb_status make_taking(model *m, cb_program **p) {
+    const cb_annotate_options annotate = {.takes_over = true, MODEL_BACKEND};
+    const cb_plan_options plan = {.preset = CB_PRESET_AUTOGRAD};
+    CB_TRY(model_joint(&alloc, true, m, &err));
+    CB_TRY(cb_annotate(m->joint, &annotate, &alloc, &m->problem, &err));
+    CB_TRY(cb_plan_make(m->problem, &plan, &alloc, &m->plan, &err));
+    return lower_single(m->joint, m->problem, m->plan, NULL, &alloc, p, &err);
+}
+
+static uint32_t find_taking(const cb_program *p) {
+    uint32_t b = 0;
+    while (b < p->n_buffer && !p->buffer[b].takes_over) b++;
+    return b;
+}
+
+TEST(verifier_finds_memory_taken_over_wrongly) {
+    model m = {0};
+    cb_program *p = NULL;
+    CHECK_OK(make_taking(&m, &p));
+    CHECK_OK(cb_program_verify(p, &err));
+    const uint32_t b = find_taking(p);
+    CHECK(b < p->n_buffer);
+    if (b == p->n_buffer) return;
+    cb_buffer *to = &p->buffer[b], *from = &p->buffer[to->over], kept = *to, ended = *from;
+    to->over = p->n_buffer;
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "there is no such buffer");
+    *to = kept;
+    to->takes_over = false;
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "live together and overlap");
+    *to = kept;
+    from->last++;
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "its life does not end in the group");
+    *from = ended;
+    to->offset = to->offset > 0 ? 0 : p->align;
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "the two differ in size or offset");
+    *to = kept;
+    for (uint32_t c = 0; c < p->n_buffer; c++) {
+        cb_buffer *other = &p->buffer[c], before = *other;
+        if (c == b || c == kept.over || other->takes_over || other->made <= from->made) continue;
+        *other = (cb_buffer){.made = kept.made,
+                             .last = before.last,
+                             .bytes = kept.bytes,
+                             .offset = kept.offset,
+                             .takes_over = true,
+                             .over = kept.over};
+        CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "takes over buffer");
+        *other = before;
+    }
+    CHECK_OK(cb_program_verify(p, &err));
+    cb_program_free(p);
+    model_free(&m);
+}
+
 TEST(out_of_memory) {
     model m = {0};
     CHECK_OK(model_make(&alloc, true, true, CB_PRESET_RECOMPUTE_ALL, &m, &err));
@@ -145,6 +199,7 @@ int main(void) {
     RUN(arguments);
     RUN(text);
     RUN(verifier_finds_what_is_wrong);
+    RUN(verifier_finds_memory_taken_over_wrongly);
     RUN(out_of_memory);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
     return check_report();

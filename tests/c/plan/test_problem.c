@@ -170,6 +170,48 @@ TEST(refuses_what_cannot_be) {
             p->in_value[3] = 3, "is not marked backward");
 }
 
+/* x -> a -> b -> c, and a backward op that reads c and returns g. The memory of a goes to b, and
+ * that of b to c. */
+static maker pointwise(void) {
+    maker m = {0};
+    uint32_t x = make_input(&m, 64), a = make_op(&m, 0, 1, &x, 64), b = make_op(&m, 0, 1, &a, 64);
+    uint32_t c = make_op(&m, 0, 2, (const uint32_t[]){b, a}, 64);
+    m.backward_starts = m.n_op;
+    m.grad[m.n_grad++] = make_op(&m, CB_POP_BACKWARD, 1, &c, 64);
+    return m;
+}
+
+static bool reads_second_last(const void *context, const cb_problem *p, uint32_t op, uint32_t at) {
+    (void)context, (void)p;
+    return op > 1 && at == 0;
+}
+
+/* Changes one field and expects one text in the error. Op 3 lists b, its input 0. */
+#define KEEPS(change, part)                                                          \
+    do {                                                                             \
+        maker made = pointwise();                                                    \
+        cb_problem *p = make_problem(&made, &alloc);                                 \
+        CHECK_OK(cb_list_over(p, reads_second_last, NULL, &err));                    \
+        CHECK_OK(cb_problem_verify(p, &err));                                        \
+        CHECK(cb_count_over(p, 3) == 1 && p->over[p->over_begin[3]] == 0);           \
+        change;                                                                      \
+        CHECK_FAIL(cb_problem_verify(p, &err), CB_INVALID,                           \
+                   "op 3 (op_3): its output may not take over the memory of input"); \
+        CHECK(strstr(err.text, part) != NULL);                                       \
+        cb_problem_free(p);                                                          \
+    } while (0)
+
+TEST(refuses_memory_that_must_not_be_taken_over) {
+    KEEPS(p->over[p->over_begin[3]] = 2, "the op has no such input");
+    KEEPS(p->in_value[p->in_begin[3]] = 1, "another input of the op shares its memory");
+    KEEPS(p->in_value[p->in_begin[3]] = 0, "the input is in the caller's memory");
+    KEEPS(p->storage_flags[2] = CB_STORE_HOLD_END, "the input's memory is held or returned");
+    KEEPS(p->storage_bytes[3] = 128, "differ in size");
+    KEEPS(p->value_bytes[3] = 32, "does not fill its storage");
+    KEEPS(p->storage_flags[3] = CB_STORE_STATIC, "the output is in the caller's memory");
+    KEEPS(p->op_flags[3] = CB_POP_MUTATES, "the op is a view, or writes into an input");
+}
+
 TEST(reader_names_the_slip) {
     static const struct {
         const char *text, *part;
@@ -258,6 +300,7 @@ int main(void) {
     RUN(counts_by_other_spellings_are_not_trusted);
     RUN(fingerprint_sees_structure_only);
     RUN(refuses_what_cannot_be);
+    RUN(refuses_memory_that_must_not_be_taken_over);
     RUN(reader_names_the_slip);
     RUN(reader_names_what_is_reserved);
     RUN(out_of_memory);

@@ -248,6 +248,68 @@ TEST(mutation_pins_its_readers) {
     cb_problem_free(p);
 }
 
+/* The chain whose backward has three ops: g(tangent, b), h(g), k(tangent, a). */
+static cb_problem *three(uint32_t flags) {
+    static maker m;
+    memset(&m, 0, sizeof m);
+    uint32_t x = make_input(&m, 8), a = make_op(&m, 0, 1, &x, 64), b = make_op(&m, 0, 1, &a, 64);
+    m.backward_starts = m.n_op;
+    uint32_t t = make_input(&m, 8);
+    m.flags[m.n_op - 1] |= CB_POP_BACKWARD;
+    uint32_t g = make_op(&m, CB_POP_BACKWARD | flags, 2, (const uint32_t[]){t, b}, 64);
+    m.grad[m.n_grad++] = make_op(&m, CB_POP_BACKWARD, 1, &g, 64);
+    m.grad[m.n_grad++] = make_op(&m, CB_POP_BACKWARD, 2, (const uint32_t[]){t, a}, 64);
+    return make_problem(&m, &alloc);
+}
+
+TEST(late_first_runs) {
+    cb_problem *p = three(0), *once = three(CB_POP_RANDOM_STATEFUL);
+    const uint32_t late[] = {1, 2, 6, 4, 5}, again[] = {1, 2, 4, 5, 4, 6};
+    cb_arena arena;
+    cb_lives lives;
+    cb_arena_init(&arena, &alloc);
+    CHECK_FAIL(walk(p, &arena, 5, late, 2, &lives), CB_INVALID,
+               "step 3: op_4 depends on a tangent and first runs after op_6, which follows it");
+    CHECK_FAIL(walk(p, &arena, 6, again, 2, &lives), CB_INVALID,
+               "step 4: op_4 depends on a tangent and runs again, but reruns is \"forward\"");
+    p->reruns = once->reruns = CB_RERUNS_ALL;
+    CHECK_OK(walk(p, &arena, 5, late, 2, &lives));
+    CHECK(lives.n_recomputed == 0 && lives.time_ps == lives.once_ps);
+    CHECK_FAIL(walk(p, &arena, 5, (const uint32_t[]){1, 2, 4, 6, 5}, 3, &lives), CB_INVALID,
+               "step 2: op_4 depends on a tangent and runs in the forward");
+    CHECK_FAIL(walk(once, &arena, 5, late, 2, &lives), CB_INVALID,
+               "step 3: op_4 may run only once");
+    cb_arena_free(&arena);
+    cb_problem_free(p);
+    cb_problem_free(once);
+}
+
+static bool any_input(const void *context, const cb_problem *p, uint32_t op, uint32_t at) {
+    (void)context, (void)p, (void)op, (void)at;
+    return true;
+}
+
+/* b takes over a unless a is read later, and h takes over g. With keep_saved, g does not take over
+ * b, which the forward made. */
+TEST(memory_taken_over) {
+    cb_problem *p = three(0);
+    cb_arena arena;
+    cb_lives lives;
+    cb_arena_init(&arena, &alloc);
+    CHECK_OK(cb_list_over(p, any_input, NULL, &err));
+    CHECK_OK(walk(p, &arena, 5, (const uint32_t[]){1, 2, 4, 5, 6}, 2, &lives));
+    CHECK(lives.live_bytes[1] == 128 && lives.live_bytes[2] == 128);
+    CHECK(lives.live_bytes[3] == 128 && lives.live_bytes[4] == 128);
+    p->keep_saved = true;
+    CHECK_OK(walk(p, &arena, 5, (const uint32_t[]){1, 2, 4, 5, 6}, 2, &lives));
+    CHECK(lives.live_bytes[2] == 192 && lives.live_bytes[3] == 128 && lives.live_bytes[4] == 192);
+    /* b is made in the backward: g takes it over */
+    CHECK_OK(walk(p, &arena, 5, (const uint32_t[]){1, 2, 4, 5, 6}, 1, &lives));
+    CHECK(lives.live_bytes[2] == 128 && lives.live_bytes[4] == 192);
+    cb_arena_free(&arena);
+    cb_problem_free(p);
+}
+
 /* The chain; a is offloaded from its last use in the forward until h needs it. */
 enum { RUN = CB_ACTION_RUN, OUT = CB_ACTION_OUT, WAIT = CB_ACTION_WAIT, IN = CB_ACTION_IN };
 static const uint32_t moved_step[] = {1, 2, 1, 3, 5, 1, 1, 6};
@@ -530,6 +592,8 @@ int main(void) {
     RUN(a_gradient_ends_with_the_last_reader_of_its_parameter);
     RUN(names_what_no_update_can_read);
     RUN(mutation_pins_its_readers);
+    RUN(late_first_runs);
+    RUN(memory_taken_over);
     RUN(copies_take_their_time);
     RUN(offsets_never_overlap);
     RUN(what_is_placed_again_stays_near);
