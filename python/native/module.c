@@ -85,6 +85,10 @@ static PyObject *machine(PyObject *module, PyObject *Py_UNUSED(none)) {
 
 static PyMethodDef module_methods[] = {
     {"get_num_threads", get_num_threads, METH_NOARGS, "get_num_threads() -> int"},
+    {"join_team", cb_py_join_team, METH_O,
+     "join_team(library, /) -> bool: runs regions on the threads of the OpenMP library that an "
+     "open "
+     "library uses; False: it uses none. None: on our own"},
     {"set_num_threads", set_num_threads, METH_O, "set_num_threads(n, /); 0: one per processor"},
     {"memory", memory_stats, METH_NOARGS,
      "memory() -> {n_alloc, live_bytes, peak_bytes} of the core's allocator"},

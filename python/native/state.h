@@ -56,6 +56,10 @@ void cb_py_context_forget_forked(cb_py_context *context);
 /* Replaces the thread pool. RuntimeError (and -1) while another thread is inside the core. */
 int cb_py_context_set_threads(cb_py_state *state, cb_py_context *context, int n_threads);
 
+/* ---- team.c ---------------------------------------------------------------------------------- */
+
+PyObject *cb_py_join_team(PyObject *module, PyObject *library); /* the method join_team */
+
 /* ---- errors.c -------------------------------------------------------------------------------- */
 
 /* Sets the Python exception for a failed call and returns NULL. `location` ("model.py:12", may be

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/sanitize.h"
+#include "base/team.h"
 #include "base/threads.h"
 #include "oom.h"
 
@@ -236,6 +237,114 @@ TEST(workers_are_kept_off_their_caller_s_processor) {
 }
 #endif
 
+/* ---- the threads of another library ---- */
+
+#define TEAM 3
+
+static _Thread_local int in_team;
+static atomic_int n_team_regions;
+
+typedef struct member {
+    void (*fn)(void *);
+    void *data;
+    int number;
+} member;
+
+static void *be_member(void *argument) {
+    member *m = argument;
+    in_team = m->number;
+    m->fn(m->data);
+    return NULL;
+}
+
+/* A caller that is a member already gets a team of its own, as in OpenMP. */
+static void run_team(void (*fn)(void *), void *data, unsigned n_threads, unsigned flags) {
+    pthread_t threads[TEAM];
+    member members[TEAM];
+    const int before = in_team;
+    if (n_threads || flags) return;
+    atomic_fetch_add(&n_team_regions, 1);
+    for (int i = 1; i < TEAM; i++) {
+        members[i] = (member){fn, data, i};
+        if (pthread_create(&threads[i], NULL, be_member, &members[i]) != 0) return;
+    }
+    in_team = 0;
+    fn(data);
+    in_team = before;
+    for (int i = 1; i < TEAM; i++) pthread_join(threads[i], NULL);
+}
+
+static int number_in_team(void) { return in_team; }
+
+static const cb_team team = {run_team, number_in_team};
+
+TEST(regions_run_on_another_library_s_threads) {
+    static const int sizes[] = {2, 3, 8}; /* fewer than the team has, as many, and more */
+    cb_alloc a;
+    cb_threads *pool;
+    cb_alloc_init(&a);
+    const int before = atomic_load(&n_team_regions);
+    cb_threads_use(&team);
+    for (size_t i = 0; i < 3; i++) {
+        CHECK_OK(cb_threads_new(&a, sizes[i], &pool, &err));
+        for (int64_t n = 0; n < 20; n++) CHECK(sum_of(pool, n) == triangle(n));
+        sum s = {.pool = pool};
+        cb_parallel(pool, 50, nest, &s);
+        CHECK(atomic_load(&s.clashes) == 0 && atomic_load(&s.total) == 50 * 6);
+        cb_threads_free(pool);
+    }
+    const int n_regions = atomic_load(&n_team_regions);
+    CHECK(n_regions - before == 3 * (18 + 1)); /* regions inside a region run inline */
+    cb_threads_use(NULL);
+    CHECK_OK(cb_threads_new(&a, 3, &pool, &err));
+    CHECK(sum_of(pool, 100) == triangle(100) && atomic_load(&n_team_regions) == n_regions);
+    cb_threads_free(pool);
+    CHECK(cb_alloc_stats(&a).live_bytes == 0);
+}
+
+TEST(another_library_s_threads_round_as_the_caller_does) {
+    cb_alloc a;
+    cb_threads *pool;
+    cb_alloc_init(&a);
+    CHECK_OK(cb_threads_new(&a, 2, &pool, &err));
+    cb_threads_use(&team);
+    float seen[2];
+    for (int up = 0; up < 2; up++) {
+        thirds t = {.n_inside = 0};
+        CHECK(fesetround(up ? FE_UPWARD : FE_DOWNWARD) == 0);
+        cb_parallel(pool, 2, divide, &t);
+        CHECK(fesetround(FE_TONEAREST) == 0);
+        seen[up] = atomic_load(&t.by_task[0]);
+        CHECK(atomic_load(&t.n_inside) == 2 && atomic_load(&t.by_task[1]) == seen[up]);
+    }
+    CHECK(seen[1] > seen[0]);
+    cb_threads_use(NULL);
+    cb_threads_free(pool);
+}
+
+#if !CB_TSAN
+TEST(a_forked_child_has_threads_of_its_own) {
+    cb_alloc a;
+    cb_threads *pool;
+    cb_alloc_init(&a);
+    CHECK_OK(cb_threads_new(&a, 3, &pool, &err));
+    cb_threads_use(&team);
+    CHECK(sum_of(pool, 100) == triangle(100));
+    const int n_regions = atomic_load(&n_team_regions);
+    pid_t child = fork();
+    if (child == 0) {
+        const bool good = sum_of(pool, 100) == triangle(100);
+        _exit(good && atomic_load(&n_team_regions) == n_regions ? 0 : 1);
+    }
+    int status = -1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(sum_of(pool, 100) == triangle(100) && atomic_load(&n_team_regions) == n_regions + 1);
+    cb_threads_use(NULL);
+    cb_threads_free(pool);
+}
+#endif
+
 TEST(bad_sizes) {
     cb_alloc a;
     cb_threads *pool = NULL;
@@ -265,7 +374,10 @@ int main(void) {
 #if !CB_TSAN
     RUN(a_forked_child_starts_over);
     RUN(fork_beside_a_busy_pool);
+    RUN(a_forked_child_has_threads_of_its_own);
 #endif
+    RUN(regions_run_on_another_library_s_threads);
+    RUN(another_library_s_threads_round_as_the_caller_does);
 #if defined(__linux__)
     RUN(workers_are_kept_off_their_caller_s_processor);
 #endif

@@ -4,6 +4,9 @@ bits under every budget, and peaks at most as planned."""
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -107,6 +110,38 @@ def test_models(name: str) -> None:
         assert all(map(torch.equal, again, found)), budget
         planned = under.plans[0].numbers["live_bytes"]
         assert under.allocator_stats.peak_bytes <= planned * 1.02 + 4096
+
+
+def test_threads_of_pytorch() -> None:
+    """Our kernels run on the threads of PyTorch's OpenMP library, with the same bits, and a forked
+    child, where those do not exist, runs on its own."""
+    code = """
+import os, torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from cutback import _native
+from cutback.torch.native import calls
+from cutback.torch.native.lowering import lower
+torch.set_num_threads(3)
+x = torch.randn(512, 512)
+f = lambda x: (x.exp() * 2).tanh()
+gm, note = lower(make_fx(f)(x), "forward")
+assert note.groups
+threads = lambda: len(os.listdir("/proc/self/task"))
+torch.mm(x, x)
+before, wanted = threads(), gm(x)
+passive = os.environ.get("OMP_WAIT_POLICY") == "passive"
+assert calls.join_threads() is not passive
+assert (threads() > before) == (passive and _native.get_num_threads() > 1)
+child = os.fork()
+if child == 0:
+    os._exit(0 if (gm(x).numpy() == wanted.numpy()).all() else 1)
+assert os.waitpid(child, 0)[1] == 0
+_native.join_team(None)
+assert torch.equal(gm(x), wanted)
+assert not _native.join_team("/no/library")
+"""
+    for policy in ({}, {"OMP_WAIT_POLICY": "passive"}):
+        subprocess.run([sys.executable, "-c", code], env={**os.environ, **policy}, check=True)
 
 
 def test_by_name_of_the_backend() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
 
-from ... import BudgetError
+from ... import BudgetError, _native
 from ..graph.sizes import hint
 from .building import Builder
 from .grouping import Kinds, results_of
@@ -20,8 +23,6 @@ from .table import ROWS
 
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import sympy
-
-    from ... import _native
 
 _KEPT = 512
 """Executables that are kept for other groups of the same structure."""
@@ -33,6 +34,27 @@ class CannotRunError(Exception):
     def __init__(self, node: fx.Node, why: Exception) -> None:
         super().__init__(f"{node}: {why}")
         self.node = node
+
+
+# ---- threads ------------------------------------------------------------------------------------
+
+
+@functools.cache
+def join_threads() -> bool:
+    """Runs our kernels on the threads of PyTorch's OpenMP library from now on.
+
+    Its threads spin for milliseconds when they wait for work, and a second pool would compete with
+    them for the processors. Where they sleep (``OMP_WAIT_POLICY=passive``) our own threads stay, as
+    they wake faster.
+
+    Returns:
+        False: our threads stay.
+    """
+    if os.environ.get("OMP_WAIT_POLICY", "").strip().lower() == "passive":
+        return False
+    folder = Path(torch.__file__).parent / "lib"
+    names = ("libtorch_cpu.so", "libtorch_cpu.dylib")
+    return any(_native.join_team(str(folder / name)) for name in names)
 
 
 # ---- executables --------------------------------------------------------------------------------
@@ -62,6 +84,7 @@ class _Executables:
             if step is not None:
                 self._steps.move_to_end(text)
                 return step
+        join_threads()
         step = builder.graph.compile(room)
         with self._lock:
             self._steps[text] = step

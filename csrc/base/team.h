@@ -1,0 +1,18 @@
+/* team.h: runs regions of the pools on the threads of another library in this process. Two pools that
+ * take turns hurt each other: the threads of one still spin while those of the other work. */
+#ifndef CB_BASE_TEAM_H
+#define CB_BASE_TEAM_H
+
+/* The entry points of a library with OpenMP's binary interface. */
+typedef struct cb_team {
+    /* Runs fn(data) on the caller and on the library's threads, and returns when all are done.
+     * `n_threads` and `flags` are 0: as many threads as the library is set to. */
+    void (*parallel)(void (*fn)(void *), void *data, unsigned n_threads, unsigned flags);
+    int (*number)(void); /* of the calling thread among those; the caller's is 0 */
+} cb_team;
+
+/* From now on regions of all pools run on the threads of `team`, which must outlive them. NULL: on
+ * their own. A child of fork() starts with pools of its own. */
+void cb_threads_use(const cb_team *team);
+
+#endif
