@@ -428,6 +428,14 @@ def compiles_alone(x: Any) -> str:
 # ---- pipelines --------------------------------------------------------------------------------
 
 
+def buffer_bytes(stage: Any) -> int:
+    """Bytes of what a schedule keeps for what a stage receives."""
+    tables = (stage.args_recv_info, stage.grad_recv_info)
+    infos = [info for table in tables for infos in table.values() for info in infos]
+    buffers = [getattr(info, "buffer", None) for info in infos]
+    return sum(buffer.nbytes for buffer in buffers if buffer is not None)
+
+
 def pipeline(directory: Path) -> dict[str, Any]:
     """Stages with one budget each, for all microbatches that are pending."""
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
@@ -443,7 +451,7 @@ def pipeline(directory: Path) -> dict[str, Any]:
         schedule = kind(stage, n_microbatches=4, loss_fn=F.mse_loss)
         target = torch.zeros_like(x)
         peaks = []
-        for _ in range(steps):
+        for k in range(steps):
             part.zero_grad(set_to_none=True)
             with ct.MemoryTracker() as memory:
                 if rank == 0:
@@ -452,13 +460,14 @@ def pipeline(directory: Path) -> dict[str, Any]:
                     schedule.step(target=target, losses=[])
                 else:
                     schedule.step()
-                peaks.append(memory.peak_bytes)
+                before = buffer_bytes(stage) if k else 0  # made in the first step
+                peaks.append(memory.peak_bytes + before)
         return [p.grad.clone() for p in part.parameters()], peaks
 
     names = ways if everything(directory) else ["1f1b"]
     for name in names:
         expected, plain = run(ways[name], lambda part: part, 2)
-        limit = int(0.8 * plain[-1])
+        limit = int(0.9 * plain[-1])
         torch._dynamo.reset()
         wrap = functools.partial(ct.compile, budget=limit, on_infeasible="smallest")
         with warnings.catch_warnings(record=True) as said:
@@ -467,7 +476,6 @@ def pipeline(directory: Path) -> dict[str, Any]:
         results[name] = {
             "same": all(torch.equal(a, b) for a, b in zip(expected, found, strict=True)),
             "peaks": peaks, "plain_peaks": plain, "limit": limit,
-            "loss_bytes": rank == ranks - 1 and x.nbytes + x.nbytes // 4 + 64,
             "said": [str(w.message) for w in said if issubclass(w.category, UserWarning)],
         }  # fmt: skip
     return results

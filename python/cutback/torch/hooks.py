@@ -255,14 +255,3 @@ def forget_compiled(backend: Callable[..., Any]) -> None:
                 reset_code(code)
     except (AttributeError, ImportError):
         pass
-
-
-def in_pipeline() -> bool:
-    """True if the caller runs inside a stage of a pipeline of ``torch.distributed.pipelining``."""
-    stages = sys.modules.get("torch.distributed.pipelining.stage")
-    frame = None if stages is None else sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_filename == getattr(stages, "__file__", None):
-            return True
-        frame = frame.f_back
-    return False

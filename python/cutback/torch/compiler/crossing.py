@@ -30,6 +30,7 @@ from ..graph.importer import Imported
 from ..graph.layouts import is_like
 from ..graph.sizes import hint
 from .joining import OWN, Common, Flow
+from .pipelines import Place, Sizes, add
 
 if TYPE_CHECKING:
     from torch.autograd.graph import Node
@@ -117,7 +118,7 @@ class Run:
         self, key: str, node: Node, args: Sequence[GraphInput], result: Sequence[GraphValue]
     ) -> None:
         self.key = key
-        self.in_pipeline = False
+        self.pipeline: Place | None = None
         self.node = weakref.ref(node)
         # by argument: the run and the result that it came from, and whether its history is the same
         self.handed: dict[int, tuple[Run, int, bool]] = {}
@@ -130,18 +131,24 @@ class Run:
             if isinstance(t, torch.Tensor) and t.is_leaf and t.requires_grad:
                 self.leaves[k] = weakref.ref(t)
 
-    def lasting(self) -> dict[int, int]:
-        """Returns bytes by tensor id of what outlives the backward: results that the program keeps,
-        and gradients of leaves."""
-        found = {}
+    def lasting(self) -> Sizes:
+        """Returns the storages of what outlives the backward: results that the program keeps,
+        gradients of leaves, and in a pipeline those that are on their way to another stage."""
+        found: Sizes = {}
         for ref in self.leaves.values():
             leaf = ref()
-            if leaf is not None and leaf.grad is not None:
-                found[id(leaf)] = leaf.grad.nbytes
+            if leaf is not None:
+                add(found, leaf.grad)
+        if self.pipeline is not None:
+            for gradient in self.pipeline.sent:
+                add(found, gradient())
+        return {**found, **self.alive()}
+
+    def alive(self) -> Sizes:
+        """Returns the storages of the results that the program keeps."""
+        found: Sizes = {}
         for ref in self.results.values():
-            result = ref()
-            if result is not None:
-                found[id(result)] = result.nbytes
+            add(found, ref())
         return found
 
     def held(self, k: int) -> bool:

@@ -66,7 +66,7 @@ class ModelSteps(ModelActions):
         if beside > self.steps.beside_of(pending):
             known = frozenset(pending.items()) in self.steps.by_pattern
             again = max(pending.values(), default=0) > 1
-            if (again and known) or (run.in_pipeline and sum(pending.values()) == 1):
+            if (again and known) or (run.pipeline is not None and sum(pending.values()) == 1):
                 self._count_what_is_left(pending, beside)
 
     def _count_what_is_left(self, pending: Together, beside: int) -> None:

@@ -175,6 +175,8 @@ class Left:
 
     ended: deque[Run] = field(default_factory=lambda: deque(maxlen=2 * MOST_CALLS))
     """Runs whose backward has begun."""
+    waiting: deque[Run] = field(default_factory=lambda: deque(maxlen=2 * MOST_CALLS))
+    """Runs in a pipeline whose backward has not begun."""
     bytes: dict[frozenset[tuple[str, int]], int] = field(default_factory=dict)
     """Bytes of gradients and kept results, by the pattern of the pending calls."""
 
@@ -227,18 +229,24 @@ class Steps:
     def is_in_pipeline(self) -> bool:
         """True if more microbatches of a step may follow, because there are gradients of earlier
         ones."""
-        leaves = [
-            ref() for run in self.left.ended if run.in_pipeline for ref in run.leaves.values()
-        ]
+        runs = [run for run in self.left.ended if run.pipeline is not None]
+        leaves = [ref() for run in runs for ref in run.leaves.values()]
         return any(leaf is not None and leaf.grad is not None for leaf in leaves)
 
     def backward_of(self, run: Run) -> tuple[Together, int]:
-        """Called when the backward of a run begins, with the pending calls and the bytes that
-        earlier calls left."""
+        """Called when the backward of a run begins. Returns the pending calls, and the bytes that
+        earlier calls left and that the schedule of a pipeline holds."""
         pending, left = Counter(self.pending.counts), dict[int, int]()
+        if run.pipeline is not None:
+            left.update(run.pipeline.held())
+            for other in self.left.waiting:  # plans count their results
+                for key in other.alive():
+                    left.pop(key, None)
+            if run in self.left.waiting:
+                self.left.waiting.remove(run)
         for earlier in self.left.ended:
             left.update(earlier.lasting())
-        if sum(pending.values()) > 1 or self.left.ended or run.in_pipeline:
+        if sum(pending.values()) > 1 or self.left.ended or run.pipeline is not None:
             self.left.ended.append(run)
         return pending, sum(left.values())
 

@@ -36,7 +36,7 @@ from .. import amounts, hooks
 from ..graph.importer import Imported
 from ..graph.moving import Schedule
 from ..graph.sizes import hint, sizes_as
-from . import together
+from . import pipelines, together
 from .actions import Occasion
 from .counted_scratch import Rows, merged, rows_of, with_scratch
 from .crossing import Ends, Run
@@ -374,9 +374,12 @@ class ModelPartitioner(ModelSteps):
             return
         self._forget_earlier_steps(key, args)
         run = Run(key, node, args, result)
-        run.in_pipeline = hooks.in_pipeline()
+        run.pipeline = pipelines.place()
+        if run.pipeline is not None:
+            run.pipeline.note_gradients(args)
+            self.steps.left.waiting.append(run)
         self.steps.trail.add(run, args)
-        if not self.steps.pending and not run.in_pipeline:
+        if not self.steps.pending and run.pipeline is None:
             self.steps.left.ended.clear()
         now = self.steps.pending.began(key, node, functools.partial(self._on_backward, run))
         if now is None or together.covers(self.steps.covered, now):

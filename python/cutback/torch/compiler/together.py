@@ -322,12 +322,13 @@ def tell_of_pending(calls: int, held: int, budget: str, final: bool) -> None:
 
 
 def tell_of_left(left: int, held: int, budget: str) -> None:
-    """Warns that earlier calls of a step left memory, which counts in addition to the pending
-    calls."""
+    """Warns that earlier calls of a step left memory, or that the schedule of a pipeline holds
+    some, which counts in addition to the pending calls."""
     warnings.warn(
-        f"earlier calls of the step left {budgets.text(left)} ({left} bytes) of gradients and "
-        f"kept results: with these, the pending calls {_over(held, budget)}. From the next step "
-        "on they are counted",
+        f"besides the pending calls, the step holds {budgets.text(left)} ({left} bytes): gradients "
+        "and kept results of earlier calls, and in a pipeline what its schedule receives and sends "
+        f"and its losses hold. With these, the pending calls {_over(held, budget)}. From the next "
+        "step on they are counted",
         stacklevel=4,
     )
 

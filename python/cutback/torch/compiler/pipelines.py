@@ -1,0 +1,121 @@
+"""Finds what the schedule of a pipeline holds besides the graphs of a stage.
+
+PyTorch's schedules keep a buffer for each microbatch of what a stage receives, gradients of inputs
+until they are sent, and the losses of a step with what their backwards need. All of that is made by
+code between the calls of a stage, which no plan sees. A stage that runs in a schedule finds the
+schedule in the frames of its callers.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_iter
+
+from ..memory import storages_of
+
+if TYPE_CHECKING:
+    from torch.autograd.graph import Node
+
+    from ..types import GraphInput
+
+_PACKAGE = "torch.distributed.pipelining"
+
+Sizes = dict[int, int]
+"""Bytes of storages, by their addresses as objects."""
+
+
+class Place(NamedTuple):
+    """The place of a call of a stage in a schedule. It keeps no tensor alive."""
+
+    stage: weakref.ref[Any]
+    schedule: weakref.ref[Any] | None
+    given: frozenset[int]
+    """Storages of the targets, which belong to the caller."""
+    sent: list[weakref.ref[torch.Tensor]]
+    """Gradients of inputs, which the schedule sends to the stage before."""
+
+    def note_gradients(self, args: Sequence[GraphInput]) -> None:
+        """Follows the gradients of inputs that are not parameters."""
+        for t in args:
+            if not isinstance(t, torch.Tensor) or isinstance(t, torch.nn.Parameter):
+                continue
+            if t.is_leaf and t.requires_grad:
+                t.register_post_accumulate_grad_hook(self._see)
+
+    def _see(self, leaf: torch.Tensor) -> None:
+        if leaf.grad is not None:
+            self.sent.append(weakref.ref(leaf.grad))
+
+    def held(self) -> Sizes:
+        """Returns what is alive of the buffers and the losses, with what losses save."""
+        found: Sizes = {}
+        stage, schedule = self.stage(), self.schedule and self.schedule()
+        for name in ("args_recv_info", "grad_recv_info"):
+            for infos in getattr(stage, name, {}).values():
+                for info in infos:
+                    add(found, getattr(info, "buffer", None))
+        losses: Sizes = {}
+        for loss in getattr(schedule, "_internal_losses", ()):
+            add(losses, loss)
+            for tensor in _saved(loss):
+                add(losses, tensor)
+        of_loss = [t.nbytes for t in getattr(schedule, "_internal_losses", ())]
+        losses[0] = max(of_loss, default=0)  # the gradient that a backward begins with
+        return {**found, **{key: size for key, size in losses.items() if key not in self.given}}
+
+
+def place() -> Place | None:
+    """Returns the place of the caller in a pipeline's schedule, or None if there is none."""
+    package = sys.modules.get(f"{_PACKAGE}.stage")
+    if package is None:
+        return None
+    stage = schedule = None
+    given: frozenset[int] = frozenset()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__")
+        if module == f"{_PACKAGE}.stage":
+            stage = stage or frame.f_locals.get("self")
+        elif module == f"{_PACKAGE}.schedules" and stage is not None:
+            schedule = schedule or frame.f_locals.get("self")
+            if "target_mbs" in frame.f_locals:
+                targets = tree_iter(frame.f_locals["target_mbs"])
+                given |= {key for t in targets for key in add({}, t)}
+        frame = frame.f_back
+    if stage is None:
+        return None
+    return Place(weakref.ref(stage), schedule and weakref.ref(schedule), given, [])
+
+
+def add(found: Sizes, tensor: object) -> Sizes:
+    """Adds the storages of a tensor, and returns ``found``. Other objects have none."""
+    if isinstance(tensor, torch.Tensor):
+        found.update({storage._cdata: storage.nbytes() for storage in storages_of(tensor)})
+    return found
+
+
+def _saved(loss: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yields what the nodes between a loss and the compiled stage hold for the backward. Leaves
+    belong to the caller."""
+    stack: list[Node | None] = [loss.grad_fn]
+    seen: set[Node] = set()
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen or type(node).__name__ == "CompiledFunctionBackward":
+            continue
+        seen.add(node)
+        for name in (*(n for n in dir(node) if n.startswith("_saved_")), "saved_tensors"):
+            try:
+                values = getattr(node, name, None)
+            except RuntimeError:  # its backward has run
+                continue
+            for t in tree_iter(values):
+                if isinstance(t, torch.Tensor) and not (t.is_leaf and t.requires_grad):
+                    yield t
+        stack.extend(other for other, _ in node.next_functions)
