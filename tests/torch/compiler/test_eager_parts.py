@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 import cutback.torch as ct
@@ -82,3 +84,67 @@ def test_following_changes_no_bit() -> None:
     for gradients in seen[1:]:
         for a, b in zip(seen[0], gradients, strict=True):
             assert a is not None and b is not None and torch.equal(a, b)
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """A process group of this process alone."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+def test_gradient_buckets_are_no_part_of_the_model() -> None:
+    """DistributedDataParallel makes its buckets again in its second forward."""
+    torch.manual_seed(0)
+    inner = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
+
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x).sum()
+
+    compiled = ct.compile(nn.parallel.DistributedDataParallel(Loss()), budget="1x")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for _ in range(3):
+            compiled(torch.randn(2, 64)).backward()
+    assert len(compiled.plans) == 1
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.filterwarnings("ignore:.* calls of the model were pending together")
+def test_sharded_containers_are_planned() -> None:
+    """FSDP2's hooks make a graph of each; Dynamo skips what is in torch.nn."""
+
+    class Blocks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(
+                nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)) for _ in range(2)
+            )
+
+        def forward(self, x: Any) -> Any:
+            for block in self.blocks:
+                x = block(x)
+            return x.square().mean()
+
+    def step(run: Any) -> list[Any]:
+        run.zero_grad()
+        run(x).backward()
+        return [p.grad.full_tensor() for p in run.parameters()]
+
+    torch.manual_seed(0)
+    x, model = torch.randn(32, 16), Blocks()
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    expected = step(model)
+    compiled = ct.compile(model, budget=0.5)
+    for _ in range(3):
+        assert all(map(torch.equal, step(compiled), expected))
+    assert compiled.plans

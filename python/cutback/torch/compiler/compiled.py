@@ -30,7 +30,7 @@ from ..native.lowering import NativeNote
 from .backends import make_backend
 from .bypassed import Watch
 from .counted_scratch import LEAST
-from .eager_parts import follow, nodes_of
+from .eager_parts import ForwardTracker, follow, nodes_of
 from .growing import LargerError
 from .inductor import CompilerNote
 from .saved_plans import Path
@@ -136,7 +136,7 @@ class Runner:
         if self._told or self._to_measure == 0 or not (plans and trains):
             return contextlib.nullcontext()
         self._to_measure -= 1
-        return StepTracker()
+        return ForwardTracker()
 
     def _tell_unplanned(
         self, result: Any, memory: StepTracker | None, runs: int | None, before: Collection[Node]

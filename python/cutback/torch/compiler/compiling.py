@@ -20,6 +20,7 @@ from .options import Measured
 from .partition import Partitioner
 from .saved_plans import Path, SavedPlans
 from .several import ModelPartitioner
+from .sharded import let_trace_sharded
 from .totals import account
 from .wishes import Policy
 
@@ -273,5 +274,6 @@ def compile(
     }
     options = {"fullgraph": fullgraph, "dynamic": dynamic}
     if isinstance(model, torch.nn.Module):
+        let_trace_sharded(model)
         return CompiledModule(uncompiled(model), Context(wishes, codegen, options))
     return CompiledFunction(model, Runner(model, wishes, codegen, options))

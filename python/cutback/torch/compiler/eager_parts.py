@@ -11,6 +11,7 @@ What compiled nodes make is not seen, so the peak is a lower bound.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,48 @@ import torch
 from ..memory import StepTracker
 
 if TYPE_CHECKING:
+    from types import FrameType
+
+    from torch import UntypedStorage
     from torch.autograd.graph import Node
 
 MOST_NODES = 10_000
 """Larger graphs are not followed."""
+
+
+_DATA_PARALLEL = ("/torch/nn/parallel/distributed.py", "/torch/distributed/fsdp/")
+_TRACKER = sys.modules[StepTracker.__module__].__file__
+_PASSED_ON = (
+    "/torch/_compile.py", "/torch/_dynamo/eval_frame.py", "/torch/_ops.py", "/torch/_tensor.py",
+    "/torch/utils/", "/torch/distributed/",
+)  # fmt: skip
+"""Code between a data-parallel wrapper and the op that it calls."""
+
+
+class ForwardTracker(StepTracker):
+    """Follows what the forward of a model makes, but not the memory of PyTorch's data-parallel
+    wrappers: the gradient buckets of DistributedDataParallel, which it makes again in its second
+    forward, and the parameters that FSDP2 gathers. Both come on top of a budget."""
+
+    def _appear(self, storage: UntypedStorage, op: str) -> None:
+        if _in_data_parallel():
+            self._before.add(storage)
+        else:
+            super()._appear(storage, op)
+
+
+def _in_data_parallel() -> bool:
+    """True if the op that runs was called by a data-parallel wrapper of PyTorch's, not by the
+    module inside it."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename.replace("\\", "/")
+        if any(part in file for part in _DATA_PARALLEL):
+            return True
+        if file != _TRACKER and not any(part in file for part in _PASSED_ON):
+            return False
+        frame = frame.f_back
+    return False
 
 
 def nodes_of(
