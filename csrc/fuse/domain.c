@@ -12,6 +12,7 @@
 static bool lies_across(const cb_domain *domain) {
     return domain->inner >= CB_INNER_MIN && domain->columns >= CB_ACROSS_MIN &&
            domain->columns <= CB_ACROSS_MAX &&
+           (domain->inner >= CB_INNER_WIDE || domain->columns * domain->inner >= CB_ACROSS_LEAST) &&
            domain->count % (domain->columns * domain->inner) == 0;
 }
 

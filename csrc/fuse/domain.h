@@ -43,7 +43,9 @@
 /* Strided rows are computed in parallel, as the lanes of vectors; the tiles of that many lanes
  * limit their length. A sum of all elements or of lines takes whole lines, whose tiles have at most
  * CB_LINES_MAX elements. */
-#define CB_INNER_MIN 24
+#define CB_INNER_MIN 4
+#define CB_INNER_WIDE 24 /* fewer rows have at least CB_ACROSS_LEAST elements together */
+#define CB_ACROSS_LEAST 512
 #define CB_ACROSS_MIN 4
 #define CB_ACROSS_MAX 4096
 #define CB_LINES_MAX ((int64_t)1 << 18)

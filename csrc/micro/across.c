@@ -26,8 +26,9 @@ static void keep_line(cb_translation *x, cb_micro *micro) {
             if (m->total[k].acc == acc) m->line_sum[at].total = k;
     }
     m->line_sum[at].phase = micro->phase;
-    const int64_t elements = cb_x_lines_kept(m->inner) * m->inner + CB_X_LANES,
-                  vector = div_up(m->inner, CB_X_LANES) * CB_X_LANES;
+    const int64_t band = cb_band_lines(m->inner) * m->inner,
+                  elements = cb_x_bands_kept(m->inner) * band + CB_X_LANES,
+                  vector = div_up(band, CB_X_LANES) * CB_X_LANES;
     m->acc_lanes[acc] = (int16_t)m->n_lanes;
     m->n_lanes += (int)div_up(elements, vector);
     micro->dst = new_vectors(x, m->acc_lanes[acc]);
@@ -39,7 +40,7 @@ static void lay_accumulator(cb_translation *x, cb_micro *micro) {
     cb_microcode *m = x->m;
     const int16_t acc = micro->dst;
     const cb_x_acc_kind kind = m->acc_kind[acc];
-    if (kind == CB_X_LINE_SUM || (kind == CB_X_TOTAL_SUM && m->inner % CB_X_LANES)) {
+    if (kind == CB_X_LINE_SUM || (kind == CB_X_TOTAL_SUM && cb_x_cuts_lanes(m))) {
         keep_line(x, micro);
         return;
     }

@@ -9,9 +9,18 @@ enum { CB_X_KEPT_LINES = 4096 }; /* elements */
 /* Vectors of a sum: of the running rows, of their block, and of all. */
 enum { CB_X_RUN = 0, CB_X_BLOCK, CB_X_ALL, CB_X_SUM_VECTORS };
 
-/* Lines whose sums are kept before they are added up: some of them, where they are short, with room
- * for a whole iteration behind them. */
-static inline int64_t cb_x_lines_kept(int64_t inner) { return max_i64(CB_X_KEPT_LINES / inner, 1); }
+/* Bands whose sums over lines are kept before they are added up: some of them, where they are
+ * short, with room for a whole iteration behind them. */
+static inline int64_t cb_x_bands_kept(int64_t inner) {
+    return max_i64(CB_X_KEPT_LINES / (inner * cb_band_lines(inner)), 1);
+}
+
+/* True if lines or bands cut the lanes of sums over all elements. */
+static inline bool cb_x_cuts_lanes(const cb_microcode *m) {
+    const int64_t lines = cb_band_lines(m->inner);
+    const bool fits = lines * m->inner % CB_X_LANES == 0 && m->columns % lines == 0;
+    return m->inner % CB_X_LANES != 0 && !fits;
+}
 
 /* Once phases are known. Where rows lie along memory, only says so. */
 void cb_t_lay_across(cb_translation *x);

@@ -15,6 +15,20 @@ enum {
 /* Number of rows that are summed before they are added to the column sums of their block; shorter
  * chains have smaller errors. */
 #define CB_RUN_ROWS 128
+/* Adjacent strided rows (fuse/domain.h) have one element each in a line. Short lines are taken
+ * several at a time, a band: line c of a sum is added in group c mod the lines of a band, and the
+ * groups of a block of bands are added in order. A band fills whole iterations but for a
+ * sixteenth. */
+#define CB_BAND_MIN 256
+#define CB_BAND_MAX 1024
+static inline int64_t cb_band_lines(int64_t inner) {
+    for (int64_t lines = 1; lines * inner <= CB_BAND_MAX; lines++) {
+        const int64_t band = lines * inner, whole = div_up(band, CB_X_LANES) * CB_X_LANES;
+        if (band >= CB_BAND_MIN && (whole - band) * 16 <= whole) return lines;
+    }
+    return 1;
+}
+
 /* Smallest length of a segment of a long row, and the largest number of segments. */
 #define CB_SEGMENT ((int64_t)1 << 16)
 #define CB_SEGMENTS 64

@@ -290,7 +290,8 @@ cb_x_ref cb_t_read_full(cb_translation *x, uint32_t tensor) {
     const cb_view view = cb_view_of(&o->shape, o->stride, &x->domain);
     if (view == CB_VIEW_ONE) return load_number(x, tensor, CB_X_BEFORE_ALL);
     if (x->domain.inner && view == CB_VIEW_ROW) return load_number(x, tensor, CB_X_OF_ROW);
-    if (x->domain.inner && is_one_a_line(x, o)) return load_number(x, tensor, CB_X_OF_LINE);
+    const bool is_number = x->domain.inner && cb_band_lines(x->domain.inner) == 1;
+    if (is_number && is_one_a_line(x, o)) return load_number(x, tensor, CB_X_OF_LINE);
     if (x->domain.inner) return read_stream(x, tensor, cb_t_is_whole(o) ? 1 : -1);
     int64_t stride = row_stride(o, x->m->columns);
     return stride == 0 ? load_number(x, tensor, CB_X_OF_ROW) : read_stream(x, tensor, stride);

@@ -20,7 +20,9 @@ def over_inner_axis(name: str, x: Array, axis: int) -> Array:
 def _lies_across(x: Array, axis: int) -> bool:
     """True if groups can reduce this axis in place (`csrc/fuse/domain.h`)."""
     before, after = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
-    return before > 1 and 4 <= x.shape[axis] <= 4096 and after >= 24
+    length = x.shape[axis]
+    is_wide = after >= 24 or (after >= 4 and length * after >= 512)
+    return before > 1 and 4 <= length <= 4096 and is_wide
 
 
 def _softmax_across(x: Array, axis: int) -> Array:

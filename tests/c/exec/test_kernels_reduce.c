@@ -10,10 +10,11 @@ static cb_shape shape_of(int i) {
         case 4: return SHAPE(260, 33);
         case 5: return SHAPE(7, 2500);
         case 6: return SHAPE(3, 5, 4, 70);
-        default: return SHAPE(600, 3, 2);
+        case 7: return SHAPE(600, 3, 2);
+        default: return SHAPE(3, 70, 20);
     }
 }
-#define N_SHAPES 8
+#define N_SHAPES 9
 
 static void check_reduce(cb_opcode code, cb_dtype dtype, cb_shape shape, unsigned axes,
                          bool keepdims, layout how) {

@@ -62,6 +62,10 @@ SHAPES = [
     (2, 6, 16, 5, 13),
     (70, 9, 33),  # leaves that tasks share
     (2, 4, 24),
+    (6, 300, 16),  # bands of lines, the last one not full, and several blocks
+    (5, 128, 4),
+    (3, 2600, 12),
+    (2, 11, 49),
 ]
 DTYPES = ["float32", "float64", "bfloat16", "float16"]
 

@@ -293,21 +293,27 @@ typedef struct sides { /* adjacent strided rows, and their addresses */
     int thread;
 } sides;
 
+/* The last band of a unit may have fewer lines. */
+static int64_t lines_of_band(const cb_x_fused *f, int64_t band) {
+    return min_i64(f->band_lines, f->m.columns - band * f->band_lines);
+}
+
 static void find_stream(cb_executor *e, int k, sides *at) {
     const cb_x_fused *f = e->f;
     const cb_x_stream *s = &f->m.stream[k];
+    const int64_t band = f->m.inner * f->band_lines;
     if (s->source == CB_X_VECTORS) {
         at->from[k] = cb_x_lane_vector(&at->lines.lanes, s->part);
-        at->step[k] = s->is_line ? f->m.inner * s->size : 0;
+        at->step[k] = s->is_line ? band * s->size : 0;
     } else if (s->source == CB_X_ARRAY) {
         at->from[k] = cb_at(&e->x->tensor[s->tensor], at->at);
-        at->step[k] = f->m.inner * s->size;
+        at->step[k] = band * s->size;
     } else {
         at->from[k] = tile_of(e, at->thread, s->tile);
         at->step[k] = f->pitch * s->size;
         if (s->source == CB_X_TILE) return;
-        for (int64_t i = 0; i < f->m.columns; i++)
-            fill(e, s, k, at->at + i * f->m.inner, at->lines.lanes.n,
+        for (int64_t i = 0; i < f->bands; i++)
+            fill(e, s, k, at->at + i * band, lines_of_band(f, i) * at->lines.lanes.n,
                  at->from[k] + i * at->step[k]);
     }
 }
@@ -327,6 +333,7 @@ static void load_lanes(cb_executor *e, const sides *at, int k) {
         for (int64_t i = 0; i < at->lines.lanes.n; i++, lane.vector += f->real)
             cb_x_lanes_load(&lane, v->number, v, t, cb_walk_to(w, at->row + i).offset[0]);
     }
+    cb_x_lanes_repeat(&at->lines.lanes, v->number);
 }
 
 /* Returns the address of numbers with one element per line. */
@@ -354,22 +361,27 @@ static void run_phase_across(cb_executor *e, const sides *at, int phase) {
     const cb_x_fused *f = e->f;
     const cb_microcode *m = &f->m;
     cb_x_context *c = at->lines.lanes.c;
-    const int64_t n = at->lines.lanes.n, whole = div_up(n, CB_X_LANES) * CB_X_LANES,
-                  end = at->at + m->columns * m->inner;
-    const int64_t kept = cb_x_lines_kept(m->inner);
+    const int64_t end = at->at + m->columns * m->inner, band = m->inner * f->band_lines,
+                  kept = cb_x_bands_kept(m->inner);
     int64_t fold = cb_x_lanes_fold(&at->lines.lanes, phase, 0);
+    cb_x_lanes_rest rest;
     for (int k = 0; k < m->n_stream; k++) c->p[k] = at->from[k];
-    for (int64_t i = 0, in_kept = 1, first = at->at; i < m->columns; i++, first += m->inner) {
+    for (int64_t i = 0, in_kept = 1, first = at->at; i < f->bands; i++, first += band) {
+        const int64_t lines = lines_of_band(f, i), n = lines * at->lines.lanes.n,
+                      whole = div_up(n, CB_X_LANES) * CB_X_LANES;
+        const bool is_short = lines < f->band_lines; /* other groups have lanes after it */
         load_numbers(e, at, i);
         c->leaf = first & (CB_X_LEAF - 1);
+        if (is_short) cb_x_lanes_copy_rest(&at->lines.lanes, n, &rest, false);
         cb_x_phase_run(f->table, c, &f->phase[phase], 0,
                        f->runs_over && first + whole <= end ? whole : n,
                        first + n == m->rows * m->columns);
+        if (is_short) cb_x_lanes_copy_rest(&at->lines.lanes, n, &rest, true);
         if (i + 1 == fold) fold = cb_x_lanes_fold(&at->lines.lanes, phase, i + 1);
         for (int k = 0; k < at->n_move; k++) c->p[at->moves[k]] += at->step[at->moves[k]];
-        if (m->n_line_sum && (in_kept++ == kept || i + 1 == m->columns)) {
-            const int64_t lines = in_kept - 1;
-            cb_x_lines_add(&at->lines, phase, first - (lines - 1) * m->inner, lines);
+        if (m->n_line_sum && (in_kept++ == kept || i + 1 == f->bands)) {
+            const int64_t before = (in_kept - 2) * f->band_lines;
+            cb_x_lines_add(&at->lines, phase, first - before * m->inner, before + lines);
             for (int k = 0; k < m->n_stream; k++)
                 if (m->stream[k].is_line) c->p[k] = at->from[k];
             in_kept = 1;
@@ -500,7 +512,7 @@ static void choose_stores(cb_executor *e, const cb_x_fused *f) {
                           far = e->f->table->store_far[s->format][at.reg];
             uintptr_t address = (uintptr_t)e->x->tensor[s->tensor].data;
             const uint64_t bytes = (uint64_t)(m->rows * m->columns) * s->size;
-            const int64_t line = m->inner ? m->inner : m->columns;
+            const int64_t line = m->inner ? m->inner * e->f->band_lines : m->columns;
             bool is_far = bytes >= CB_FAR_BYTES && far && !s->is_read_later && address % 64 == 0 &&
                           (line * s->size % 64 == 0 || m->rows == 1) &&
                           !gets_in_the_way(e->f->table, around, n_around, address);

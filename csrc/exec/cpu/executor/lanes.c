@@ -50,24 +50,44 @@ void cb_x_lanes_clear(const cb_x_lanes *l) {
             (m->is_wide ? clear_f64 : clear_f32)(l, k);
 }
 
-/* Adds the vector `from` to the next one, and resets it. */
-static void join_next(const cb_x_lanes *l, int from) {
-    l->f->table->add(cb_x_lane_vector(l, from + 1), cb_x_lane_vector(l, from), l->n);
+/* Adds n elements of the vector `from` to the next one, and resets it. */
+static void join_next(const cb_x_lanes *l, int from, int64_t n) {
+    l->f->table->add(cb_x_lane_vector(l, from + 1), cb_x_lane_vector(l, from), n);
     memset(cb_x_lane_vector(l, from), 0, (size_t)(l->f->pitch * l->f->real));
+}
+
+/* Adds the groups of a block, one for each line of a band. */
+static void join_groups(const cb_x_lanes *l, int block) {
+    char *to = cb_x_lane_vector(l, block);
+    for (int64_t k = 1; k < l->f->band_lines; k++)
+        l->f->table->add(to, to + k * l->n * l->f->real, l->n);
+}
+
+void cb_x_lanes_copy_rest(const cb_x_lanes *l, int64_t n, cb_x_lanes_rest *rest, bool is_back) {
+    const cb_microcode *m = &l->f->m;
+    const size_t bytes = (size_t)((-n & (CB_X_LANES - 1)) * l->f->real);
+    for (int k = 0; k < m->n_acc; k++) {
+        if (m->acc_lanes[k] < 0 || is_of_lines(m->acc_kind[k])) continue;
+        char *lanes = cb_x_lane_vector(l, m->acc_lanes[k]) + n * l->f->real;
+        memcpy(is_back ? lanes : rest->acc[k], is_back ? rest->acc[k] : lanes, bytes);
+    }
 }
 
 int64_t cb_x_lanes_fold(const cb_x_lanes *l, int phase, int64_t done) {
     const cb_x_fused *f = l->f;
-    const int64_t in_block = done % f->rows_in_block,
-                  next = min_i64(done + min_i64(CB_RUN_ROWS, f->rows_in_block - in_block),
-                                 f->m.columns);
-    const bool ends_block = in_block == 0 || done == f->m.columns;
+    const int64_t in_block = done % f->bands_in_block,
+                  next =
+                      min_i64(done + min_i64(CB_RUN_ROWS, f->bands_in_block - in_block), f->bands);
+    const bool ends_block = in_block == 0 || done == f->bands;
     if (done == 0) return next;
     for (int k = f->first_number[phase + 1]; k < f->first_number[phase + 2]; k++) {
         const cb_x_number *number = &f->m.number[f->order[k]];
         if (number->op != CB_X_ACC) continue;
-        join_next(l, f->m.acc_lanes[number->a] + CB_X_RUN);
-        if (ends_block) join_next(l, f->m.acc_lanes[number->a] + CB_X_BLOCK);
+        const int first = f->m.acc_lanes[number->a];
+        join_next(l, first + CB_X_RUN, l->n * f->band_lines);
+        if (!ends_block) continue;
+        join_groups(l, first + CB_X_BLOCK);
+        join_next(l, first + CB_X_BLOCK, l->n);
     }
     return next;
 }
@@ -81,7 +101,17 @@ void cb_x_lanes_after(const cb_x_lanes *l, int phase) {
         const cb_x_number *number = &f->m.number[f->order[k]];
         if (is_over_row(number->op)) (is_wide ? finish_f64 : finish_f32)(l, number);
         else (is_wide ? compute_f64 : compute_f32)(l, number);
+        cb_x_lanes_repeat(l, number->dst);
     }
+}
+
+void cb_x_lanes_repeat(const cb_x_lanes *l, int number) {
+    const int vector = l->f->m.number_lanes[number];
+    if (l->f->band_lines == 1 || vector < 0) return;
+    char *at = cb_x_lane_vector(l, vector);
+    const int64_t bytes = l->n * l->f->real, all = bytes * l->f->band_lines;
+    for (int64_t done = bytes; done < all; done *= 2)
+        memcpy(at + done, at, (size_t)min_i64(done, all - done));
 }
 
 static bool is_real(const cb_x_lanes *l, const cb_tensor *t) {

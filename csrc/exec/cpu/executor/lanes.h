@@ -13,18 +13,26 @@ typedef struct cb_x_lanes {
     const cb_x_fused *f;
     cb_x_context *c; /* with numbers that are the same for all rows */
     char *vector;    /* vector k at k * f->pitch elements */
-    int64_t n;       /* lanes in use */
+    int64_t n;       /* lanes in use: of a band, as often as it has lines */
 } cb_x_lanes;
 
 char *cb_x_lane_vector(const cb_x_lanes *l, int k);
 /* Empties all accumulators. */
 void cb_x_lanes_clear(const cb_x_lanes *l);
-/* Call it after `done` elements of each row: adds the sums of runs and blocks that end there to the
- * sums around them. Returns the number of elements after which to call it next; with `done` = 0 it
- * does nothing else. */
+/* Call it after `done` bands: adds the sums of runs and blocks that end there to the sums around
+ * them. Returns the number of bands after which to call it next; with `done` = 0 it does nothing
+ * else. */
 int64_t cb_x_lanes_fold(const cb_x_lanes *l, int phase, int64_t done);
+/* Accumulators in the lanes between the end of a band of n elements and that of the iteration which
+ * contains it: copies them to `rest`, or back. */
+typedef struct cb_x_lanes_rest {
+    char acc[CB_X_ACCS][CB_X_LANES * sizeof(double)];
+} cb_x_lanes_rest;
+void cb_x_lanes_copy_rest(const cb_x_lanes *l, int64_t n, cb_x_lanes_rest *rest, bool is_back);
 /* The numbers that come after a phase; -1: before the first. */
 void cb_x_lanes_after(const cb_x_lanes *l, int phase);
+/* Repeats the number of each lane for every line of a band. */
+void cb_x_lanes_repeat(const cb_x_lanes *l, int number);
 /* From and to tensors that have an element for each row; `element`: of the first lane. */
 void cb_x_lanes_load(const cb_x_lanes *l, int number, const cb_x_row_value *v, const cb_tensor *t,
                      int64_t element);

@@ -47,9 +47,11 @@ static void CB_TYPED(finish)(const cb_x_lanes *l, const cb_x_number *number) {
         memcpy(to, cb_x_lane_vector(l, first + CB_X_ALL), (size_t)l->n * sizeof *to);
         return;
     }
+    const NUM_KEY *keys = (const NUM_KEY *)(const void *)cb_x_lane_vector(l, first);
     for (int64_t i = 0; i < l->n; i++) {
-        NUM_KEY key;
-        memcpy(&key, cb_x_lane_vector(l, first) + i * (int64_t)sizeof key, sizeof key);
+        NUM_KEY key = keys[i];
+        for (int64_t k = 1; k < l->f->band_lines; k++)
+            key = keys[k * l->n + i] > key ? keys[k * l->n + i] : key;
         key ^= (key >> (8 * sizeof key - 1)) & ~NUM_KEY_MIN;
         memcpy(&to[i], &key, sizeof key);
         if (number->op == CB_X_AMIN) to[i] = -to[i];

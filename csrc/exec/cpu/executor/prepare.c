@@ -3,6 +3,7 @@
 #include "prepare.h"
 
 #include "../../../ir/work.h"
+#include "../../../micro/across.h"
 #include "../../../micro/decompose.h"
 
 static cb_walk walk_of(const cb_tensor *t) {
@@ -36,7 +37,7 @@ static bool lies_across(const cb_x_fused *f, int k) {
 
 static void make_tiles(cb_x_fused *f) {
     const cb_microcode *m = &f->m;
-    const int64_t row = m->inner ? m->columns * f->pitch : m->columns,
+    const int64_t row = m->inner ? f->bands * f->pitch : m->columns,
                   elements = f->chunks > 1 ? CB_X_CHUNK : row;
     const size_t bytes = ((size_t)elements + CB_X_TILE_PAD) * (size_t)f->real;
     f->n_tile = (size_t)m->n_tile;
@@ -71,13 +72,15 @@ static void cut_across(cb_x_fused *f) {
     const cb_microcode *m = &f->m;
     const int64_t most = max_i64(ACROSS_ELEMENTS / m->columns / CB_X_LANES, 1) * CB_X_LANES;
     const bool has_lines = m->n_total || m->n_line_sum;
-    f->lanes = has_lines ? m->inner : min_i64(m->inner, most);
-    f->pitch = div_up(f->lanes, CB_X_LANES) * CB_X_LANES;
+    f->band_lines = cb_band_lines(m->inner);
+    f->bands = div_up(m->columns, f->band_lines);
+    f->lanes = has_lines || f->band_lines > 1 ? m->inner : min_i64(m->inner, most);
+    f->pitch = div_up(f->lanes * f->band_lines, CB_X_LANES) * CB_X_LANES;
     f->strips = div_up(m->inner, f->lanes);
     f->n_unit = m->rows / m->inner * f->strips;
-    f->rows_in_block = div_up(m->columns, cb_row_blocks(m->columns, m->rows));
+    f->bands_in_block = div_up(f->bands, cb_row_blocks(f->bands, m->rows));
     f->rows_in_task = max_i64(CB_X_CHUNK / (m->columns * f->lanes), 1);
-    if (m->n_total && m->inner % CB_X_LANES)
+    if (m->n_total && cb_x_cuts_lanes(m))
         f->rows_in_task = max_i64(f->rows_in_task, div_up(f->n_unit, SHARING_TASKS));
     else
         while (m->n_total && f->rows_in_task * m->columns * m->inner % CB_X_LEAF) f->rows_in_task++;

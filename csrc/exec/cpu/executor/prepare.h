@@ -30,9 +30,11 @@ typedef struct cb_x_fused { /* one group, ready to run */
     int32_t *across; /* [n_stream] the tile of the first of them; -1: not strided */
     /* For strided rows (m.inner), a task is rows_in_task units. A unit is `lanes` rows, and
      * `strips` units make up all rows at one index of the outer axes. */
-    int64_t lanes, pitch, strips, n_unit; /* pitch: lanes, filled up to whole iterations */
-    int64_t rows_in_block;                /* elements of a row in a block of its sum */
-    size_t lane_bytes;                    /* of a thread, for vectors, after its tiles */
+    int64_t lanes, strips, n_unit;
+    int64_t band_lines, bands; /* lines of a band (micro/sums.h), and bands of a unit */
+    int64_t pitch;             /* elements of a band, filled up to whole iterations */
+    int64_t bands_in_block;    /* of a block of a row's sum */
+    size_t lane_bytes;         /* of a thread, for vectors, after its tiles */
     /* An iteration may begin in a line and end after it: the excess is overwritten later. */
     bool runs_over;
 } cb_x_fused;

@@ -13,6 +13,7 @@
  *
  * Columns: reduced places are rows that are added to a tile of columns, in runs, in blocks
  * (cb_row_blocks); the blocks' sums are added in order, in scratch where the blocks are tasks.
+ * Short rows of an inner axis are added in bands of several (micro/sums.h).
  *
  * A table of loops contains everything that depends on op and type. Maxima are taken over integer
  * keys (kern_rows.h); a minimum is the maximum of the negated floats or the complemented
@@ -136,6 +137,7 @@ typedef struct reduction {
     size_t size;     /* of an element of `in` */
     bool whole_rows; /* rows of columns are contiguous in the input */
     int64_t blocks, tiles, units, units_in_task;
+    int64_t band_lines;      /* short rows of columns, inside: micro/sums.h */
     int64_t output, segment; /* row sums in segments: the current output, elements of a segment */
     char *partials;
 } reduction;
@@ -323,21 +325,40 @@ typedef struct column_tiles {
     leaf_tiles row;
 } column_tiles;
 
-/* Sums the rows of a block, for tile `t` of the columns of one outer index. */
+_Static_assert(CB_BAND_MAX <= CB_TILE, "accumulators of a band fit a tile");
+
+/* Adds rows of n columns, `step` apart, to the groups of a band; `at`: the first one's place in its
+ * block. */
+static void add_rows(const reduction *r, void *sums, const void *x, int64_t step, int64_t at,
+                     int64_t rows, int64_t n) {
+    const int64_t lines = r->band_lines, band = lines * n;
+    const bool is_whole = lines == 1 || (step == n && at % lines == 0);
+    const int64_t bands = is_whole ? rows / lines : 0;
+    r->op->add(sums, x, lines * step, bands, band);
+    for (int64_t k = bands * lines; k < rows; k++) {
+        const int64_t group = (at + k) % lines;
+        r->op->add((char *)sums + group * n * (int64_t)r->op->size,
+                   (const char *)x + k * step * (int64_t)r->size, 0, 1, n);
+    }
+}
+
+/* Sums the rows of a block, for tile `t` of the columns of one outer index. `sums` has room for a
+ * band. */
 static void sum_block(const reduction *r, int64_t base, int64_t t, int64_t block, void *sums,
                       column_tiles *tiles) {
     const cb_walk *w = &r->reduced;
     int64_t column = t * CB_TILE, n = min_i64(CB_TILE, r->columns.count - column);
-    int64_t rows = div_up(w->count, r->blocks), row = block * rows,
-            end = min_i64(row + rows, w->count);
+    const int64_t lines = r->band_lines, rows = div_up(div_up(w->count, lines), r->blocks) * lines,
+                  first = block * rows, end = min_i64(first + rows, w->count);
+    int64_t row = first;
     cb_position columns = cb_walk_to(&r->columns, column);
-    r->op->start(sums, n);
+    r->op->start(sums, n * lines);
     if (row >= end) return;
     bool direct = r->whole_rows && !is_half(r->in->dtype);
     cb_position p = cb_walk_to(w, row);
     while (row < end) {
-        int64_t run_end = min_i64(row + CB_RUN_ROWS, end);
-        r->op->start(tiles->run, n);
+        int64_t run_end = min_i64(row + CB_RUN_ROWS * lines, end);
+        r->op->start(tiles->run, n * lines);
         while (row < run_end) {
             int64_t count = direct ? min_i64(run_end - row, cb_walk_left(w, &p)) : 1;
             const void *x = cb_at(r->in, base + p.offset[0] + columns.offset[0]);
@@ -350,12 +371,14 @@ static void sum_block(const reduction *r, int64_t base, int64_t t, int64_t block
                 half_widen(r->in->dtype, x, tiles->row.wide, n);
                 x = tiles->row.wide;
             }
-            r->op->add(tiles->run, x, w->stride[0][w->rank - 1], count, n);
+            add_rows(r, tiles->run, x, w->stride[0][w->rank - 1], row - first, count, n);
             row += count;
             if (row < w->count) cb_walk_step(w, &p, count);
         }
-        r->op->merge(sums, tiles->run, n);
+        r->op->merge(sums, tiles->run, n * lines);
     }
+    for (int64_t k = 1; k < lines; k++)
+        r->op->merge(sums, (char *)sums + k * n * (int64_t)r->op->size, n);
 }
 
 /* Unit: a tile of columns of one outer index, all blocks. */
@@ -385,8 +408,9 @@ static void block_task(void *user, int64_t task, int thread) {
     int64_t unit = task / r->blocks, block = task % r->blocks, place = unit / r->tiles,
             t = unit % r->tiles;
     int64_t at = block * r->outer.count * r->columns.count + place * r->columns.count + t * CB_TILE;
-    sum_block(r, cb_walk_to(&r->outer, place).offset[0], t, block,
-              r->partials + at * (int64_t)r->op->size, &tiles);
+    const int64_t n = min_i64(CB_TILE, r->columns.count - t * CB_TILE);
+    sum_block(r, cb_walk_to(&r->outer, place).offset[0], t, block, tiles.block, &tiles);
+    memcpy(r->partials + at * (int64_t)r->op->size, tiles.block, (size_t)n * r->op->size);
 }
 
 static void combine_task(void *user, int64_t task, int thread) {
@@ -406,8 +430,9 @@ static void reduce_columns(reduction *r) {
     r->whole_rows = r->columns.rank == 1 && r->columns.stride[0][0] == 1;
     r->tiles = div_up(r->columns.count, CB_TILE);
     r->units = r->outer.count * r->tiles;
-    r->blocks = cb_row_blocks(r->reduced.count, outputs);
     r->partials = r->args->scratch;
+    r->band_lines = r->outer.count > 1 ? cb_band_lines(r->columns.count) : 1;
+    r->blocks = cb_row_blocks(div_up(r->reduced.count, r->band_lines), outputs);
     bool few =
         r->units < 16 && r->blocks > 1; /* otherwise there are enough tasks without cutting rows */
     if (few && r->args->scratch_bytes >= (size_t)(r->blocks * outputs) * r->op->size) {
