@@ -32,7 +32,7 @@ typedef struct reader {
     const char *key; /* key of the value about to be read */
     cb_json_fold *fold;
     uint32_t n_fold;
-    bool is_part; /* of a text, which goes on behind the value */
+    bool is_part; /* more text may follow the value */
     int depth;
     struct {
         cb_json *node, *last; /* container, its newest child */

@@ -31,7 +31,7 @@ static size_t compute_size(cb_dtype dtype) {
 #define MATMUL_SMALLEST 128  /* edges are not halved below this */
 #define MATMUL_HALF_EDGE 128 /* 16-bit types: three blocks of this edge in f32 are 192 KiB */
 #define MATMUL_MANY_SLOTS \
-    1e9 /* flops from which scratch for MAX_SLOTS is small beside the operands */
+    1e9 /* flops from which scratch for MAX_SLOTS is small compared with the operands */
 
 static int64_t count_tiles(const cb_matmul_tiles *t, int64_t batch, int64_t n, int64_t m) {
     return batch * div_up(n, t->rows) * div_up(m, t->columns);
@@ -127,7 +127,7 @@ static void set_slots(cb_conv_tiles *t, const conv_size *s, cb_dtype dtype, int6
     t->slot_bytes = cb_align_up((size_t)elements * s->element);
 }
 
-/* How many columns fit a slot beside what does not grow with them. */
+/* How many columns fit in a slot, next to the parts whose size does not depend on them. */
 static int64_t columns_that_fit(const cb_conv_tiles *t, const conv_size *s, cb_dtype dtype) {
     uint64_t slot = (s->scratch - t->shared_bytes) / (uint64_t)s->slots - CB_ALIGN;
     int64_t elements =
@@ -161,7 +161,7 @@ static direct_shape direct_shape_of(const cb_shape *w, const cb_shape *y, const 
                           .dilation_w = a->i[5]};
 }
 
-/* Of one image and channel, for so many rows of outputs (kern_frame.h: frame_of). */
+/* Elements for `rows` rows of outputs of one image and channel (kern_frame.h: frame_of). */
 static int64_t direct_plane(const direct_shape *d, int64_t rows) {
     int64_t height = (rows - 1) * d->stride_h + (d->kh - 1) * d->dilation_h + 1,
             width = (d->ow - 1) * d->stride_w + (d->kw - 1) * d->dilation_w + 1;

@@ -68,7 +68,7 @@ class Problem:
 
 @final
 class Plan:
-    """A plan in the core, beside its problem; it never changes. See cutback.schedule."""
+    """A plan in the core, with its problem; it never changes. See cutback.schedule."""
 
     def to_json(self) -> str: ...
     def explain_json(self) -> str: ...
@@ -399,10 +399,10 @@ class OptimizerTable:
         numbers: np.ndarray[Any, Any],
         rest: tuple[np.ndarray[Any, Any] | None, ...] | None = None,
     ) -> None:
-        """``rest``: beside rows of halves, master copies (f32) or remainders (uint16)."""
+        """``rest``: for rows of f16 or bf16, master copies (f32) or remainders (uint16)."""
 
     def ask(self, asked: _Asked | None, /) -> None:
-        """What steps do beside the update from now on; None: nothing. An average has
+        """Sets what steps do besides the update from now on; None: nothing. An average has
         as many elements of its parameter's type, a copy of f16 or bf16."""
 
     def outcome(self) -> tuple[float, bool]:

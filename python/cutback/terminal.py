@@ -47,8 +47,8 @@ def _told(best: Best | None, budgets: int) -> str:
 
 @contextmanager
 def interruptible(budgets: int = 1) -> Iterator[Callable[[float, Best | None], bool]]:
-    """Yields a progress function for a search for so many budgets. It shows seconds and best plan
-    on a terminal. The first Ctrl-C ends the search, a second one the program."""
+    """Yields a progress function for a search over this number of budgets. It shows seconds and the
+    best plan on a terminal. The first Ctrl-C ends the search, a second one the program."""
     stop = False
     shown = sys.stderr.isatty()
 

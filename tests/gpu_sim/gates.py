@@ -1,7 +1,7 @@
 """What NVRTC compiles kernels to on real GPUs, read from machine code: registers, stack, shared
 memory, instructions, and the width of global memory accesses. No GPU is needed.
 
-python gates.py    writes gates.json anew, and says what has changed
+python gates.py    rewrites gates.json and prints what has changed
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Rows 1 to 9 of benchmarks/gpu, judged without a GPU: warps, instructions, bytes, spills, launches
 and host time of each kernel, and the time predicted from them.
 
-    python row_gates.py           writes row_gates.json anew, and says what has changed
+    python row_gates.py           rewrites row_gates.json and prints what has changed
     python row_gates.py 4 9       only prints these rows, in comparison with the file
-    python row_gates.py --write 6 writes only this row anew
+    python row_gates.py --write 6 rewrites only this row
 
 Grids and host times come from full sizes on the null driver; registers, shared memory and spills
 from machine code for sm_90; instructions and bytes from small sizes on the stand-in, extrapolated

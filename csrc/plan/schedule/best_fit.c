@@ -85,7 +85,7 @@ static uint32_t add_block(cb_fit *w, uint64_t begin, uint32_t behind) {
     return i;
 }
 
-/* Block `i` takes the room of the one behind it. */
+/* Merges block `i` with the block after it. */
 static void join_behind(cb_fit *w, uint32_t i) {
     const uint32_t gone = w->block.at[i].behind, behind = w->block.at[gone].behind;
     w->block.at[i].behind = behind;

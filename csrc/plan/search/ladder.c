@@ -291,7 +291,7 @@ static cb_status search_near(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *e
 
 /* Attempts differ in their random numbers, and at the first deep rung in their start. */
 typedef struct deep_search {
-    const cb_candidate *from;     /* NULL: from what is there */
+    const cb_candidate *from;     /* NULL: start from the candidates found so far */
     uint64_t target[CB_ATTEMPTS]; /* two for each rung, with equal contents */
     double descent, share, least_ps, most_ps;
     uint32_t r;                       /* CB_NONE: the target is not a rung */

@@ -173,7 +173,7 @@ static cb_status consider_small_rungs(cb_chooser *k, cb_ladder *d, double most_p
         if (failed == 1) missed = d->target[r];
         if (fast) CB_TRY(cb_consider_small(k, c, err));
     }
-    /* the descent ended by itself: the caller did not end it */
+    /* the descent ran to its end; the caller did not stop it */
     bool ended = failed == 2 || (d->n_rung > 0 && k->climbed[d->n_rung - 1]);
     bool digs = ended && !d->modest && cb_is_tiny_search(&d->first.moves);
     if (!cb_has_best(k) || !digs) return consider_between(k, d, missed, most_ps, err);

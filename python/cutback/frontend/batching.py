@@ -64,7 +64,8 @@ class Batch:
         return x if x.shape == tuple(shape) else self.call("reshape", x, shape=tuple(shape))
 
     def raised(self, x: Array, rank: int) -> Array:
-        """What is behind ``x``, with ``rank`` axes beside that of examples, to broadcast."""
+        """The outer graph's array of ``x``, with ``rank`` axes after that of examples, so that it
+        broadcasts."""
         inside = self.inside(x)
         if inside is x or x.ndim >= rank:
             return inside
@@ -132,7 +133,7 @@ class Batch:
         self.outer.release(self.inside(value))
 
     def constrain(self, value: Array, decision: Any) -> None:
-        """Sets what is to happen with a value."""
+        """Sets the policy of a value."""
         self.outer.constrain(self.inside(value), decision)
 
 

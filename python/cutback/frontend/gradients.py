@@ -69,8 +69,8 @@ def _wanted(leaf: Any, name: str) -> Array:
 
 
 class Pullback:
-    """What :func:`cutback.vjp` returns beside the value: the function from gradients of the results
-    to those of the arguments."""
+    """The function that :func:`cutback.vjp` returns with the value. It maps gradients of the
+    results to gradients of the arguments."""
 
     def __init__(
         self, function: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, what: str

@@ -304,7 +304,7 @@ class Graph:
             self._regions.pop()
 
     def constrain(self, value: Array, decision: CheckpointPolicy) -> None:
-        """Sets what is to happen with a value that is there already."""
+        """Sets the policy of a value that already exists."""
         self._native.constrain(self._own(value).id, decision)
         self._constraints[value.id] = decision
 

@@ -238,8 +238,8 @@ class _Specialisation(Signature):
         return trees[0] if single else tuple(trees)
 
     def beside(self, single: bool) -> Callable[[Any, str], list[Any]]:
-        """Finds what stands beside each parameter in trees that are nested like them; None where
-        there is nothing."""
+        """Finds the entry that belongs to each parameter in trees that are nested like them; None
+        where there is none."""
 
         def leaves(x: Any, name: str) -> list[Any]:
             given = (x,) if single else x
@@ -298,7 +298,7 @@ class Step(Generic[Result]):
     - ``out=``: arrays that receive the gradients, nested like them;
     - ``rng_step=``: number of the step for random operations, of which the lower 32 bits count;
       otherwise calls are counted from 0;
-    - ``extras=``: what is done beside the optimizer's update, in its pass: a dict of arguments of
+    - ``extras=``: what is done besides the optimizer's update, in its pass: a dict of arguments of
       :meth:`cutback.optim.Optimizer.step`, ``grad_scale``, ``max_norm``, ``averages``,
       ``average_decay`` and ``copies``; :attr:`outcome` is what it has found;
     - ``stream=``: a stream of CUDA, its handle or the object of PyTorch or CuPy. The call puts its

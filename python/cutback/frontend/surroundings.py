@@ -273,7 +273,8 @@ class Captured(NamedTuple):
 
 
 class Surroundings:
-    """What a traced function has read beside its arguments, looked at again by later calls."""
+    """What a traced function has read besides its arguments; later calls compare it with the
+    current values."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._around, self._codes = surrounding(function)

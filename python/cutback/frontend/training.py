@@ -103,7 +103,7 @@ def compile(
     the loss. Without one it returns (loss, gradients). With ``argnums=None`` it returns what the
     function returns, without gradients.
 
-    The function is traced once for each set of shapes and dtypes. What it reads beside its
+    The function is traced once for each set of shapes and dtypes. What it reads besides its
     arguments (variables around it, ``np.random``) is read then and is the same in every later call;
     a ``RuntimeWarning`` names the line where that can be seen to matter (docs/compile.md lists what
     is watched). Pass as an argument what changes, and draw random numbers with

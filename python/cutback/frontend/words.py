@@ -45,7 +45,8 @@ def refuse_module(function: Any) -> None:
 
 
 def refuse_optimizer(optimizer: Any) -> NoReturn:
-    """Raises TypeError for what is no optimizer of this package, with the one that was meant."""
+    """Raises TypeError for an argument that is not an optimizer of this package. The message names
+    the one that was probably meant."""
     ours = {name.lower(): name for name in import_module("cutback.optim").__all__}
     module = type(optimizer).__module__.partition(".")[0]
     if isinstance(optimizer, str):

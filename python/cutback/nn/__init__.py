@@ -1,7 +1,7 @@
 """Neural-network operations, under the names and argument order of ``torch.nn``.
 
-Knows PyTorch's signatures; each is written in operations of ``frontend``, the one folder it imports
-beside the shared modules. Start at ``functional.py``."""
+Knows PyTorch's signatures; each function is written in operations of ``frontend``, the only folder
+it imports besides the shared modules. Start at ``functional.py``."""
 
 from . import functional
 

@@ -163,7 +163,8 @@ def layers_row(plot: Plot, spans: Sequence[Span], y: float) -> str:
 
 
 def shortened(name: str, wide: float) -> str:
-    """The end of a dotted name that fits in so many pixels; "" if not even its last part does."""
+    """The longest end of a dotted name that fits in this number of pixels; "" if not even its
+    last part fits."""
     parts = name.split(".")
     for i in range(len(parts)):
         label = ".".join(parts[i:])

@@ -2,4 +2,4 @@
 kernel of it took.
 
 Knows the core's compiled steps, arrays (NumPy, DLPack) and the plan a step follows; no tracing.
-Imports the modules beside these folders, and ``planner``. Start at ``executable.py``."""
+Imports the modules directly in ``cutback``, and ``planner``. Start at ``executable.py``."""

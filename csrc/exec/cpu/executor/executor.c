@@ -158,7 +158,7 @@ static char *row_across(cb_executor *e, int k, const piece *p) {
     const cb_walk *w = &f->walk[k];
     const int32_t in_batch = (int32_t)((p->row - p->begin) % f->batch);
     const size_t size = f->m.stream[k].size;
-    const int axis = w->rank - 2; /* along which memory goes on */
+    const int axis = w->rank - 2; /* the axis along which memory is contiguous */
     int64_t n = in_batch ? 0 : min_i64(f->batch, p->end - p->row), some;
     for (int64_t done = 0; done < n; done += some) {
         const cb_position at = cb_walk_to(w, (p->row + done) * f->m.columns);

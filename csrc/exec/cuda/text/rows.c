@@ -155,7 +155,7 @@ static bool draws(const cb_microcode *m) {
     return any;
 }
 
-/* Finds tiles beside arrays with strided rows. Returns the rows per block, 0 if they do not fit. */
+/* Finds tiles for arrays with strided rows. Returns the rows per block, 0 if they do not fit. */
 static int turned_rows(cb_cu_micro *x, layout *l) {
     if (l->leaves == 1) find_turned(x, l);
     if (l->n_turned == 0) return 0;
@@ -465,7 +465,8 @@ static void row_kernel(cb_cu_micro *x) {
               (uint32_t)w.threads);
 }
 
-/* Rows of 64, 128, 256 or 512 elements, so many that their leaves keep the whole device busy. */
+/* Rows of 64, 128, 256 or 512 elements, with enough of them that their leaves keep the whole device
+ * busy. */
 int cb_cu_rows_of_leaf(const cb_microcode *m) {
     bool fits = m->n_total > 0 && m->columns % CB_X_LANES == 0 && m->columns < CB_X_LEAF &&
                 CB_X_LEAF % m->columns == 0 && m->rows * m->columns / CB_X_LEAF >= LEAVES_ENOUGH;

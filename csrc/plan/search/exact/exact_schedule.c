@@ -118,7 +118,7 @@ static past step_back(const solver *z, uint32_t *stage, uint32_t *set) {
     return e;
 }
 
-/* ---- what is made in vain -------------------------------------------------------------------- */
+/* ---- runs whose results are never read ------------------------------------------------------- */
 
 typedef struct use {
     bool *needed;    /* [n_value] of later reads, of the latest version */

@@ -47,8 +47,8 @@ Compiler = Callable[[fx.GraphModule, Sequence[GraphInput]], codegen.Boxed]
 
 CODEGENS = ("eager", "native", "inductor")
 
-_GIVES_MEMORY = "Encountered a set_ on a graph input"  # AOTAutograd's words
-_GIVERS = ("set_", "set_data", "shallow_copy_data_")  # the last by PyTorch 2.14
+_GIVES_MEMORY = "Encountered a set_ on a graph input"  # from AOTAutograd's error message
+_GIVERS = ("set_", "set_data", "shallow_copy_data_")  # PyTorch 2.14 uses the last one
 _DEPTH = 12  # stack frames of PyTorch to search for a caller
 
 

@@ -197,7 +197,7 @@ class _Joined:
         for k in dict.fromkeys(row[1] for row in rows):
             flow = self.common.flows[k]
             if after != min(part[0] for part in flow.parts):
-                continue  # more gradients are to come
+                continue  # more gradients will follow
             if flow.to:
                 self.tangents[flow.to[0], flow.to[1]] = flow, self.arrived[k]
             elif flow.copy:

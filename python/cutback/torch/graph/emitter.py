@@ -386,7 +386,8 @@ class _Emitter:
         else:
             x, mask, scale = step.masked
             copied = graph.call_function(REMAKE, (env[x], env[mask], scale))
-        copied.meta.update(node.meta)  # to set a node's attribute takes as long as to make it
+        # setting an attribute of a node takes as long as creating the node
+        copied.meta.update(node.meta)
         copied.meta[RUN_OF] = node.name
         copied.meta[STEP] = step.time
         if late:
