@@ -227,8 +227,10 @@ cb_status cb_searcher_prove(cb_searcher *s, const cb_goal *goal, cb_found *found
     uint64_t bytes = most - cb_beside_bytes(s->f, goal);
     double known = (double)(found->cost_ps - s->f->once_ps), proved;
     s->goal = *goal;
-    if (!s->ready) CB_TRY(get_ready(s, false, err)); /* the exact solver has answered up to now */
-    cb_status status = cb_ladder_prove(&s->d, bytes, known, &proved, err);
+    cb_status status = CB_OK;
+    /* The exact solver has answered up to now, or the other search ended early. */
+    if (!s->ready) status = get_ready(s, false, err);
+    if (status == CB_OK) status = cb_ladder_prove(&s->d, bytes, known, &proved, err);
     if (status == CB_CANCELLED && cb_poll_answer(goal->poll) == CB_POLL_FINISH) return CB_OK;
     if (status != CB_OK) return status;
     found->least_extra_ps = proved;
