@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -45,30 +46,69 @@ def _told(best: Best | None, budgets: int) -> str:
     return f"{which}: {found}"
 
 
-@contextmanager
-def interruptible(budgets: int = 1) -> Iterator[Callable[[float, Best | None], bool]]:
-    """Yields a progress function for a search over this number of budgets. It shows seconds and the
-    best plan on a terminal. The first Ctrl-C ends the search, a second one the program."""
-    stop = False
-    shown = sys.stderr.isatty()
+def is_watched() -> bool:
+    """True if somebody sees standard error as it is written: on a terminal, or in a notebook."""
+    stream = sys.stderr
+    return stream is not None and (
+        stream.isatty() or type(stream).__module__.startswith("ipykernel")
+    )
 
-    def interrupt(number: int, frame: object) -> None:
-        nonlocal stop
-        if stop:
+
+class _Search:
+    """A search that shows how far it is, and that Ctrl-C ends with its best plan.
+
+    Args:
+        budgets: number of budgets that it is for.
+        after: seconds until it is shown.
+        only_shown: Ctrl-C interrupts the program, as it would elsewhere, unless a plan to take is
+            shown.
+    """
+
+    def __init__(self, budgets: int, after: float, only_shown: bool) -> None:
+        self.budgets, self.after, self.only_shown = budgets, after, only_shown
+        self.watched, self.stop = is_watched(), False
+        self.offers = False  # a plan is shown, which Ctrl-C takes
+        self.wide = 0  # letters of the line that is shown
+
+    def interrupt(self, number: int, frame: object) -> None:
+        """Handles Ctrl-C."""
+        if self.stop or (self.only_shown and not self.offers):
             raise KeyboardInterrupt
-        stop = True
+        self.stop = True
 
-    def progress(seconds: float, best: Best | None) -> bool:
-        if shown and seconds >= 0.5:
-            line = f"searching, {seconds:.1f} s{_told(best, budgets)} (Ctrl-C: take it) "
-            sys.stderr.write(f"\r\x1b[K{line}")
-            sys.stderr.flush()
-        return stop
+    def progress(self, seconds: float, best: Best | None) -> bool:
+        """Shows a line; true if the search is to end."""
+        if self.watched and seconds >= self.after:
+            self.offers = best is not None
+            ends = "take it" if self.offers else "end"
+            self._write(f"searching, {seconds:.1f} s{_told(best, self.budgets)} (Ctrl-C: {ends}) ")
+        return self.stop
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    def _write(self, line: str) -> None:
+        sys.stderr.write("\r" + line.ljust(self.wide))  # notebooks know no other way to erase
+        sys.stderr.flush()
+        self.wide = len(line)
+
+    def end(self) -> None:
+        """Erases the line."""
+        if self.wide:
+            self._write("")
+            sys.stderr.write("\r")
+
+
+@contextmanager
+def interruptible(
+    budgets: int = 1, *, after: float = 0.5, only_shown: bool = False
+) -> Iterator[Callable[[float, Best | None], bool]]:
+    """Yields a progress callback for a search over this number of budgets. It shows the seconds and
+    the best plan on a terminal and in a notebook. The first Ctrl-C ends the search, the second one
+    the program. ``after`` and ``only_shown`` are those of :class:`_Search`."""
+    search = _Search(budgets, after, only_shown)
+    handles = threading.current_thread() is threading.main_thread()  # others get no signals
+    before = signal.signal(signal.SIGINT, search.interrupt) if handles else None
     try:
-        yield progress
+        yield search.progress
     finally:
-        signal.signal(signal.SIGINT, before)
-        if shown:
-            sys.stderr.write("\r\x1b[K")
+        if handles:
+            signal.signal(signal.SIGINT, before)
+        search.end()

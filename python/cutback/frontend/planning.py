@@ -98,8 +98,10 @@ def plan(
         time_limit, progress: seconds after which the search ends with the best plan
             found (0: it ends when it is done), and a function that is told the seconds so far and,
             if it takes two arguments, the best plan so far (:class:`Best` or None), and may answer
-            True to end it. Plans of a search ended early need not repeat. The range of a
-            position is always searched in full, so that it stands for the same bytes.
+            True to end it. Without one, a search that takes over a second is shown on a terminal
+            or in a notebook, where Ctrl-C takes the best plan so far. Plans of a search ended early
+            need not repeat. The range of a position is always searched in full, so that it stands
+            for the same bytes.
 
     Raises:
         BudgetError: no plan meets the budget; its attributes say what would do.

@@ -148,7 +148,9 @@ def compile(
             everything.
         time_limit, progress: seconds after which the search for a plan ends with the best so far
             (0: no limit), and a function that is told the seconds so far, see :func:`cutback.plan`.
-            They hold for each set of shapes. The range of a position is always searched in full.
+            They hold for each set of shapes. Without a function, a search that takes over a second
+            is shown on a terminal or in a notebook, where Ctrl-C takes the best plan so far. The
+            range of a position is always searched in full.
         program_cache: bytes of compiled programs that the step keeps, as an int or a string such as
             ``"1GiB"``. Programs that were used least recently are dropped; a call that needs one
             again traces and compiles again, with the same results. The latest always stays.

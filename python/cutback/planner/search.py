@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _native, budgets, devices
+from .. import _native, budgets, devices, terminal
 from ..errors import BudgetError
 from .plan import Plan
 from .problems import AnyProblem, ready_problem
@@ -44,9 +45,10 @@ def seconds_of(time_limit: float) -> float:
     return float(min(time_limit, 1e9))  # the core treats this much as no limit
 
 
-def teller_of(
-    progress: Progress | None,
-) -> Callable[[float, tuple[int, float, float, int] | None], object] | None:
+NativeProgress = Callable[[float, tuple[int, float, float, int] | None], object]
+
+
+def teller_of(progress: Progress | None) -> NativeProgress | None:
     """Adapts ``progress`` to the signature with which the core calls it.
 
     Raises:
@@ -70,6 +72,22 @@ def teller_of(
         return tell(seconds, None if best is None else Best(*best))
 
     return with_best
+
+
+@contextmanager
+def told(progress: Progress | None, several: int = 1) -> Iterator[NativeProgress | None]:
+    """Yields the callback of a search over `several` budgets: the caller's or, if there is none, one
+    that shows searches over a second on a terminal and in a notebook, where Ctrl-C takes the best
+    plan.
+
+    Raises:
+        TypeError: if ``progress`` is not callable.
+    """
+    if progress is not None or not terminal.is_watched():
+        yield teller_of(progress)
+        return
+    with terminal.interruptible(several, after=1.0, only_shown=True) as shown:
+        yield teller_of(shown)
 
 
 @dataclass(frozen=True)
@@ -117,13 +135,14 @@ class Request:
             raise budgets.pinned_alone(self.pinned)
         bound = bound or self._bound()
         try:
-            answer = problem.plan(
-                preset=budgets.parse_preset(self.preset),
-                budget=bound,
-                device=devices.resolve(self.device),
-                time_limit=seconds_of(self.time_limit),
-                progress=teller_of(self.progress),
-            )
+            with told(self.progress) as progress:
+                answer = problem.plan(
+                    preset=budgets.parse_preset(self.preset),
+                    budget=bound,
+                    device=devices.resolve(self.device),
+                    time_limit=seconds_of(self.time_limit),
+                    progress=progress,
+                )
         except BudgetError as error:
             position = budgets.position_of(bound)
             if position is None:
@@ -167,11 +186,12 @@ def plans(
     without = not specs or None in specs  # a preset only applies without a budget
     number = budgets.parse_preset(preset, None if without else measure)
     checked = ready_problem(problem, policy=policy, device=device)
-    answers = checked.plans(
-        specs,
-        preset=number,
-        device=devices.resolve(device),
-        time_limit=seconds_of(time_limit),
-        progress=teller_of(progress),
-    )
+    with told(progress, len(specs)) as telling:
+        answers = checked.plans(
+            specs,
+            preset=number,
+            device=devices.resolve(device),
+            time_limit=seconds_of(time_limit),
+            progress=telling,
+        )
     return [Plan.of(answer) if isinstance(answer, _native.Plan) else answer for answer in answers]

@@ -8,12 +8,13 @@ import operator
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .. import budgets, dtypes
+from .. import budgets, dtypes, terminal
 from .._native import backends, on_device
 from ..device_arrays import DeviceArray, handle
 from ..integers import integer
@@ -146,6 +147,18 @@ class CompileOptions(NamedTuple):
             "progress": teller_of(self.progress),
         }
 
+    @contextmanager
+    def searching(self) -> Iterator[dict[str, Any]]:
+        """Yields the same for one search, whose progress is shown if somebody watches."""
+        found = self.search()
+        if self.progress is not None or not terminal.is_watched():
+            yield found
+            return
+        from ..planner.search import told  # imported late, as above
+
+        with told(None) as progress:
+            yield {**found, "progress": progress}
+
     def native(self) -> dict[str, Any]:
         """The other options, converted for the core; those of :meth:`search` are not included."""
         _check_plan(self.plan)
@@ -179,7 +192,8 @@ def decide(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> Decisio
         BudgetError: no plan meets the budget.
     """
     options = options._replace(**_backend_and_device(options))
-    return Decisions(*graph._native.decide(wrt, **options.native(), **options.search()))
+    with options.searching() as search:
+        return Decisions(*graph._native.decide(wrt, **options.native(), **search))
 
 
 def code_text(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> str:
@@ -196,7 +210,18 @@ def _compile(
 ) -> _native.Step:
     """Compiles the graph in the core. If no plan meets the budget, obeys ``on_infeasible``: raises
     the BudgetError if it is ``"error"``."""
-    other_than_plan = {**options.search(), "dump": _dump_function(), "memory": block}
+    with options.searching() as search:
+        return _compile_telling(graph, wrt, options, block, search)
+
+
+def _compile_telling(
+    graph: Graph,
+    wrt: Sequence[int],
+    options: CompileOptions,
+    block: _native.RunMemory,
+    search: dict[str, Any],
+) -> _native.Step:
+    other_than_plan = {**search, "dump": _dump_function(), "memory": block}
     try:
         decisions = options.decisions
         return graph._native.compile(
