@@ -290,12 +290,60 @@ TEST(pools) {
         {{2, 3, 8, 8}, {2, 2, 2, 2, 0, 0}},    {{1, 2, 7, 9}, {3, 2, 2, 1, 1, 1}},
         {{3, 1, 5, 5}, {3, 3, 1, 1, 1, 1}},    {{1, 1, 1, 1}, {1, 1, 1, 1, 0, 0}},
         {{0, 2, 4, 4}, {2, 2, 2, 2, 0, 0}},    {{2, 2, 9, 4}, {4, 3, 5, 4, 2, 1}},
-        {{1, 40, 64, 64}, {3, 3, 2, 2, 1, 1}},
+        {{1, 40, 64, 64}, {3, 3, 2, 2, 1, 1}}, {{1, 2, 11, 37}, {2, 2, 2, 2, 0, 0}},
+        {{1, 2, 9, 40}, {3, 2, 2, 1, 1, 1}},   {{1, 2, 9, 99}, {2, 3, 4, 5, 0, 1}},
     };
     static const cb_dtype dtypes[] = {CB_F32, CB_F64, CB_F16, CB_BF16};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         for (int d = 0; d < 4; d++)
             check_pool(dtypes[d], cb_shape_make(4, cases[i].shape), cases[i].a);
+    }
+}
+
+/* The first `columns` of each row. */
+static cb_tensor left_of(const cb_tensor *x, int64_t columns) {
+    cb_shape shape = x->shape;
+    shape.dim[3] = columns;
+    cb_tensor left = new_tensor(x->dtype, shape);
+    for (int64_t i = 0; i < cb_numel(&shape); i++)
+        set(&left, i, get(x, i / columns * x->shape.dim[3] + i % columns));
+    return left;
+}
+
+static bool same_left(const cb_tensor *a, const cb_tensor *b, int64_t columns) {
+    cb_tensor x = left_of(a, columns), y = left_of(b, columns);
+    return same_bits(&x, &y);
+}
+
+/* Wide rows of outputs are computed tap by tap, with the bits of narrow ones. */
+TEST(wide_average_pools) {
+    static const int64_t kinds[][6] = {{2, 2, 2, 2, 0, 0}, {3, 3, 1, 1, 1, 1}, {3, 3, 2, 2, 1, 1},
+                                       {2, 3, 3, 2, 0, 1}, {1, 2, 1, 3, 0, 0}, {4, 4, 2, 2, 0, 1}};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        for (int d = 0; d < 2; d++) {
+            test_op wide = {.code = CB_OP_AVG_POOL2D,
+                            .n_in = 1,
+                            .in = {new_tensor(d ? CB_F64 : CB_F32,
+                                              cb_shape_make(4, (int64_t[]){2, 3, 10, 81}))}};
+            memcpy(wide.attrs.i, kinds[i], sizeof kinds[i]);
+            fill_random(&wide.in[0]);
+            test_op narrow = wide;
+            narrow.in[0] = left_of(&wide.in[0], 15);
+            CHECK_OK(run_op(&wide, 1, NULL));
+            CHECK_OK(run_op(&narrow, 1, NULL));
+            CHECK(same_left(&wide.out[0], &narrow.out[0], 3));
+            test_op back = {.code = CB_OP_AVG_POOL2D_BWD, .n_in = 1, .attrs = wide.attrs};
+            back.in[0] = new_tensor(wide.in[0].dtype, wide.out[0].shape);
+            fill_random(&back.in[0]);
+            back.attrs.dims = wide.in[0].shape;
+            test_op few = back;
+            few.in[0] = left_of(&back.in[0], narrow.out[0].shape.dim[3]);
+            few.attrs.dims = narrow.in[0].shape;
+            CHECK_OK(run_op(&back, 1, NULL));
+            CHECK_OK(run_op(&few, 1, NULL));
+            CHECK(same_left(&back.out[0], &few.out[0], 8));
+            free_tensors();
+        }
     }
 }
 
@@ -307,5 +355,6 @@ int main(void) {
     RUN(random_shapes);
     RUN(direct);
     RUN(pools);
+    RUN(wide_average_pools);
     return check_report();
 }

@@ -159,6 +159,8 @@ DEFINE_AVG_BWD(avg_bwd_f32, float, float, LOAD_PLAIN, STORE_PLAIN)
 DEFINE_AVG_BWD(avg_bwd_f64, double, double, LOAD_PLAIN, STORE_PLAIN)
 DEFINE_AVG_BWD(avg_bwd_half, uint16_t, float, load_half, STORE_HALF)
 
+#include "kern_pool_mean.h"
+
 typedef void (*plane_fn)(const pool *p, int64_t plane);
 
 static void run_task(void *user, int64_t task, int thread) {
@@ -207,14 +209,18 @@ static cb_status max_pool2d(const cb_kernel_args *args, cb_error *err) {
 
 static cb_status avg_pool2d(const cb_kernel_args *args, cb_error *err) {
     (void)err;
-    static const plane_fn run[3] = {avg_f32, avg_f64, avg_half};
-    return run_planes(args, &args->in[0], &args->out[0], run);
+    static const plane_fn narrow[3] = {avg_f32, avg_f64, avg_half},
+                          wide[3] = {wide_avg_f32, wide_avg_f64, avg_half};
+    const cb_tensor *y = &args->out[0];
+    return run_planes(args, &args->in[0], y, y->shape.dim[3] < WIDE_ROW ? narrow : wide);
 }
 
 static cb_status avg_pool2d_bwd(const cb_kernel_args *args, cb_error *err) {
     (void)err;
-    static const plane_fn run[3] = {avg_bwd_f32, avg_bwd_f64, avg_bwd_half};
-    return run_planes(args, &args->out[0], &args->in[0], run);
+    static const plane_fn narrow[3] = {avg_bwd_f32, avg_bwd_f64, avg_bwd_half},
+                          wide[3] = {wide_avg_bwd_f32, wide_avg_bwd_f64, avg_bwd_half};
+    const cb_tensor *y = &args->in[0];
+    return run_planes(args, &args->out[0], y, y->shape.dim[3] < WIDE_ROW ? narrow : wide);
 }
 
 cb_kernel_fn CB_KERN(pool)(cb_opcode code, cb_dtype dtype) {
