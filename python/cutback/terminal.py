@@ -9,13 +9,30 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from . import files
 from .budgets import text
 
-if TYPE_CHECKING:
-    from .planner.search import Best
+
+class Best(Protocol):
+    """The best plan of a search so far (``planner.search.Best``)."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in the budget's measure."""
+
+    @property
+    def extra(self) -> float:
+        """Extra time, relative to running everything once."""
+
+    @property
+    def gap(self) -> float:
+        """Time above the lower bound, relative to the bound."""
+
+    @property
+    def budget(self) -> int:
+        """Index of the budget that it is for."""
 
 
 def print_text(what: str) -> None:

@@ -76,9 +76,9 @@ def teller_of(progress: Progress | None) -> NativeProgress | None:
 
 @contextmanager
 def told(progress: Progress | None, several: int = 1) -> Iterator[NativeProgress | None]:
-    """Yields the callback of a search over `several` budgets: the caller's or, if there is none, one
-    that shows searches over a second on a terminal and in a notebook, where Ctrl-C takes the best
-    plan.
+    """Yields the callback of a search over `several` budgets: the caller's or, if there is none,
+    one that shows searches over a second on a terminal and in a notebook, where Ctrl-C takes the
+    best plan.
 
     Raises:
         TypeError: if ``progress`` is not callable.
