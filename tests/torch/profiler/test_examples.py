@@ -75,9 +75,16 @@ def made(seed: int = 0) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("path", "number"), [("README.md", 0), ("docs/torch.md", 0)])
-def test_the_blocks_of_the_texts(path: str, number: int, capsys: pytest.CaptureFixture) -> None:
+def test_the_blocks_of_the_texts(
+    path: str,
+    number: int,
+    capsys: pytest.CaptureFixture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import cutback.torch
 
+    monkeypatch.chdir(tmp_path)  # the README writes a report
     found, plain = made(), made()
     found["cutback"] = cutback
     exec(blocks(path)[number], found)
