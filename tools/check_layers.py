@@ -79,8 +79,7 @@ PYTHON_LEFT: dict[str, tuple[str, ...]] = {
     "cutback.__init__": ("cutback.nn",),
     "cutback.doctor": ("cutback.torch.profiler",),  # it exercises everything
     "cutback.estimate_command": ("cutback.doctor",),
-    "cutback.terminal": ("cutback.doctor",),
-    "cutback.cli": ("cutback.estimate_command", "cutback.terminal"),
+    "cutback.cli": ("cutback.estimate_command",),
     "cutback.__main__": ("cutback.cli",),
     # torch/*.py: hooks, flags, memory, transfers: shared by the rest of it
     "cutback.torch": ("cutback.__init__",),
