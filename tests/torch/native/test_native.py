@@ -413,7 +413,7 @@ def test_arguments_in_another_layout() -> None:
 
 
 def test_says_what_stays_foreign() -> None:
-    """With counts and reasons."""
+    """With counts, reasons and shares of the time, the most expensive first."""
     model, inputs = MODELS["gpt"]()
     step = ct.compile(model, codegen="native")
     step(*inputs).backward()
@@ -423,6 +423,13 @@ def test_says_what_stays_foreign() -> None:
     assert reasons["aten.addmm"] == "products stay PyTorch's"
     assert reasons["aten.native_dropout"] == "PyTorch draws its random numbers"
     assert "operations in" in str(forward) and "aten.addmm" in str(forward)
+    for note in step.compiler_notes:
+        shares = [f.share for f in note.foreign]
+        assert shares == sorted(shares, reverse=True) and 0 < sum(shares) < 1
+        assert "% of the time)" in str(note)
+    gm = traced(lambda x: ((x @ x).sin() @ x.half().float()).exp().sum(), torch.randn(4, 4))
+    _, note = lower(gm, "forward", times={"mm": 1.0, "mm_1": 5.0, "sin": 2.0, "exp": 2.0})
+    assert str(note.foreign[0]).startswith("2 aten.mm (products stay PyTorch's, 60% of the time)")
 
 
 def test_other_devices() -> None:
@@ -498,6 +505,7 @@ def test_notes_of_replaced_plans_go() -> None:
         door=types.SimpleNamespace(native=True),
         compiler_notes=["of another graph"],
         kernels=Decisions(),
+        plans=[],
     )
     latest: dict[str, NativeNote] = {}
     for gm in (first, second):

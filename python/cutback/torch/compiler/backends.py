@@ -62,12 +62,25 @@ def _lowered(
     """The graph as the code generator runs it: with ``"native"``, in groups."""
     if not partitioner.door.native:
         return gm
-    made, note = lower(gm, name, decisions=partitioner.kernels)
+    times = {} if name == "inference" else _modelled(partitioner)
+    made, note = lower(gm, name, decisions=partitioner.kernels, times=times)
     old, notes = latest.get(name), partitioner.compiler_notes
     notes[:] = [n for n in notes if n is not old]
     notes.append(note)
     latest[name] = note
     return made
+
+
+def _modelled(partitioner: Partitioner) -> dict[str, int]:
+    """Picoseconds of the latest plan's operations by their names."""
+    if not partitioner.plans:
+        return {}
+    plan = partitioner.plans[-1]
+    return {
+        plan.parts.ops[step.op].name: ps
+        for step, ps in zip(plan.core.steps, plan.core.times_ps, strict=True)
+        if step.action == "run"
+    }
 
 
 def _boxed(name: str, partitioner: Partitioner) -> Compiler:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -29,6 +30,12 @@ class ForeignOp(NamedTuple):
     op: str
     calls: int
     reason: str
+    share: float = 0.0
+    """Of the graph's time, as the plan models it. 0: there is no plan."""
+
+    def __str__(self) -> str:
+        part = f", {self.share:.0%} of the time" if self.share >= 0.005 else ""
+        return f"{self.calls} {self.op} ({self.reason}{part})"
 
 
 class NativeNote(NamedTuple):
@@ -39,14 +46,14 @@ class NativeNote(NamedTuple):
     groups: list[tuple[str, ...]]
     """The operations of each call of our kernels."""
     foreign: list[ForeignOp]
-    """What PyTorch's kernels run, the most frequent first."""
+    """What PyTorch's kernels run, the most expensive first."""
 
     def __str__(self) -> str:
         inside = sum(map(len, self.groups))
         outside = sum(f.calls for f in self.foreign)
         text = f"native {self.graph}: {inside} operations in {len(self.groups)} calls"
         text += f"; {outside} run in PyTorch's kernels"
-        rest = ", ".join(f"{f.calls} {f.op} ({f.reason})" for f in self.foreign[:4])
+        rest = ", ".join(map(str, self.foreign[:4]))
         more = len(self.foreign) - 4
         text += f": {rest}" if rest else ""
         return text + (f", and {more} more" if more > 0 else "")
@@ -150,9 +157,25 @@ def _reads(node: fx.Node, kinds: Kinds) -> Iterator[fx.Node]:
             yield given
 
 
+def _foreign_of(kinds: Kinds, times: Mapping[str, float]) -> list[ForeignOp]:
+    """What PyTorch's kernels run, the most expensive first, then the most frequent."""
+    calls: Counter[tuple[str, str]] = Counter()
+    spent: dict[tuple[str, str], float] = defaultdict(float)
+    rest = {n.meta.get(RUN_OF, n.name): n for n in reversed(kinds.order) if n not in kinds.views}
+    total = sum(times.get(name, 0.0) for name in rest) or 1.0
+    for node, why in kinds.why.items():
+        origin = node.meta.get(RUN_OF, node.name)
+        calls[_op_name(node), why] += 1
+        # of an operation that was split, the first part has the time
+        spent[_op_name(node), why] += times.get(origin, 0.0) if rest.get(origin) is node else 0.0
+    made = [ForeignOp(key[0], n, key[1], spent[key] / total) for key, n in calls.items()]
+    return sorted(made, key=lambda f: (-f.share, -f.calls))
+
+
 def lower(
-    gm: fx.GraphModule, name: str, everything: bool = False, decisions: Decisions | None = None
-) -> tuple[fx.GraphModule, NativeNote]:
+    gm: fx.GraphModule, name: str, everything: bool = False, decisions: Decisions | None = None,
+    times: Mapping[str, float] = MappingProxyType({}),
+) -> tuple[fx.GraphModule, NativeNote]:  # fmt: skip
     """The graph with groups of its nodes as calls of our kernels, and a note on it.
 
     Args:
@@ -188,6 +211,4 @@ def lower(
             writer.copy(item)
     made = _make_graph_module(gm, writer.graph)
     made.meta.update(gm.meta)
-    counts = Counter((_op_name(n), kinds.why[n]) for n in kinds.order if n in kinds.why)
-    foreign = [ForeignOp(op, calls, why) for (op, why), calls in counts.most_common()]
-    return made, NativeNote(name, writer.groups, foreign)
+    return made, NativeNote(name, writer.groups, _foreign_of(kinds, times))
