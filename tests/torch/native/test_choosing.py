@@ -147,6 +147,30 @@ def test_real_times() -> None:
         assert decisions._Machine().get(key_of(exp)) is None
 
 
+def test_arguments_of_all_layouts() -> None:
+    """Expanded, transposed, empty and integer arguments are measured, and what cannot be measured
+    counts as equal."""
+    x, row, flags = torch.randn(6, 8), torch.randn(8).expand(6, 8), torch.ones(8, 6).bool().t()
+
+    def f(x: torch.Tensor, row: torch.Tensor, flags: torch.Tensor) -> torch.Tensor:
+        return torch.where(flags, x.exp() * row, 0.0).sum(0)
+
+    decide(make_fx(f)(x, row, flags).graph, Decisions())
+    assert choosing._measured and all(t.ours > 0 for t in choosing._measured.values())
+    choosing._measured.clear()
+    decide(make_fx(lambda x: x.exp().sigmoid())(x[:0]).graph, Decisions())
+    assert choosing._measured
+
+    def fail(*_: Any) -> Times:
+        raise RuntimeError("not with these values")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choosing, "_seconds", fail)
+        made = Decisions()
+        decide(make_fx(lambda x: x.sigmoid().log())(torch.rand(5, 7)).graph, made)
+    assert list(made.used.values()) == [True, True]
+
+
 def test_the_first_decision_holds() -> None:
     """Of two processes that decide at a time, the first to write decides."""
     first, second = decisions._Machine(), decisions._Machine()

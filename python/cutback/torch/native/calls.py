@@ -17,7 +17,7 @@ from ... import BudgetError, _native
 from ..graph.sizes import hint
 from .building import Builder
 from .grouping import Kinds, results_of
-from .layouts import Meta, Sizes, meta_of
+from .layouts import Meta, Sizes, memory_of, meta_of
 from .symbols import sizes_with
 from .table import ROWS
 
@@ -194,7 +194,7 @@ _SIZES_KEPT = 256
 
 def _blank(meta: Meta) -> torch.Tensor:
     """A tensor for an argument whose elements do not matter."""
-    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype).zero_()
+    return torch.zeros(memory_of(meta), dtype=meta.dtype).as_strided(meta.shape, meta.stride)
 
 
 def by_nodes(

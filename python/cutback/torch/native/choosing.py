@@ -24,7 +24,7 @@ from ... import get_num_threads, set_num_threads
 from .calls import CannotRunError, Group, by_nodes, bytes_of, call_of, compile_group
 from .decisions import Decisions, key_of
 from .grouping import Grouping, Item, Kinds
-from .layouts import Meta
+from .layouts import Meta, memory_of
 from .masks import split_dropouts
 from .table import FASTER, ROWS, is_exact
 
@@ -60,11 +60,12 @@ _measured: dict[str, Times] = {}
 
 
 def _sample(meta: Meta) -> torch.Tensor:
-    """A tensor with values that change gradually from 0.5 to 1.5, or zeros."""
-    t = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype)
-    if not meta.dtype.is_floating_point:
-        return t.zero_()
-    return t.copy_(torch.linspace(0.5, 1.5, meta.numel).view(meta.shape))
+    """A tensor with a gradual change of values from 0.5 to 1.5, or of zeros."""
+    size = memory_of(meta)
+    flat = torch.zeros(size, dtype=meta.dtype)
+    if meta.dtype.is_floating_point:
+        flat.copy_(torch.linspace(0.5, 1.5, size))
+    return flat.as_strided(meta.shape, meta.stride)
 
 
 @contextlib.contextmanager
@@ -108,14 +109,23 @@ def _time(nodes: Sequence[fx.Node], kinds: Kinds, group: Group) -> Times:
     if known is None:
         known = _SAME
         if bytes_of(group) <= _LARGEST:
-            inputs = [_sample(m) for _, m in group.inputs]
-            ours = call_of(group, [False] * len(inputs))
-            theirs = by_nodes(nodes, kinds, group)
-            for call in (ours, theirs):
-                call(*inputs)
-            known = _seconds(lambda: ours(*inputs), lambda: theirs(*inputs))
+            try:
+                known = _compared(nodes, kinds, group)
+            except MemoryError:
+                raise
+            except Exception:  # such as an operation that refuses these values
+                known = _SAME
         _measured[key] = known
     return known
+
+
+def _compared(nodes: Sequence[fx.Node], kinds: Kinds, group: Group) -> Times:
+    inputs = [_sample(m) for _, m in group.inputs]
+    ours = call_of(group, [False] * len(inputs))
+    theirs = by_nodes(nodes, kinds, group)
+    for call in (ours, theirs):
+        call(*inputs)
+    return _seconds(lambda: ours(*inputs), lambda: theirs(*inputs))
 
 
 def _time_alone(node: fx.Node, kinds: Kinds) -> Times:

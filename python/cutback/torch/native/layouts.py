@@ -66,6 +66,13 @@ def elements_of(meta: Meta) -> int | None:
     return None if axes is None else math.prod(meta.shape[a] for a in axes)
 
 
+def memory_of(meta: Meta) -> int:
+    """The number of elements from the first to the last of a tensor in memory."""
+    if meta.numel == 0:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(meta.shape, meta.stride, strict=True))
+
+
 class Window(NamedTuple):
     """The position of a tensor in larger memory."""
 
