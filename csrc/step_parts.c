@@ -14,7 +14,7 @@ cb_status cb_step_add_range(cb_step *step, uint32_t *n, const char *kind, const 
                        kind, a->name, cb_dtype_name(a->dtype), size);
     }
     if (begin > UINTPTR_MAX - a->bytes)
-        return cb_fail(err, CB_INVALID, "%s \"%s\": ends past all memory", kind, a->name);
+        return cb_fail(err, CB_INVALID, "%s \"%s\": ends past the address space", kind, a->name);
     step->ranges[(*n)++] = (cb_range){
         .begin = begin, .end = begin + a->bytes, .kind = kind, .name = a->name, .written = written};
     return CB_OK;

@@ -134,7 +134,7 @@ def value_of(what: str) -> str:
         raise ValueError(f"{len(found)} rows of {name}.json have {', '.join(wanted)}")
     value = found[0].get(column)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{column!r} of this row of {name}.json is no number")
+        raise ValueError(f"{column!r} of this row of {name}.json is not a number")
     unit, _, rest = form.partition(".")
     digits, _, bare = rest.partition(" ")
     if unit not in UNITS or not digits.isdecimal() or bare not in ("", "bare"):

@@ -244,8 +244,8 @@ def _budgets(spec: str) -> list[Budget]:
         n = int(spec)
         if not 1 <= n <= 1000:
             raise ValueError(
-                f"--budgets {spec}: a number alone is one of shares, 1 to 1000; one budget in "
-                f"bytes is --budget {spec}"
+                f"--budgets {spec}: a single number is how many shares to plan, 1 to 1000; "
+                f"one budget in bytes is --budget {spec}"
             )
         return [f"{0.98 - 0.96 * i / max(1, n - 1):.4f}x" for i in range(n)]
     return [_budget(part.strip()) for part in spec.split(",") if part.strip()]

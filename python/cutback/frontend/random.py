@@ -118,7 +118,9 @@ def randint(low: int, high: int | None = None, shape: Shape = (), dtype: Any = "
         low, high = 0, low
     begin, end = whole(low, "randint: low"), whole(high, "randint: high")
     if not 0 < end - begin <= 2**31:
-        raise ValueError(located(f"randint: {end - begin} numbers from {begin} up to {end}"))
+        raise ValueError(
+            located(f"randint: {end - begin} numbers from {begin} up to {end}, not in 1..2**31")
+        )
     draws = ops.floor(uniform(shape, dtype="f64") * float(end - begin))
     return draws.astype(dtype) + begin
 

@@ -654,8 +654,8 @@ class Step(Generic[Result]):
         ``"optimizer.params['w1'].m"``), ``"rng_step"`` and ``"seed"``. With running statistics,
         ``params`` is a tree with both.
 
-        ``np.savez`` and ``safetensors.numpy.save_file`` save it; a run that goes on from it has the
-        bits of one that was not interrupted.
+        ``np.savez`` and ``safetensors.numpy.save_file`` save it; a run that continues from it has
+        the bits of one that was not interrupted.
 
         Example:
             >>> np.savez("run.npz", **step.state_dict(params))
@@ -670,7 +670,7 @@ class Step(Generic[Result]):
 
         Raises:
             TypeError, ValueError: names, shapes or types differ from those of ``params``, or the
-                state is that of another optimizer.
+                state was saved by another optimizer.
         """
         with self._lock:
             load(self, params, state)

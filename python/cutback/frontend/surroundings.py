@@ -1,8 +1,8 @@
-"""What a traced function reads beside its arguments: random numbers, and variables around it.
+"""What a traced function reads besides its arguments: random numbers, and variables around it.
 
 A function is traced once for each set of shapes, so what it read then is a constant of every later
-call. That is rarely meant where the value would be another one today, so it is said once, with the
-line. Followed, for the function and functions of the same file that it names:
+call. If the value has changed since then, that is rarely intended, so there is one warning, with
+the line. Followed, for the function and functions of the same file that it names:
 
 * NumPy's and Python's own generators, and generators in variables (closures and globals);
 * calls in the code of clocks, ``os.urandom`` and ``np.random.default_rng()`` without a seed;

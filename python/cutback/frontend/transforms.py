@@ -385,7 +385,9 @@ def _axes_of(structure: tree.Tree, axes: Any, what: str) -> list[int | None]:
         return [axes] * tree.count(structure)
     given = tree.parts(axes)
     if given is None or len(structure) < 3 or given[0] != structure[2]:
-        raise ValueError(located(f"vmap: {what}={axes!r:.60} is not nested like what it is for"))
+        raise ValueError(
+            located(f"vmap: {what}={axes!r:.60} is not nested like the value it belongs to")
+        )
     rows = zip(structure[3], given[1], strict=True)
     return [axis for below, one in rows for axis in _axes_of(below, one, what)]
 

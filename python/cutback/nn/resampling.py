@@ -351,7 +351,7 @@ def pixel_shuffle(input: ArrayLike, upscale_factor: int) -> Array:
     r = whole(upscale_factor, "pixel_shuffle: upscale_factor")
     n, c, h, w = x.shape
     if r < 1 or c % (r * r):
-        raise ValueError(located(f"pixel_shuffle: {c} channels do not divide by {r * r}"))
+        raise ValueError(located(f"pixel_shuffle: {c} channels are not a multiple of {r * r}"))
     parts = x.reshape(n, c // (r * r), r, r, h, w).transpose(0, 1, 4, 2, 5, 3)
     return parts.reshape(n, c // (r * r), h * r, w * r)
 
@@ -362,7 +362,7 @@ def pixel_unshuffle(input: ArrayLike, downscale_factor: int) -> Array:
     r = whole(downscale_factor, "pixel_unshuffle: downscale_factor")
     n, c, h, w = x.shape
     if r < 1 or h % r or w % r:
-        raise ValueError(located(f"pixel_unshuffle: {h} x {w} does not divide by {r}"))
+        raise ValueError(located(f"pixel_unshuffle: {h} x {w} are not multiples of {r}"))
     parts = x.reshape(n, c, h // r, r, w // r, r).transpose(0, 1, 3, 5, 2, 4)
     return parts.reshape(n, c * r * r, h // r, w // r)
 

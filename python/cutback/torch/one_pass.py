@@ -177,8 +177,8 @@ class OnePass(torch.optim.Optimizer):
             missing = [key for key in self.defaults if key not in group and key not in _WAYS]
             if missing:
                 raise ValueError(
-                    f"{name}: group {g} of the state has no {missing[0]!r}; it is that of another "
-                    f"optimizer, with {', '.join(sorted(set(group) - {'params'}))}"
+                    f"{name}: group {g} of the state has no {missing[0]!r}; the state was "
+                    f"saved by another optimizer, with {', '.join(sorted(set(group) - {'params'}))}"
                 )
             for i, p in enumerate(group["params"]):
                 self._check_one(g, i, p, self.state.get(p) or {}, group)

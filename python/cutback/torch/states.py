@@ -102,7 +102,7 @@ def check_kinds(
         if isinstance(x, Tensor) and kind(x.dtype) != kind(wanted):
             raise ValueError(
                 f"{owner}: {key} of {place} in the state to load is {x.dtype}, "
-                f"and has to be {wanted}; it is that of another optimizer"
+                f"and has to be {wanted}; another optimizer saved it"
             )
 
 

@@ -62,7 +62,7 @@ def test_a_mark_is_filled_from_its_row(text: Path, what: str, expected: str) -> 
         ("none; model=A; median; ms.1", "no benchmarks/results/none.json"),
         ("rows; model=C; median; ms.1", "0 rows"),
         ("rows; median; ms.1", "2 rows"),
-        ("rows; model=A; ok; ms.1", "no number"),
+        ("rows; model=A; ok; ms.1", "not a number"),
         ("rows; model=A; median; parsecs.1", "UNIT.DIGITS"),
         ("rows; model; median; ms.1", "not key=value"),
         ("rows; ms.1", "a mark is"),

@@ -7,9 +7,9 @@ graph is recognized whatever was measured, and positions and shares are turned i
 it.
 
 Ranks may measure different scratch, and one may exceed its budget by it where another does not. So
-each rank decides by itself whether to plan a step again. A plan that repeats collectives needs the
-same decision on all ranks, so it does not count measured scratch; if scratch takes the step over
-its budget, a warning is issued.
+each rank decides independently whether to plan a step again. A plan that repeats collectives needs
+the same decision on all ranks, so it does not count measured scratch; if scratch takes the step
+over its budget, a warning is issued.
 """
 
 from __future__ import annotations
