@@ -21,7 +21,7 @@ def check_loss(loss: Any, has_aux: bool) -> None:
     """Whether gradients of what a function returned can be taken.
 
     Raises:
-        TypeError, ValueError: it is no floating-point scalar, or with ``has_aux`` no pair.
+        TypeError, ValueError: it is not a floating-point scalar, or with ``has_aux`` not a pair.
     """
     if has_aux:
         if not isinstance(loss, tuple) or len(loss) != 2:
@@ -140,7 +140,7 @@ def as_tuple(argnums: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def check_argnums(argnums: Sequence[int], count: int) -> None:
-    """Raises ValueError if one of them is no position among ``count`` arguments."""
+    """Raises ValueError if one of them is not a position among ``count`` arguments."""
     for argnum in argnums:
         if not 0 <= argnum < count:
             raise ValueError(
@@ -162,7 +162,7 @@ def value_and_gradients(
     :func:`cutback.value_and_grad` is outside.
 
     Raises:
-        TypeError, ValueError: the result is no scalar, or an argument has no gradient.
+        TypeError, ValueError: the result is not a scalar, or an argument has no gradient.
     """
     graph = current()
     several = as_tuple(argnums)

@@ -235,7 +235,7 @@ class Graph:
         """After a step, ``value`` replaces what is in the array that was passed for ``argument``.
 
         Raises:
-            ValueError: ``argument`` is no argument of the graph, or has a new value already.
+            ValueError: ``argument`` is not an argument of the graph, or has a new value already.
         """
         position = self._input_of.get(self._own(argument).id)
         if position is None or self.inputs[position][1] is not None:
@@ -422,7 +422,7 @@ def current() -> Graph:
     """The graph being traced on this thread.
 
     Raises:
-        TypeError: none is; a functional operation was called outside a traced function.
+        TypeError: no graph is being traced; an operation was called outside a traced function.
     """
     stack = getattr(_active, "stack", None)
     if not stack:

@@ -348,7 +348,7 @@ def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def clip(x: ArrayLike, minimum: ArrayLike | None = None, maximum: ArrayLike | None = None) -> Array:
-    """Elements limited to [minimum, maximum]; None is no limit."""
+    """Elements limited to [minimum, maximum]; None: no limit."""
     return _array(x).clip(minimum, maximum)
 
 

@@ -67,7 +67,7 @@ def common(graph: Builder, name: str, values: Sequence[Any]) -> list[Array]:
     """Operands as arrays of one dtype: NumPy's ``result_type`` with weak Python scalars.
 
     Raises:
-        TypeError: an operand that is no array, or dtypes without a common type.
+        TypeError: an operand is not an array, or dtypes without a common type.
     """
     operands = [_other(graph, x) for x in values]
     for given, found in zip(values, operands, strict=True):
@@ -512,7 +512,7 @@ class Array(Methods):
         return self._apply("argmax", axis=axis, keepdims=int(keepdims))
 
     def clip(self, minimum: Any = None, maximum: Any = None) -> Array:
-        """Elements limited to [minimum, maximum]; None is no limit."""
+        """Elements limited to [minimum, maximum]; None: no limit."""
         x = self
         for name, limit in (("maximum", minimum), ("minimum", maximum)):
             if limit is None:

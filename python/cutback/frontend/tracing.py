@@ -279,8 +279,8 @@ class Traced:
         """Declares the results as outputs of the graph; of a loss, the loss first.
 
         Raises:
-            ValueError, TypeError: the function did not return a scalar loss, or returned what is no
-                array.
+            ValueError, TypeError: the function did not return a scalar loss, or returned something
+                that is not an array.
         """
         if with_loss:
             check_loss(self.result, has_aux)
@@ -331,7 +331,7 @@ class Traced:
         ``argnums``.
 
         Raises:
-            ValueError, TypeError: the first result is no scalar, or an argument has no gradient.
+            ValueError, TypeError: the first result is not a scalar, or an argument has no gradient.
         """
         numbers = (argnums,) if isinstance(argnums, int) else argnums
         wrt = [

@@ -87,7 +87,7 @@ def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def _placeholder(y: Array) -> Array:
-    """Zeros that stand for the gradient of ``y``, and are no other value's."""
+    """Zeros that stand for the gradient of ``y``, and belong to no other value."""
     graph = current()
     return graph.alias(graph.full(y.shape, 0.0, y.dtype))
 

@@ -36,8 +36,8 @@ def cross_entropy(
         label_smoothing: in [0, 1]: the share of the target that is the same for all classes.
 
     Raises:
-        ValueError, TypeError: another reduction, shapes that do not fit, classes that are no
-            integers.
+        ValueError, TypeError: another reduction, shapes that do not fit, classes that are
+            not integers.
         NotImplementedError: ``size_average`` or ``reduce``.
     """
     weight, size_average, ignore_index, reduction = as_before(

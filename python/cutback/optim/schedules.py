@@ -142,7 +142,7 @@ def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> 
     ``optax.join_schedules``.
 
     Raises:
-        ValueError: not one boundary less than schedules, or boundaries out of order.
+        ValueError: boundaries are out of order, or not exactly one fewer than schedules.
     """
     if len(boundaries) != len(schedules) - 1:
         raise ValueError(f"{len(schedules)} schedules have {len(boundaries)} boundaries between")
