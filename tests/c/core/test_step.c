@@ -4,6 +4,7 @@
 #include "mlp.h"
 
 static const mlp_size size = {.batch = 24, .width = 16, .depth = 5};
+static const mlp_size shallow = {.batch = 24, .width = 16, .depth = 2};
 
 static cb_context *new_context(int n_threads) {
     const cb_context_options options = {.n_threads = n_threads};
@@ -323,12 +324,12 @@ TEST(budget_that_cannot_be_met) {
     cb_context *ctx = new_context(1);
     cb_step *step = NULL;
     const cb_budget budget = {.kind = CB_BUDGET_BYTES, .bytes = 64};
-    CHECK_FAIL(mlp_compile(ctx, size, (cb_compile_options){.budget = budget}, &step, &err),
+    CHECK_FAIL(mlp_compile(ctx, shallow, (cb_compile_options){.budget = budget}, &step, &err),
                CB_INFEASIBLE, "");
     CHECK(step == NULL && err.refusal.budget_bytes == 64 && err.refusal.smallest_bytes > 64);
     for (int i = 0; i < 2; i++) { /* also with groups, and without an error argument */
         const cb_compile_options options = {.budget = budget, .groups = i ? "auto" : "found"};
-        CHECK(mlp_compile(ctx, size, options, &step, NULL) == CB_INFEASIBLE && step == NULL);
+        CHECK(mlp_compile(ctx, shallow, options, &step, NULL) == CB_INFEASIBLE && step == NULL);
     }
     cb_context_free(ctx);
 }
@@ -341,11 +342,10 @@ TEST(bytes_of_a_step_are_those_that_it_allocates) {
     for (uint32_t i = 0; cb_backend_name(i); i++) {
         if (strcmp(cb_backend_name(i), "cuda") == 0) continue; /* needs a device */
         for (int k = 0; k < 2; k++) {
-            const cb_budget budget = {.kind = CB_BUDGET_POSITION, .share = 0.5};
-            const cb_compile_options options = {.backend = cb_backend_name(i),
-                                                .budget = budget,
-                                                .groups = groups[k],
-                                                .memory = memory};
+            cb_compile_options options = {
+                .backend = cb_backend_name(i), .groups = groups[k], .memory = memory};
+            if (i == 0) options.budget = (cb_budget){.kind = CB_BUDGET_POSITION, .share = 0.5};
+            else options.preset = CB_PRESET_RECOMPUTE_ALL; /* takes no search */
             cb_step *step = NULL;
             uint64_t before = 0; /* opening a backend allocates, too */
             for (int turn = 0; turn < 2; turn++) {
@@ -432,7 +432,7 @@ TEST(decisions_run_out_of_memory_cleanly) {
     cb_decisions *d = NULL;
     cb_step *step = NULL;
     bool failed = true;
-    for (uint64_t nth = 1; failed; nth += (CB_ASAN ? 23 : 7) + nth / 16) {
+    for (uint64_t nth = 1; failed; nth += (CB_ASAN ? 41 : 13) + nth / 10) {
         cb_context_fail_alloc(ctx, nth);
         o.decisions = NULL;
         cb_status status = decide(ctx, small, o, &d);
@@ -450,6 +450,8 @@ TEST(decisions_run_out_of_memory_cleanly) {
 }
 
 int main(void) {
+    /* One thread plans, and nothing runs: test_far_*, without a cuda backend, would repeat it. */
+    const bool plans = !CB_TSAN && has_backend("cuda");
     RUN(every_plan_gives_the_same_bits);
     if (!CB_TSAN) RUN(measured_peak_is_the_planned_one); /* one thread */
     if (!CB_TSAN) RUN(groups_run_each_step_once);
@@ -464,9 +466,9 @@ int main(void) {
     if (has_backend("cuda")) RUN(the_code_of_a_gpu_needs_none); /* test_far_* has no cuda backend */
     RUN(stages_can_be_watched);
     if (!CB_TSAN) RUN(bytes_of_a_step_are_those_that_it_allocates);
-    if (!CB_TSAN) RUN(decisions_are_followed_at_other_sizes);
+    if (plans) RUN(decisions_are_followed_at_other_sizes);
     if (!CB_TSAN) RUN(what_follows_gives_the_same_bits);
-    if (!CB_TSAN) RUN(decisions_run_out_of_memory_cleanly);
-    if (!CB_TSAN) RUN(budget_that_cannot_be_met);
+    if (plans) RUN(decisions_run_out_of_memory_cleanly);
+    if (plans) RUN(budget_that_cannot_be_met);
     return check_report();
 }

@@ -70,7 +70,7 @@ static void check_program(const model *m, const cb_program *p) {
 }
 
 TEST(random_plans_lower_in_groups) {
-    for (uint32_t seed = 1; seed <= check_rounds(60, 600); seed++) {
+    for (uint32_t seed = 1; seed <= check_rounds(30, 600); seed++) {
         const int before = check_failures;
         for (int k = 0; k < 4; k++) {
             const cb_plan_options options = {

@@ -295,7 +295,8 @@ TEST(the_class_of_the_bound) {
 TEST(gaps_are_not_negative) {
     static maker m;
     uint32_t known = 0;
-    for (uint64_t seed = 0; seed < 80; seed += check_rounds(3, 1)) {
+    const uint32_t step = (uint32_t)check_rounds(CB_ASAN ? 11 : 5, 1); /* odd: all measures */
+    for (uint64_t seed = 0; seed < 80; seed += step) {
         make_random(&m, seed, 12 + (uint32_t)(seed % 20));
         cb_problem *p = make_problem(&m, &alloc);
         cb_plan_options o = {
@@ -312,14 +313,14 @@ TEST(gaps_are_not_negative) {
         cb_plan_free(plan);
         cb_problem_free(p);
     }
-    CHECK(known > 5);
+    CHECK(step * known > 15);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 TEST(working_sets_and_floor) {
     uint32_t n_decided_plans = 0;
-    const uint32_t step = (uint32_t)check_rounds(4, 1);
+    const uint32_t step = (uint32_t)check_rounds(8, 1);
     for (uint64_t seed = 0; seed < 30; seed += step) {
         static maker m;
         make_random(&m, seed, 20);
