@@ -34,12 +34,26 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("house")
 
 
+def forget_failures() -> None:
+    """Drops the traceback of the last failed test, which pytest leaves in ``sys``. Its frames keep
+    the steps of that test alive, and with them the memory that they hold."""
+    for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+        vars(sys).pop(name, None)
+    gc.collect()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def little_to_collect() -> Iterator[None]:
     """Freezes what earlier tests left alive, so that collections do not scan it."""
-    gc.collect()
+    forget_failures()
     gc.freeze()
     yield
+
+
+@pytest.fixture
+def no_failures_held() -> None:
+    """For tests that count what the process holds."""
+    forget_failures()
 
 
 @pytest.fixture

@@ -55,8 +55,7 @@ def of_steps(held):
 
 
 @pytest.fixture(autouse=True)
-def nothing_held():
-    gc.collect()
+def nothing_held(no_failures_held):
     cutback.release_memory()
     assert cutback.memory().total == 0
     yield
