@@ -1,5 +1,5 @@
-/* team.h: runs regions of the pools on the threads of another library in this process. Two pools that
- * take turns hurt each other: the threads of one still spin while those of the other work. */
+/* team.h: runs regions of the pools on the threads of another library in this process. Two pools
+ * that take turns hurt each other: the threads of one still spin while those of the other work. */
 #ifndef CB_BASE_TEAM_H
 #define CB_BASE_TEAM_H
 

@@ -25,9 +25,9 @@
  * library's setting: threads beyond the pool's return at once, and fewer do all the work. Such a
  * region has no word of state, and is closed when the library says that all have returned.
  *
- * The registry of live pools and their team below is the only global of this file. fork() copies a pool but not
- * its threads, so the child's handler resets every pool in the registry to the state before its
- * first region. Workers start again when a region needs them. A task must not fork. */
+ * The registry of live pools and their team below is the only global of this file. fork() copies a
+ * pool but not its threads, so the child's handler resets every pool in the registry to the state
+ * before its first region. Workers start again when a region needs them. A task must not fork. */
 #include "threads.h"
 
 #include "team.h"
