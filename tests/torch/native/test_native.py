@@ -27,7 +27,7 @@ from cutback.torch.compiler import backends
 from cutback.torch.graph.codegen import compile_boxed
 from cutback.torch.native.calls import laid
 from cutback.torch.native.decisions import Decisions
-from cutback.torch.native.grouping import Grouping, Kinds, results_of
+from cutback.torch.native.grouping import Grouping, Kinds, arguments_of, results_of
 from cutback.torch.native.layouts import Meta
 from cutback.torch.native.lowering import NativeNote, lower
 
@@ -142,6 +142,30 @@ assert not _native.join_team("/no/library")
 """
     for policy in ({}, {"OMP_WAIT_POLICY": "passive"}):
         subprocess.run([sys.executable, "-c", code], env={**os.environ, **policy}, check=True)
+
+
+def test_weights_do_not_count() -> None:
+    """A backward receives views of weights, which the caller holds, and several views of one saved
+    tensor, which is there once."""
+    w, x = torch.randn(64, 64), torch.randn(8, 64)
+
+    def f(primals_1: torch.Tensor, primals_2: torch.Tensor) -> Any:
+        return primals_1.t(), (y := primals_2.exp()), y.view(64, 8)
+
+    made = make_fx(f, tracing_mode="fake")(w, x)
+    vals = [n.meta["val"] for n in next(iter(reversed(made.graph.nodes))).args[0]]
+    graph = fx.Graph()
+    args = []
+    for i, val in enumerate(vals):
+        args.append(graph.placeholder(f"saved_{i}"))
+        args[-1].meta["val"] = val
+    tanh = graph.call_function(torch.ops.aten.tanh.default, (args[1],))
+    tanh.meta["val"] = vals[1].clone()
+    graph.output(tanh)
+    kept = arguments_of(made.graph)
+    found = Grouping(Kinds(graph, kept=kept), lambda *_: True)
+    assert found.before[0] == vals[1].numel() * 4 and found.most == 2 * vals[1].numel() * 4
+    assert Grouping(Kinds(graph, kept=kept), lambda *_: True, most=7).most == 7
 
 
 def test_by_name_of_the_backend() -> None:
@@ -506,6 +530,7 @@ def test_notes_of_replaced_plans_go() -> None:
         compiler_notes=["of another graph"],
         kernels=Decisions(),
         plans=[],
+        argument_memory=set(),
     )
     latest: dict[str, NativeNote] = {}
     for gm in (first, second):

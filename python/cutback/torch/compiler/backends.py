@@ -62,8 +62,12 @@ def _lowered(
     """The graph as the code generator runs it: with ``"native"``, in groups."""
     if not partitioner.door.native:
         return gm
-    times = {} if name == "inference" else _modelled(partitioner)
-    made, note = lower(gm, name, decisions=partitioner.kernels, times=times)
+    plan = partitioner.plans[-1] if partitioner.plans and name != "inference" else None
+    made, note = lower(
+        gm, name, decisions=partitioner.kernels, kept=partitioner.argument_memory,
+        times={} if plan is None else _modelled(plan),
+        most=None if plan is None else plan.numbers["live_bytes"],
+    )  # fmt: skip
     old, notes = latest.get(name), partitioner.compiler_notes
     notes[:] = [n for n in notes if n is not old]
     notes.append(note)
@@ -71,11 +75,8 @@ def _lowered(
     return made
 
 
-def _modelled(partitioner: Partitioner) -> dict[str, int]:
-    """Picoseconds of the latest plan's operations by their names."""
-    if not partitioner.plans:
-        return {}
-    plan = partitioner.plans[-1]
+def _modelled(plan: Plan) -> dict[str, int]:
+    """Picoseconds of a plan's operations by their names."""
     return {
         plan.parts.ops[step.op].name: ps
         for step, ps in zip(plan.core.steps, plan.core.times_ps, strict=True)

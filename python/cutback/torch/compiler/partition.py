@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch._functorch import config as functorch_config
 from torch._guards import CompileContext
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ... import BudgetError, __version__, budgets, files, policies
 from ...planner.plan import Plan
@@ -37,6 +38,7 @@ from ..graph.statistics import Statistics, check_covered, check_same, known, sig
 from ..graph.view_counters import keep_counters
 from ..native.choosing import decide
 from ..native.decisions import Decisions
+from ..native.grouping import arguments_of
 from ..native.lowering import NativeNote
 from . import inductor, reference
 from .growing import Symbols
@@ -237,6 +239,7 @@ class Partitioner(CustomPartitionerFn):
         self.at_hand = AtHand(row=device or "cpu")
         self.in_force = InForce()
         self.kernels = Decisions()
+        self.argument_memory: set[StorageWeakRef] = set()  # of graphs whose groups run natively
         self._once = uuid4().hex
         self._compiled: weakref.ref[CompileContext] | None = None  # of the last graph
 
@@ -290,6 +293,7 @@ class Partitioner(CustomPartitionerFn):
             refuse_writes_in_both_passes(gm, num_fwd_outputs)
             if self.door.native:
                 decide(gm.graph, self.kernels)
+                self.argument_memory |= arguments_of(gm.graph)
             graph = self._prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (),
                                   by_inductor, is_leaf)  # fmt: skip
             graph = self._with_collectives(graph)
@@ -613,6 +617,7 @@ class Partitioner(CustomPartitionerFn):
             "options": options,
             "at_hand": AtHand(row=self.at_hand.row, writes_by_floats=self.at_hand.writes_by_floats),
             "in_force": InForce(),
+            "argument_memory": set(),
             "_compiled": None,
             "_once": "",
         }

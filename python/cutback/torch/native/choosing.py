@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -166,12 +165,12 @@ def _grouped(kinds: Kinds) -> list[tuple[list[fx.Node], Group]]:
         compiled[tuple(nodes)], _ = compile_group(nodes, kinds, None)
         return True
 
-    items = arranged(kinds, can_run, most=sys.maxsize)
+    items = arranged(kinds, can_run, most=math.inf)
     return [(i, compiled[tuple(i)]) for i in items if not isinstance(i, fx.Node)]
 
 
 def arranged(
-    kinds: Kinds, can_run: Callable[[Sequence[fx.Node], int], bool], most: int | None = None
+    kinds: Kinds, can_run: Callable[[Sequence[fx.Node], int], bool], most: float | None = None
 ) -> list[Item]:
     """The order in which a graph runs. Nodes that our kernels fail to run are left to PyTorch.
 

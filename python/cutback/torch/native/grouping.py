@@ -9,13 +9,16 @@ if their results may exist that much earlier.
 from __future__ import annotations
 
 import copy
+import math
 import operator
+import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..graph.sizes import hint
 from .building import tensors_of
@@ -68,11 +71,17 @@ class Kinds:
         everything: see :func:`native.lowering.lower`.
         decisions: the decisions for operations that have other bits in PyTorch's kernels. The table
             decides the others.
+        kept: memory of the model's arguments, which the caller holds.
     """
 
     def __init__(
-        self, graph: fx.Graph, everything: bool = False, decisions: Decisions | None = None
+        self,
+        graph: fx.Graph,
+        everything: bool = False,
+        decisions: Decisions | None = None,
+        kept: Collection[StorageWeakRef] = (),
     ) -> None:
+        self.kept = kept
         self.graph = graph
         self.decisions = decisions
         self.order = list(graph.nodes)
@@ -206,6 +215,18 @@ def _is_part_of_view(node: fx.Node) -> bool:
     return isinstance(given, fx.Node) and is_view(given)
 
 
+def storage_of(val: torch.Tensor) -> StorageWeakRef:
+    """Identifies the memory of a fake tensor."""
+    return StorageWeakRef(val.untyped_storage())
+
+
+def arguments_of(graph: fx.Graph) -> set[StorageWeakRef]:
+    """The memory of a joint graph's own arguments: those that are no tangents."""
+    nodes = graph.find_nodes(op="placeholder")
+    vals = [n.meta.get("val") for n in nodes if n.name.startswith("primals")]
+    return {storage_of(v) for v in vals if isinstance(v, torch.Tensor)}
+
+
 class Results(NamedTuple):
     """Tensors of a group that are read outside it."""
 
@@ -245,32 +266,54 @@ class Grouping:
 
     Args:
         can_run: whether the kernels of a group need at most this many bytes besides its results.
-        most: the limit of live bytes. None: the peak of the graph op by op.
+        most: the plan's peak in bytes, if it is less than the peak of the graph op by op.
+            ``math.inf``: no limit.
     """
 
     def __init__(
         self, kinds: Kinds, can_run: Callable[[Sequence[fx.Node], int], bool],
-        most: int | None = None,
+        most: float | None = None,
     ) -> None:  # fmt: skip
         self.kinds = kinds
         self.can_run = can_run
         self.at = {node: i for i, node in enumerate(kinds.order)}
         self.before, self.live = self._timeline()
-        self.most = max(self.live, default=0) if most is None else most
+        own = max(self.live, default=0)
+        self.most = own if most is None else most if most == math.inf else min(own, most)
+
+    def _owners(self) -> dict[fx.Node, fx.Node]:
+        """The first argument of the graph in the memory of each argument: a backward may receive
+        several views of one tensor."""
+        first: dict[StorageWeakRef, fx.Node] = {}
+        owner = {}
+        for node in self.kinds.graph.find_nodes(op="placeholder"):
+            val = node.meta.get("val")
+            if isinstance(val, torch.Tensor):
+                owner[node] = first.setdefault(storage_of(val), node)
+        return owner
+
+    def _is_kept(self, node: fx.Node) -> bool:
+        """Does the caller hold the memory of an argument? A backward receives views of weights."""
+        if node.op != "placeholder" or not isinstance(node.meta.get("val"), torch.Tensor):
+            return False
+        return node.name.startswith("primals") or storage_of(node.meta["val"]) in self.kinds.kept
 
     def _timeline(self) -> tuple[list[int], list[int]]:
         """Live bytes before each node, and while it runs. Arguments that the caller keeps do not
         count."""
         last: dict[fx.Node, int] = {}
+        owner = self._owners()
         for i, node in enumerate(self.kinds.order):
             for source in (node, *self.kinds.sources(node)):
-                last[source] = i
+                last[owner.get(source, source)] = i
         dying: dict[int, int] = {}
         size: dict[fx.Node, int] = {}
         total = 0
         for node in self.kinds.order:
             makes = node in self.kinds.own or node is self.kinds.source(node)
-            is_kept = node.op == "get_attr" or node.name.startswith("primals")
+            is_kept = (
+                node.op == "get_attr" or self._is_kept(node) or owner.get(node) not in (node, None)
+            )
             is_part = node.op == "call_function" and node.target is operator.getitem
             if makes and not is_kept and not (is_part and node in self.kinds.views):
                 size[node] = 0 if _is_tuple(node) and node not in self.kinds.own else _bytes(node)
@@ -341,7 +384,9 @@ class Grouping:
 
     def _runs(self, group: Sequence[fx.Node]) -> bool:
         room = max(self.most - self._taken_by(group), _LEAST)
-        return self.can_run(group, room) or len(group) == 1
+        return (
+            self.can_run(group, sys.maxsize if room == math.inf else int(room)) or len(group) == 1
+        )
 
     def _with_later(self, run: list[fx.Node]) -> list[fx.Node]:
         """The group of a run, with later nodes that read its values."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _make_graph_module
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..graph.codegen import NAME, RUN_OF
 from . import choosing
@@ -174,7 +175,8 @@ def _foreign_of(kinds: Kinds, times: Mapping[str, float]) -> list[ForeignOp]:
 
 def lower(
     gm: fx.GraphModule, name: str, everything: bool = False, decisions: Decisions | None = None,
-    times: Mapping[str, float] = MappingProxyType({}),
+    times: Mapping[str, float] = MappingProxyType({}), kept: Collection[StorageWeakRef] = (),
+    most: int | None = None,
 ) -> tuple[fx.GraphModule, NativeNote]:  # fmt: skip
     """The graph with groups of its nodes as calls of our kernels, and a note on it.
 
@@ -188,7 +190,7 @@ def lower(
     if name == "inference":  # it has no joint graph, for which decisions are made
         choosing.decide(gm.graph, decisions)
     split_dropouts(gm.graph)
-    kinds = Kinds(gm.graph, everything, None if everything else decisions)
+    kinds = Kinds(gm.graph, everything, None if everything else decisions, kept)
     if not everything:
         choosing.leave_wasteful(kinds)
         choosing.decide_alone(kinds, decisions)
@@ -199,7 +201,7 @@ def lower(
         compiled[tuple(nodes)] = group, room
         return fits
 
-    items = choosing.arranged(kinds, can_run)
+    items = choosing.arranged(kinds, can_run, most)
     writer = _Writer(kinds)
     for item in items:
         if not isinstance(item, fx.Node):
