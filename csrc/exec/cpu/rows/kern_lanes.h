@@ -3,6 +3,7 @@
 #ifndef CB_EXEC_CPU_ROWS_KERN_LANES_H
 #define CB_EXEC_CPU_ROWS_KERN_LANES_H
 
+#include "kern_few.h"
 #include "kern_fold.h"
 
 /* Adds elements at..at+n of a sum until its lanes must be folded, after each `leaf` elements.
@@ -10,6 +11,12 @@
 #define CB_ADD_TO_LANES(real, name)                                                        \
     static inline void name##_few(real *lanes, const real *from, int64_t n) {              \
         for (int64_t i = 0; i < n; i++) lanes[i] += from[i];                               \
+    }                                                                                      \
+    /* To the first lanes, as whole vectors: the fold reads vectors. */                    \
+    static inline void name##_first(real *lanes, const real *from, int64_t n) {            \
+        enum { WIDE = CB_LANE_BYTES / sizeof(real) };                                      \
+        for (int64_t i = 0; i < n; i += WIDE)                                              \
+            *(name##_lane *)(lanes + i) += (name##_full)few_##real(from + i, n - i);       \
     }                                                                                      \
     static inline void name##_turns(real *lanes, const real *from, int64_t n) {            \
         enum { WIDE = CB_LANE_BYTES / sizeof(real) };                                      \
@@ -32,7 +39,8 @@
             return some - some % CB_SUM_LANES;                                             \
         }                                                                                  \
         const int64_t few = some < CB_SUM_LANES - lane ? some : CB_SUM_LANES - lane;       \
-        name##_few(lanes + lane, from, few);                                               \
+        if (lane == 0) name##_first(lanes, from, few);                                     \
+        else name##_few(lanes + lane, from, few);                                          \
         return few;                                                                        \
     }
 CB_ADD_TO_LANES(float, cb_fold_f32)
