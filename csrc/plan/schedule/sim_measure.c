@@ -285,7 +285,8 @@ CB_SIM_INLINE void measure(cb_sim *sim, bool plain) {
         uint64_t taken = plain ? 0 : taken_at(sim, t);
         if (taken) bytes += cb_taken_workspace(f->p, step->op, taken);
         if (f->has_again) bytes += bytes_again(sim, step->op);
-        if (f->p->over_begin && !taken) bytes -= bytes_over(sim, t);
+        const bool counts = bytes > sim->moment[step->anchor]; /* with what is not taken over */
+        if (counts && f->p->over_begin && !taken) bytes -= bytes_over(sim, t);
         if (bytes > sim->moment[step->anchor]) sim->moment[step->anchor] = bytes;
         if (bytes > sim->peak) sim->peak = bytes;
         sim->time_ps += plain ? f->time_ps[step->op] : run_time(sim, step);

@@ -82,6 +82,8 @@ typedef struct cb_ledger {
     uint32_t *life;        /* outputs of an op that represent themselves */
     uint32_t *need_begin;  /* [n_unit + 1] into `need` */
     uint32_t *need;        /* inputs of an op that represent themselves */
+    uint32_t *over_begin;  /* [n_unit + 1] into `over`; NULL: nothing is taken over */
+    uint32_t *over;        /* storages whose memory an output may take over, as represented */
     double *life_bytes;    /* [n_storage] of it and those that it represents */
     double *made_bytes;    /* [n_unit] of all its outputs */
     uint32_t *held_until;  /* [n_storage] anchor until which the first run's instance is held; n: to

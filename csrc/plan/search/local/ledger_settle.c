@@ -157,14 +157,11 @@ static bool is_saved(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
  * reads from then on. `left` is the number of remaining reads, including the step's own; 0: the
  * step is the last of its anchor. */
 static double bytes_over(const cb_ledger *l, uint32_t op, uint32_t anchor, uint32_t left) {
-    const cb_problem *p = l->f->p;
-    uint32_t n = op < p->n_op ? cb_count_over(p, op) : 0;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t s = l->twin[cb_over_storage(p, op, i)];
-        bool ends =
-            (left == 0 || l->left[s] == left) && cb_spans_last(&l->span[s], anchor) == anchor;
-        if (!ends || (p->keep_saved && is_saved(l, s, anchor))) continue;
-        return (double)cb_over_bytes(p, op);
+    if (!l->over_begin) return 0;
+    for (uint32_t i = l->over_begin[op]; i < l->over_begin[op + 1]; i++) {
+        uint32_t s = l->over[i];
+        if ((left == 0 || l->left[s] == left) && cb_spans_last(&l->span[s], anchor) == anchor)
+            return (double)cb_over_bytes(l->f->p, op);
     }
     return 0;
 }
@@ -176,7 +173,7 @@ CB_LEDGER_INLINE void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, bool 
     const cb_facts *f = l->f;
     *now += l->made_bytes[op];
     double during = *now + (double)(f->p->op_workspace[op] + f->again_bytes[op] + more);
-    if (f->p->over_begin && !takes) during -= bytes_over(l, op, anchor, 1);
+    if (during > *most && !takes) during -= bytes_over(l, op, anchor, 1);
     if (during > *most) *most = during;
     end_step(l, op, anchor, now);
 }
@@ -280,7 +277,7 @@ static double rise_plain(cb_ledger *l, uint32_t anchor) {
     }
     if (idle) return most;
     double during = now + l->made_bytes[base] + (double)l->f->p->op_workspace[base];
-    if (l->f->p->over_begin) during -= bytes_over(l, base, anchor, 0);
+    if (during > most) during -= bytes_over(l, base, anchor, 0);
     return during > most ? during : most;
 }
 
@@ -303,7 +300,7 @@ static double rise_inside(cb_ledger *l, uint32_t anchor) {
     if (idle) return most;
     double during = now + l->made_bytes[base] + (double)(l->f->p->op_workspace[base] + more);
     bool takes = chain->len > 0 && chain->at[chain->len - 1] & CB_TAKEN;
-    if (l->f->p->over_begin && !takes) during -= bytes_over(l, base, anchor, 0);
+    if (during > most && !takes) during -= bytes_over(l, base, anchor, 0);
     return during > most ? during : most;
 }
 

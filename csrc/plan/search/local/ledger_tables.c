@@ -3,6 +3,7 @@
  * Outputs of one op that the same ops read and that are held alike (the statistics of a batch norm)
  * have the same lives in every plan. The ledger keeps the first of them, with the bytes of all. */
 #include "../tuning.h"
+#include "../../model/over.h"
 #include "ledger.h"
 
 /* Storages that the base ops read, each once; `seen` [n_storage] is scratch. */
@@ -148,6 +149,23 @@ static void list_needs(cb_ledger *l, uint32_t *seen) {
     l->need_begin[l->f->n_unit] = n;
 }
 
+/* Units of an op with an inside take over nothing. */
+static bool list_over(cb_ledger *l) {
+    const cb_problem *p = l->f->p;
+    uint32_t n = 0;
+    if (!p->over_begin) return true;
+    l->over_begin = CB_NEW(&l->arena, uint32_t, (size_t)l->f->n_unit + 1);
+    l->over = CB_NEW(&l->arena, uint32_t, p->over_begin[p->n_op]);
+    if (!l->over_begin || !l->over) return false;
+    for (uint32_t op = 0; op < l->f->n_unit; op++) {
+        l->over_begin[op] = n;
+        const uint32_t count = op < p->n_op ? cb_count_over(p, op) : 0;
+        for (uint32_t i = 0; i < count; i++) l->over[n++] = l->twin[cb_over_storage(p, op, i)];
+    }
+    l->over_begin[l->f->n_unit] = n;
+    return true;
+}
+
 static bool list_twins(cb_ledger *l) {
     const cb_problem *p = l->f->p;
     cb_arena scratch;
@@ -243,7 +261,7 @@ cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun,
         list_reads(l, l->left);
         list_made(l, l->left);
         list_held(l);
-        ok = list_twins(l);
+        ok = list_twins(l) && list_over(l);
     }
     if (!ok) {
         cb_ledger_free(l);
