@@ -57,7 +57,6 @@ static bool get_tables(cb_pack *z) {
     z->n_word = (n + 2) / 64 + 1;
     z->top = CB_NEW(z->arena, cb_pack_top, z->n_section);
     z->rest = CB_NEW(z->arena, uint64_t, z->n_section);
-    z->least = CB_NEW(z->arena, uint64_t, z->n_section);
     z->lowest = CB_NEW(z->arena, uint32_t, z->n_section);
     z->offset = CB_NEW(z->arena, uint64_t, n);
     z->under = CB_NEW(z->arena, uint32_t, n);
@@ -67,12 +66,14 @@ static bool get_tables(cb_pack *z) {
     z->n_block = (n + CB_PACK_BLOCK - 1) / CB_PACK_BLOCK;
     z->block = CB_NEW(z->arena, cb_pack_block, z->n_block);
     z->position = CB_NEW(z->arena, uint32_t, n);
-    z->met = CB_NEW(z->arena, uint32_t, 2 * ((size_t)n + 1));
+    z->met = CB_NEW(z->arena, uint32_t, (size_t)n + 1);
+    z->wakes = CB_NEW(z->arena, uint64_t, n);
+    z->woken_in = CB_NEW(z->arena, uint32_t, n);
     z->level = CB_NEW(z->arena, cb_pack_level, (size_t)n + 2);
     z->blamed = CB_NEW(z->arena, uint64_t, ((size_t)n + 2) * z->n_word);
-    bool lives = z->offset && z->under && z->level_of && z->asleep;
+    bool lives = z->offset && z->under && z->level_of && z->asleep && z->wakes && z->woken_in;
     bool order = z->rank && z->block && z->position && z->met && z->level && z->blamed;
-    return z->top && z->rest && z->least && z->lowest && lives && order;
+    return z->top && z->rest && z->lowest && lives && order;
 }
 
 /* Lists the lives of each section, and those that begin there. */

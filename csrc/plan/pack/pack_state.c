@@ -69,17 +69,20 @@ const cb_pack_block *cb_pack_look_at(cb_pack *z, uint32_t block) {
 
 /* ---- placing --------------------------------------------------------------------------------- */
 
-/* Returns the lowest offset at which a sleeping life can wake up: on top of another unplaced
- * life. */
-static uint64_t wakes_at(cb_pack *z, uint32_t i, uint32_t *met) {
-    const uint32_t n = cb_pack_find_open(z, z->first[i], z->last[i], met);
+/* Returns the lowest offset at which a sleeping life can wake up: on top of another unplaced life.
+ * Looked for once until something is placed or removed. */
+static uint64_t wakes_at(cb_pack *z, uint32_t i) {
+    if (z->woken_in[i] == z->round) return z->wakes[i];
+    const uint32_t n = cb_pack_find_open(z, z->first[i], z->last[i], z->met);
     uint64_t low = z->capacity;
     for (uint32_t k = 0; k < n; k++) {
-        const uint32_t j = met[k];
+        const uint32_t j = z->met[k];
         const uint64_t top = z->offset[j] + z->life[j].bytes;
         if (j != i && top < low) low = top;
     }
-    return low > z->offset[i] ? low : z->offset[i];
+    z->woken_in[i] = z->round;
+    z->wakes[i] = low > z->offset[i] ? low : z->offset[i];
+    return z->wakes[i];
 }
 
 /* True if the life found last for this section still fits there, below all that is to come. */
@@ -90,41 +93,46 @@ static bool has_room(const cb_pack *z, uint32_t s) {
     return z->offset[i] + z->rest[s] <= z->capacity;
 }
 
-/* Finds the lowest life that is to come in each of these sections. */
-static void find_lowest(cb_pack *z, uint32_t low, uint32_t high) {
-    for (uint32_t s = low; s <= high; s++) z->least[s] = NONE_THERE;
-    const uint32_t n = cb_pack_find_open(z, low, high, z->met);
-    for (uint32_t k = 0; k < n; k++) {
-        const uint32_t i = z->met[k];
-        const uint32_t begin = z->first[i] > low ? z->first[i] : low;
-        const uint32_t end = z->last[i] < high ? z->last[i] : high;
+/* True if some unplaced life fits in this section, below all that is to come. */
+static bool find_room(cb_pack *z, uint32_t s) {
+    const uint32_t begin = z->alive_begin[s], end = z->alive_begin[s + 1];
+    bool sleeps = false;
+    if (has_room(z, s)) return true;
+    if (z->rest[s] > z->capacity) return false;
+    const uint64_t most = z->capacity - z->rest[s];
+    z->looks += 2;
+    for (uint32_t k = begin; k < end; k++) {
+        const uint32_t i = z->alive[k];
+        z->looks++;
+        if (!cb_pack_is_open(z, i) || z->offset[i] > most) continue;
         const bool lifts = z->way.lifts && z->asleep[i];
-        const uint64_t offset = lifts ? wakes_at(z, i, z->met + z->n) : z->offset[i];
-        for (uint32_t s = begin; s <= end; s++) {
-            if (offset >= z->least[s]) continue;
-            z->least[s] = offset;
-            z->lowest[s] = i;
-        }
-        z->looks += 1 + (end - begin) / 2;
+        sleeps |= lifts;
+        if (lifts) continue;
+        z->lowest[s] = i;
+        return true;
     }
+    for (uint32_t k = begin; sleeps && k < end; k++) {
+        const uint32_t i = z->alive[k];
+        z->looks++;
+        if (!cb_pack_is_open(z, i) || z->offset[i] > most) continue;
+        if (wakes_at(z, i) <= most) return true;
+    }
+    return false;
 }
 
 bool cb_pack_promises(cb_pack *z) {
-    uint32_t low = z->stale_first, high = z->stale_last;
+    const uint32_t low = z->stale_first, high = z->stale_last;
     if (low > high) return true;
     z->looks += (high - low) / 2;
-    while (low <= high && has_room(z, low)) low++;
-    while (high > low && has_room(z, high)) high--;
-    if (low <= high) find_lowest(z, low, high);
-    bool fits = true;
-    for (uint32_t s = low; s <= high; s++) {
-        if (z->least[s] == NONE_THERE || z->least[s] + z->rest[s] <= z->capacity) continue;
-        fits = false;
-        z->full = s;
-    }
+    z->round++;
     z->stale_first = UINT32_MAX;
     z->stale_last = 0;
-    return fits;
+    for (uint32_t s = high + 1; s-- > low;) {
+        if (find_room(z, s)) continue;
+        z->full = s;
+        return false;
+    }
+    return true;
 }
 
 bool cb_pack_fits_above(cb_pack *z, uint32_t i) {

@@ -73,9 +73,8 @@ typedef struct cb_pack {
     uint32_t *first, *last; /* [n] sections */
     cb_pack_top *top;       /* [n_section] */
     uint64_t *rest;         /* [n_section] bytes of unplaced lives */
-    uint64_t *least;        /* [n_section] lowest `offset` of those; UINT64_MAX: none */
-    uint32_t *lowest;       /* [n_section] unplaced life that was lowest when last looked for */
-    uint32_t stale_first;   /* sections whose `least` is out of date, to stale_last; */
+    uint32_t *lowest;       /* [n_section] an unplaced life that had room when last looked for */
+    uint32_t stale_first;   /* sections that have changed, to stale_last; */
     uint32_t stale_last;    /* less than the first: none */
     uint32_t full;          /* a section that the unplaced lives do not fit */
     uint64_t *offset;       /* [n] of lives; of unplaced lives, the lowest possible */
@@ -90,9 +89,11 @@ typedef struct cb_pack {
     uint32_t *alive;       /* lives, by each section at which they are alive */
     uint32_t *begun_begin; /* [n_section + 1] into `begun` */
     uint32_t *begun;       /* [n] lives, by their first section */
-    uint32_t *met;         /* [n] see cb_pack_find_open */
-    cb_pack_level *level;  /* [n + 2] */
-    uint64_t *blamed;      /* [n + 2][n_word] of a level: a bit for each level to blame */
+    uint32_t *met;         /* [n + 1] see cb_pack_find_open */
+    uint64_t *wakes;       /* [n] where sleeping lives can wake up, found in `woken_in` */
+    uint32_t *woken_in, round;
+    cb_pack_level *level; /* [n + 2] */
+    uint64_t *blamed;     /* [n + 2][n_word] of a level: a bit for each level to blame */
     uint32_t n_word;
     CB_VEC(uint32_t) choice;
     CB_VEC(cb_pack_top) below; /* tops below placed lives */
@@ -115,7 +116,8 @@ const cb_pack_block *cb_pack_look_at(cb_pack *z, uint32_t block);
 void cb_pack_sum(cb_pack *z);
 /* then the rest of the state, with sorted ranks. */
 void cb_pack_clear(cb_pack *z);
-/* Updates `least`. Returns false if no order of the unplaced lives fits in the section `full`. */
+/* Examines what has changed. Returns false if no order of the unplaced lives fits in the section
+ * `full`. */
 bool cb_pack_promises(cb_pack *z);
 /* Returns false if a section of `i` becomes `full` when `i` is placed. */
 bool cb_pack_fits_above(cb_pack *z, uint32_t i);
