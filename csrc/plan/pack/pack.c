@@ -21,12 +21,14 @@
 #define MOST_CHOICES 48      /* of a level; higher lives are not tried there */
 #define MOST_SUM 5000000000u /* lives times their sections */
 #define POLL_EVERY (1u << 22)
-#define FIRST_DEAD_ENDS 200 /* of the first attempts */
-#define MOST_DOUBLINGS 20   /* later attempts have twice as many */
-#define PLAIN_ATTEMPTS 4    /* number of attempts that backtrack step by step */
-#define LOOSE_DEAD_ENDS 4   /* dead ends before an attempt raises its capacity */
-#define LOOSE_STEPS 32      /* steps from the smallest to the largest capacity */
-#define ROUND_ATTEMPTS 6    /* each time all ranks have been tried with all rules */
+#define FIRST_DEAD_ENDS 200  /* of the first attempts */
+#define MOST_DOUBLINGS 20    /* later attempts have twice as many */
+#define PLAIN_ATTEMPTS 4     /* number of attempts that backtrack step by step */
+#define LOOSE_DEAD_ENDS 4    /* dead ends before an attempt raises its capacity */
+#define CAREFUL_DEAD_ENDS 20 /* the same of one that searches thoroughly */
+#define LOOSE_STEPS 32       /* steps from the smallest to the largest capacity */
+#define WAYS 3               /* ways to search of later attempts */
+#define ROUND_ATTEMPTS 6     /* each time all ranks have been tried with all rules */
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
@@ -231,12 +233,11 @@ static void set_ranks(cb_pack *z, uint32_t rule, bool drawn) {
 }
 
 static void begin_attempt(cb_pack *z, uint32_t attempt) {
-    static const cb_pack_way way[] = {{.lowest = true, .lifts = true, .jumps = true},
-                                      {.jumps = true},
-                                      {.lowest = true, .jumps = true}};
+    static const cb_pack_way way[WAYS] = {{.lowest = true, .lifts = true, .jumps = true},
+                                          {.jumps = true},
+                                          {.lowest = true, .jumps = true}};
     static const uint32_t plain_rule[PLAIN_ATTEMPTS] = {
         [CB_PACK_LENGTH] = 6, [CB_PACK_SIZE] = 4, [CB_PACK_AREA] = 7, [CB_PACK_LONG_AREA] = 5};
-    const uint32_t n_way = sizeof way / sizeof *way;
     z->dead_ends = 0;
     z->complete = true;
     cb_pack_sum(z);
@@ -245,8 +246,8 @@ static void begin_attempt(cb_pack *z, uint32_t attempt) {
         z->most_dead_ends = FIRST_DEAD_ENDS;
         set_ranks(z, plain_rule[attempt], false);
     } else {
-        const uint32_t k = (attempt - PLAIN_ATTEMPTS) / n_way, round = k / ROUND_ATTEMPTS;
-        z->way = way[(attempt - PLAIN_ATTEMPTS) % n_way];
+        const uint32_t k = (attempt - PLAIN_ATTEMPTS) / WAYS, round = k / ROUND_ATTEMPTS;
+        z->way = way[(attempt - PLAIN_ATTEMPTS) % WAYS];
         z->chance = k;
         z->most_dead_ends = (uint64_t)FIRST_DEAD_ENDS
                             << (round < MOST_DOUBLINGS ? round : MOST_DOUBLINGS);
@@ -371,7 +372,9 @@ cb_status cb_pack_loosely(cb_pack *z, uint64_t least, uint64_t most, cb_pack_rul
     z->most = most;
     z->step = most > least ? (most - least) / LOOSE_STEPS + 1 : 0;
     z->most_looks = z->looks + z->effort;
-    begin_attempt(z, rule);
-    z->most_dead_ends = LOOSE_DEAD_ENDS;
+    /* of the ways to search, the first is the most thorough */
+    const bool careful = rule >= CB_PACK_CAREFUL;
+    begin_attempt(z, careful ? PLAIN_ATTEMPTS + WAYS * (rule - CB_PACK_CAREFUL) : rule);
+    z->most_dead_ends = careful ? CAREFUL_DEAD_ENDS : LOOSE_DEAD_ENDS;
     return search(z, found, &ended, err);
 }

@@ -11,6 +11,7 @@
 
 #include "pack_state.h"
 
+#define CB_PACK_ORDERS 6         /* other orders of lives */
 #define CB_PACK_EFFORT 24000000u /* work limit of a search: some ten milliseconds */
 
 /* `fits` is false if there are too many lives for the work limit. Memory comes from `arena`. */
@@ -22,7 +23,9 @@ typedef enum cb_pack_rule { /* the order of lives */
                             CB_PACK_LENGTH,
                             CB_PACK_SIZE,
                             CB_PACK_AREA,
-                            CB_PACK_LONG_AREA
+                            CB_PACK_LONG_AREA,
+                            CB_PACK_CAREFUL, /* the first of CB_PACK_ORDERS slower rules */
+                            CB_PACK_RULES = CB_PACK_CAREFUL + CB_PACK_ORDERS
 } cb_pack_rule;
 
 /* Runs one attempt that starts with the capacity `least` and raises it, up to `most`, whenever it

@@ -259,26 +259,34 @@ static cb_status pack_within(packer *x, uint64_t capacity, uint64_t *best, uint6
     return CB_OK;
 }
 
-/* Tries to place everything with as little extra capacity as possible, below `*top`: makes one
- * attempt per rule (of many lives a single attempt), then full searches: within NEAR_PART, or at a
- * quarter and at half of the initial extra capacity. Ends when the arena is near its floor. */
-static cb_status pack_loosely(packer *x, uint64_t floor, uint64_t *best, uint64_t *top,
-                              cb_error *err) {
-    static const cb_pack_rule rule[] = {CB_PACK_LENGTH, CB_PACK_AREA, CB_PACK_LONG_AREA};
-    const uint64_t room = *top - floor, near = floor / NEAR_PART;
+/* Makes an attempt per rule with as little extra capacity as possible, below `*top`, until the
+ * arena is near its floor. */
+static cb_status try_rules(packer *x, cb_pack_rule first, cb_pack_rule end, uint64_t floor,
+                           uint64_t *best, uint64_t *top, cb_error *err) {
     bool found;
     x->pack.effort = effort_for(x->pack.n, LOOSE_ROUNDS);
-    for (size_t k = 0; k < sizeof rule / sizeof *rule; k++) {
-        if (*top - floor <= near || (k > 0 && x->pack.n > MANY_LIVES)) return CB_OK;
-        CB_TRY(cb_pack_loosely(&x->pack, floor, *top - 1, rule[k], &found, err));
+    for (cb_pack_rule rule = first; rule < end && *top - floor > floor / NEAR_PART; rule++) {
+        if (rule == CB_PACK_SIZE) continue;
+        CB_TRY(cb_pack_loosely(&x->pack, floor, *top - 1, rule, &found, err));
         if (found) take_packed(x, best, top);
     }
+    return CB_OK;
+}
+
+/* Tries to place everything with as little extra capacity as possible, below `*top`: by the quick
+ * rules, then, unless there are many lives, by full searches, within NEAR_PART or at a quarter and
+ * at half of the initial extra capacity, and by the careful rules. */
+static cb_status pack_loosely(packer *x, uint64_t floor, uint64_t *best, uint64_t *top,
+                              cb_error *err) {
+    const uint64_t room = *top - floor, near = floor / NEAR_PART;
+    CB_TRY(try_rules(x, CB_PACK_LENGTH, CB_PACK_CAREFUL, floor, best, top, err));
+    if (x->pack.n > MANY_LIVES) return CB_OK;
     if (*top - floor > near && *top - floor <= floor / FAR_PART)
         CB_TRY(pack_within(x, floor + near, best, top, err));
     x->pack.effort = CB_PACK_EFFORT;
     for (uint64_t part = 4; part > 1 && *top - floor > 2 * near; part /= 2)
         CB_TRY(pack_within(x, floor + room / part, best, top, err));
-    return CB_OK;
+    return try_rules(x, CB_PACK_CAREFUL, CB_PACK_RULES, floor, best, top, err);
 }
 
 /* `best` [n_instance] has the offsets of the order `winner`, which needs `*top`. Small gains in

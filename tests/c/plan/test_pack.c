@@ -177,7 +177,7 @@ TEST(an_attempt_takes_more_room_where_it_is_stuck) {
             if (live[t] > least) least = live[t];
         cb_arena_init(&arena, &alloc);
         CHECK_OK(cb_pack_init(&z, life, 80, &arena, (cb_poll){0}, &fits, &err));
-        for (uint32_t rule = CB_PACK_LENGTH; rule <= CB_PACK_LONG_AREA; rule++) {
+        for (uint32_t rule = CB_PACK_LENGTH; rule < CB_PACK_RULES; rule++) {
             CHECK_OK(cb_pack_loosely(&z, least, all, (cb_pack_rule)rule, &found, &err));
             CHECK(found && z.capacity <= all);
             check_offsets(&z);
