@@ -39,9 +39,11 @@ def main() -> int:
     parser.add_argument("notebooks", nargs="+", type=Path)
     parser.add_argument("--inplace", action="store_true", help="store the outputs in the files")
     args = parser.parse_args()
+    # notebooks that use PyTorch take longest, so they start first
+    notebooks = sorted(args.notebooks, key=lambda path: "import torch" not in path.read_text())
     # each cell waits for the kernel of its notebook
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(lambda path: execute(path, args.inplace), args.notebooks))
+        results = list(pool.map(lambda path: execute(path, args.inplace), notebooks))
     return 0 if all(results) else 1
 
 
