@@ -36,7 +36,7 @@ bool cb_step_updates_inside(const cb_step *step) {
 
 const char *cb_step_updates_reason(const cb_step *step) {
     if (!step->updates_inside) return step->updates_reason;
-    return step->backend->updates_inside ? "" : "this backend updates after its runs";
+    return step->backend->updates_inside ? "" : CB_UPDATES_AFTER_RUNS;
 }
 
 cb_step_numbers cb_step_get_numbers(const cb_step *step) {

@@ -119,7 +119,7 @@ static cb_status make_joint_for_updates(cb_step *step, const cb_graph *forward,
     char reason[256];
     cb_op_id late;
     if (step->updates_inside && !step->backend->is_host)
-        CB_TRY(update_after(step, "this backend updates after its runs", err));
+        CB_TRY(update_after(step, CB_UPDATES_AFTER_RUNS, err));
     CB_TRY(make_joint(step, forward, o, err));
     if (!step->updates_inside) return CB_OK;
     CB_TRY(cb_find_late_check(step->joint, &late, err));
