@@ -112,3 +112,13 @@ def test_in_the_middle(name: str, train_step: Callable[..., Any]) -> None:
     assert plan.position.position == 0.5
     assert found.peak_bytes <= plan.numbers["budget_bytes"]
     assert plan.position.smallest < plan.numbers["budget_bytes"] < plan.position.everything
+
+
+@pytest.mark.parametrize("name", [*LANGUAGE, *MASKED, *IMAGES])
+def test_position_zero_is_near_min(name: str) -> None:
+    """The quick search's smallest plan is at most 2 % of what no budget takes above ``"min"``."""
+    model, data = _model(name)
+    traced = ct.trace(model, data)
+    position = traced.plan(budget=0.0).position
+    least = traced.plan(budget="min").numbers["live_bytes"]
+    assert least <= position.smallest <= least + 0.02 * position.everything
