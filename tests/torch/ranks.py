@@ -272,10 +272,19 @@ def tp(directory: Path) -> dict[str, Any]:
     return results
 
 
-def sharded(model: nn.Module) -> nn.Module:
+def sharded(model: nn.Module, **options: Any) -> nn.Module:
     for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
+        fully_shard(block, **options)
+    fully_shard(model, **options)
+    return model
+
+
+def containers() -> nn.Module:
+    """Blocks without a forward of their own."""
+    torch.manual_seed(0)
+    model = Residuals(0)
+    for _ in range(3):
+        model.blocks.append(nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)))
     return model
 
 
@@ -303,6 +312,17 @@ def fsdp2(directory: Path) -> dict[str, Any]:
         results[f"whole {share}"] = compare(plain, whole, lambda whole=whole: whole.plans, inputs)
         results[f"whole {share}"]["limit"] = limit
         results[f"whole {share}"]["block_bytes"] = block_bytes
+    if everything(directory):
+        variants = {
+            "containers": lambda: sharded(containers()),
+            "not resharded": lambda: sharded(
+                residuals(False, False)[0], reshard_after_forward=False
+            ),
+        }
+        for name, make_variant in variants.items():
+            torch._dynamo.reset()
+            ours = ct.compile(make_variant(), budget=0.0)
+            results[name] = compare(make_variant(), ours, lambda ours=ours: ours.plans, inputs)
     return results
 
 
