@@ -147,12 +147,6 @@ CB_LEDGER_INLINE void end_step(cb_ledger *l, uint32_t op, uint32_t anchor, doubl
     end_reads(l, op, anchor, now);
 }
 
-/* True if the life of the storage at `anchor` begins in the forward, and `anchor` does not. */
-static bool is_saved(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
-    uint32_t starts = l->f->base_backward;
-    return anchor >= starts && cb_spans_made(&l->span[storage], anchor) < starts;
-}
-
 /* Bytes that a step saves as its output takes over an input's memory: an input that no other step
  * reads from then on. `left` is the number of remaining reads, including the step's own; 0: the
  * step is the last of its anchor. */
