@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity
 
 import cutback.torch as ct
 from cutback.torch.graph import segment
-from cutback.torch.graph.segment import Life, Placed, place, reserved_without
+from cutback.torch.graph.segment import Life, Placed, continued, place, reserved_without
 
 pytestmark = pytest.mark.filterwarnings("ignore:kernels take scratch")
 
@@ -197,3 +197,11 @@ def test_a_step_runs_in_its_segment() -> None:
 def test_it_is_a_flag() -> None:
     with pytest.raises(TypeError, match="pool='yes' is neither True nor False"):
         ct.compile(net()[0], budget=0.5, pool="yes")
+
+
+def test_memory_that_results_take_over_is_one_block() -> None:
+    rows = [(Life(0, 2, 64), 0), (Life(1, 3, 64), 64), (Life(2, 4, 64), 0), (Life(4, 5, 64), 0)]
+    assert continued(rows) == ([Life(0, 5, 64), Life(1, 3, 64)], [2, 4])
+    # a result of a moment of its own, which another one follows at once in the same place
+    rows = [(Life(0, 0, 64), 0), (Life(1, 1, 64), 0)]
+    assert continued(rows) == ([Life(0, 0, 64), Life(1, 1, 64)], [])

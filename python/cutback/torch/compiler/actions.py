@@ -16,7 +16,7 @@ from ...problem import Problem
 from ...schedule import bytes_of
 from ..graph.importer import Imported
 from ..graph.moving import Move, Schedule, moves_anything
-from ..graph.segment import Life, Placed, place
+from ..graph.segment import Life, Placed, continued, place
 from . import paths, together
 from .counted_scratch import Rows, with_scratch
 from .growing import RoundedUpError, Sizes
@@ -434,12 +434,11 @@ class ModelActions(RepeatingPartitioner):
         (measured,) = self.graphs.traces.values()
         names = [plan.parts.ops[step.op].name for step in plan.core.steps]
         traces = {t: measured[name] for t, name in enumerate(names) if name in measured}
-        lives = [
-            Life(life.made, life.last, life.bytes)
-            for life in plan.lives
-            if life.bytes and (life.storage is not None or life.made not in traces)
+        kept = [
+            x for x in plan.lives if x.bytes and (x.storage is not None or x.made not in traces)
         ]
-        return place(lives, plan.core.backward_starts, traces)
+        lives, taking = continued((Life(x.made, x.last, x.bytes), x.offset) for x in kept)
+        return place(lives, plan.core.backward_starts, traces | {t: [] for t in taking})
 
     def _counted(self, keys: list[str], common: Common | None) -> Problem | None:
         """Returns the joint problem with measured scratch, or None if there is no scratch to

@@ -248,6 +248,7 @@ class _Joined:
             for value, key in zip(op.outputs, lies_in, strict=True):
                 value.storage = number[key]
         gone = {number[key] for key in loose if key in number}
+        self.keep_over(storages)
         ends = [self.arrived[k] for k, flow in enumerate(self.common.flows) if not flow.to]
         return replace(
             ps[0],
@@ -261,6 +262,12 @@ class _Joined:
             backward_outputs=self._outputs([p.backward_outputs for p in ps], number, gone)
             + [self.value[ref] for ref in ends],
         )
+
+    def keep_over(self, storages: list[Storage]) -> None:
+        """Removes inputs from the lists of memory to take over that something holds here."""
+        lies_in = [value.storage for op in self.ops for value in op.outputs]
+        for op in self.ops:
+            op.over = [k for k in op.over if not storages[lies_in[op.inputs[k]]].flags]
 
     def _outputs(
         self, values: list[list[int]], number: dict[_Ref, int], gone: set[int]

@@ -129,6 +129,9 @@ class Preparation:
     """True if a rerun uses the same separate kernels as the first run."""
     is_leaf: IsLeaf | None = None
     """Tells which inputs keep their gradients; None: all of them."""
+    takes_over: bool = False
+    """True if results may take over the memory of inputs (:mod:`graph.taking_over`). Profiles run
+    ops without that, so compiled steps do not ask for it yet."""
 
 
 def prepare(
@@ -158,7 +161,8 @@ def prepare_for_sizes(
         word = chosen(node) if chosen is not None else None
         return word if word is not None else of_tags(node)
 
-    known = Import(tuple(static_inputs), wish, merged, how.emitted, how.same_kernels, how.is_leaf)
+    known = Import(tuple(static_inputs), wish, merged, how.emitted, how.same_kernels, how.is_leaf,
+                   how.takes_over)  # fmt: skip
     cloned: set[fx.Node] = set()
     while True:
         try:

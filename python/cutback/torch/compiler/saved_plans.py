@@ -92,8 +92,15 @@ def _step(row: Any) -> Step:
 
 def fingerprint(problem: Problem) -> str:
     """Returns a hash of a problem's structure, sizes and flags. It does not depend on what plans
-    may do in the backward, because plans of the narrower class belong to the wider one."""
-    return replace(problem, reruns="forward").check().fingerprint
+    may do in the backward, because plans of the narrower class belong to the wider one, nor on
+    memory taken over, which the code generator decides."""
+    return replace(_apart(problem), reruns="forward").check().fingerprint
+
+
+def _apart(problem: Problem) -> Problem:
+    """Returns the problem with nothing taken over."""
+    ops = [replace(op, over=()) if op.over else op for op in problem.ops]
+    return replace(problem, ops=ops, keep_saved=False)
 
 
 def _line(op: Op) -> str:
@@ -148,7 +155,7 @@ class SavedPlans:
             self.graphs.append(graph)
         self.plans.append(
             _Saved(
-                plan.document,
+                {**plan.document, "fingerprint": _apart(plan.parts).check().fingerprint},
                 graphs,
                 plan.parts.link_bytes_per_s or None,
                 None if total is None else list(total),
@@ -282,10 +289,15 @@ def plan_of(of_graphs: Problem, saved: _Saved) -> Plan:
         ValueError: the plan is not for this problem.
     """
     problem = saved.problem(of_graphs)
-    checked = problem.check()
-    if saved.plan.get("fingerprint") != checked.fingerprint:
-        checked = lenient(problem).check()
-    return Plan.of(checked.read_plan(json.dumps(saved.plan)))
+    apart = _apart(problem)
+    if any(not isinstance(step, int) and step[0] == "out" for step in saved.plan["steps"]):
+        problem = apart  # graphs that move values take nothing over
+    if saved.plan.get("fingerprint") != apart.check().fingerprint:
+        problem, apart = lenient(problem), lenient(apart)
+    checked, document = problem.check(), saved.plan
+    if document.get("fingerprint") == apart.check().fingerprint:
+        document = {**document, "fingerprint": checked.fingerprint}
+    return Plan.of(checked.read_plan(json.dumps(document)))
 
 
 def check_total(given: SavedPlans, then: list[int] | None, now: Total | None) -> None:

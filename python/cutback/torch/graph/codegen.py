@@ -20,6 +20,8 @@ from torch.fx.node import Argument
 from ..memory import MODULES
 from ..types import GraphInput, GraphValue
 from .graphs import attribute, module_path
+from .taking_over import VARIANTS, taken
+from .taking_over import parts as parts_of
 
 Boxed = Callable[[list[GraphInput]], Sequence[GraphValue]]
 
@@ -81,6 +83,7 @@ class _Text:
         self.names: dict[fx.Node, str] = {}
         self.lines: list[str] = []
         self.modules: dict[int, str] = {}
+        self.taken = taken(list(gm.graph.nodes))
         self._device, self._plugs = gm.meta.get(PLUGS, ("cpu", {}))
 
     def plug(self, node: fx.Node) -> bool:
@@ -124,18 +127,12 @@ class _Text:
         if node.target is operator.getitem:
             return f"{args[0]}[{args[1]}]"
         args += [f"{k}={self.write(v)}" for k, v in node.kwargs.items()]
-        return f"{self.constant(node.target, 'op')}({', '.join(args)})"
-
-
-def _parts(node: fx.Node) -> list[fx.Node] | None:
-    """Returns the getitems of a tuple, if nothing else reads it."""
-    if not isinstance(node.meta.get("val"), (tuple, list)):
-        return None
-    users = list(node.users)
-    for user in users:
-        if user.target is not operator.getitem or type(user.args[1]) is not int:
-            return None
-    return users
+        target = node.target
+        if node in self.taken:
+            target, keyword = VARIANTS[target]
+            if keyword:
+                args.append(f"{keyword}={self.names[self.taken[node]]}")
+        return f"{self.constant(target, 'op')}({', '.join(args)})"
 
 
 def _last_uses(order: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
@@ -187,7 +184,7 @@ def _function(gm: fx.GraphModule, name: str, watch: Watch | None) -> Boxed:
             text.names[node] = text.constant(attribute(gm, str(node.target)), "attr")
         else:
             if node not in taken:
-                parts = _parts(node)
+                parts = parts_of(node)
                 if parts is not None:
                     whole.add(node)
                     taken.update(parts)

@@ -30,7 +30,8 @@ from .codegen import RUN_OF, STEP
 from .dropout import REMAKE
 from .graphs import Masked, UnsupportedGraphError, is_number, is_tangent, location, nodes_in
 from .importer import Imported
-from .moving import Move, Schedule, Step
+from .moving import Move, Schedule, Step, on_host
+from .taking_over import MEMORY, Memory
 
 if TYPE_CHECKING:
     from torch._functorch._aot_autograd.descriptors import AOTOutput
@@ -73,7 +74,7 @@ class _Moved(NamedTuple):
         val = self.node.meta["val"]
         if self.position is not None:
             val = val[self.position]
-        return _on_host(val) if self.what == "host" else val
+        return on_host(val) if self.what == "host" else val
 
 
 _Value: TypeAlias = fx.Node | _Moved
@@ -88,15 +89,6 @@ def _type_name(val: Argument) -> str:
     """Returns ``"module.Class"`` of a node's value, or of the object behind it in a trace."""
     kind = type(getattr(val, "real_obj", val))
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _on_host(val: torch.Tensor) -> torch.Tensor:
-    """Returns a fake tensor of the same layout on the host."""
-    mode = getattr(val, "fake_mode", None)
-    if mode is None:
-        return val.cpu()
-    with mode:
-        return torch.empty_strided(val.size(), val.stride(), dtype=val.dtype, device="cpu")
 
 
 class _Step:
@@ -189,6 +181,8 @@ class _Emitter:
             if "view" in op.flags
         }
         steps, start = schedule
+        moves = any(isinstance(step, Move) for step in steps)
+        self.memory = Memory(graph.storages, {} if moves else graph.over)
         self.forward = self._steps(steps[:start], again=False, begins=0)
         self.first_runs = {s.node for s in self.forward}
         self.backward = self._steps(steps[start:], again=True, begins=start)
@@ -392,6 +386,7 @@ class _Emitter:
         copied.meta[STEP] = step.time
         if late:
             copied.meta["autograd_backward"] = True
+        self.memory.ran(node, copied)
         env[node] = copied
         self.first.setdefault(node, copied)
 
@@ -467,6 +462,7 @@ class _Emitter:
         if all(source in made.all_input_nodes for source in shown.values()):
             return made
         copied = graph.node_copy(made)
+        copied.meta.pop(MEMORY, None)
         for now in made.all_input_nodes:
             name = now.meta.get(RUN_OF, now.name)
             copied.replace_input_with(now, next((shown[a] for a in sources if a.name == name), now))
@@ -519,6 +515,7 @@ class _Emitter:
         for node in self.primals:
             env[node] = graph.placeholder(node.name)
             env[node].meta = node.meta
+            self.memory.given(node, env[node])
         for step in self.forward:
             self._copy(graph, env, step, False)
         k = self.graph.num_fwd_outputs
@@ -549,6 +546,7 @@ class _Emitter:
             env[node].meta = node.meta if isinstance(node, fx.Node) else {"val": node.val}
             if isinstance(node, fx.Node):
                 self.first[node] = env[node]
+                self.memory.given(node, env[node])
         for step in self.backward:
             self._copy(graph, env, step, True)
         k = self.graph.num_fwd_outputs

@@ -34,7 +34,7 @@ import torch
 from torch import fx
 
 from ...problem import ONCE, Constraint, Flag, Op, Problem, Storage, StorageFlag, Value, Work
-from . import decisions, gathers, leaves, ops, rerunnable
+from . import decisions, gathers, leaves, ops, rerunnable, taking_over
 from .graphs import Masked, OneMemory, Reader, Tensor, is_tangent, location, nodes_in
 from .sizes import hint
 
@@ -84,6 +84,15 @@ class Imported(NamedTuple):
     )  # positions of results that are views of memory made by the graph
     groups: tuple[str, ...] = ()  # names of the process groups of its collectives
     may_gather_again: bool = False  # some may run again, if all processes have the same plan
+    over: Mapping[fx.Node, Sequence[int]] = MappingProxyType(
+        {}
+    )  # by node: positions of the arguments that it may write its result over
+
+    @property
+    def storages(self) -> dict[fx.Node, list[int]]:
+        """The storages of each node's tensors."""
+        pairs = zip(self.order, self.problem.ops, strict=True)
+        return {n: [value.storage for value in op.outputs] for n, op in pairs if n is not None}
 
 
 class _Writer:
@@ -325,6 +334,9 @@ class Import:
     """Reruns give the same bits (:func:`graph.decisions.to_pin`)."""
     is_leaf: leaves.IsLeaf | None = None
     """Tells which inputs keep their gradients. None: all that have one."""
+    takes_over: bool = False
+    """Results may take over the memory of inputs (:mod:`graph.taking_over`), if kernels are the
+    same."""
 
 
 def import_joint(gm: fx.GraphModule, num_fwd_outputs: int, known: Import) -> Imported:
@@ -363,11 +375,33 @@ def import_joint(gm: fx.GraphModule, num_fwd_outputs: int, known: Import) -> Imp
     problem = _problem(writer, start, parameters, forward_outputs, backward_outputs)
     if known.emitted and known.same_kernels and decisions.same_bits(writer.order):
         problem.reruns = "all"
+    takes_over = known.emitted and known.same_kernels and known.takes_over
+    over = _take_over(writer, problem) if takes_over else {}
     return Imported(
         problem, writer.order, outputs, reader.descs, num_fwd_outputs, reader.masked,
         reader.again, writer.positions, reader.rewritten(), copied, reader.witnesses(),
-        reader.returned_views(), gathered.groups, bool(gathered.nodes),
+        reader.returned_views(), gathered.groups, bool(gathered.nodes), over,
     )  # fmt: skip
+
+
+def _take_over(w: _Writer, problem: Problem) -> dict[fx.Node, list[int]]:
+    """Lists in the problem which inputs ops may write over. Returns the positions of these
+    arguments by node."""
+    r = w.r
+    kept = taking_over.held_elsewhere(r)
+    kept.update(s for s, flags in enumerate(w.storage_flags) if flags)
+    kept.update(t.storage for n in r.nodes if is_tangent(n) for t in r.tensors[n])
+    kept.update(t.storage for n in r.outputs if isinstance(n, fx.Node) for t in r.tensors[n])
+    found = {}
+    for node, op in zip(w.order, w.ops, strict=True):
+        if node is None or len(op.outputs) != 1 or op.flags & {"view", "mutates", "placeholder"}:
+            continue
+        at = taking_over.offers(r, node, kept) if node not in r.again else []
+        if at:
+            found[node] = at
+            op.over = [op.inputs.index(w.value[node.args[k]][None]) for k in at]
+    problem.keep_saved = bool(found)
+    return found
 
 
 def _shared(r: Reader) -> Callable[[fx.Node], bool]:

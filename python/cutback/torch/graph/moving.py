@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+import torch
+
 if TYPE_CHECKING:
     from ... import _native
     from ...problem import Problem
@@ -28,6 +30,15 @@ class Move(NamedTuple):
 
 
 Step = int | Move
+
+
+def on_host(val: torch.Tensor) -> torch.Tensor:
+    """Returns a fake tensor of the same layout on the host."""
+    mode = getattr(val, "fake_mode", None)
+    if mode is None:
+        return val.cpu()
+    with mode:
+        return torch.empty_strided(val.size(), val.stride(), dtype=val.dtype, device="cpu")
 
 
 class Schedule(NamedTuple):

@@ -21,7 +21,7 @@ from the simulated one (because other tensors of the program are in the segment)
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from itertools import accumulate
 from random import Random
@@ -42,6 +42,28 @@ class Life(NamedTuple):
     made: int
     last: int
     bytes: int
+
+
+def continued(rows: Iterable[tuple[Life, int]]) -> tuple[list[Life], list[int]]:
+    """Joins lives whose memory a result takes over: it begins at the moment at which the other
+    ends, at the same offset. Returns the lives, and the moments of these results.
+
+    Args:
+        rows: lives, and their offsets.
+    """
+    lives: list[Life] = []
+    at: dict[tuple[int, int, int], int] = {}  # last moment, offset and bytes of a life
+    taking = []
+    for life, offset in sorted(rows, key=lambda row: row[0].made):
+        k = at.pop((life.made, offset, life.bytes), None)
+        if k is None:
+            k = len(lives)
+            lives.append(life)
+        else:
+            lives[k] = lives[k]._replace(last=life.last)
+            taking.append(life.made)
+        at[life.last, offset, life.bytes] = k
+    return lives, taking
 
 
 def rounded(size: int) -> int:

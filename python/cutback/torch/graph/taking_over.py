@@ -1,0 +1,255 @@
+"""Memory that results take over (``over`` in ``docs/problem.md``) in the code that runs op by op.
+
+An elementwise op may write its result over an input that nothing reads later. PyTorch has a variant
+of most such ops that takes the result as an argument (``aten.mul.out``). It computes the same bits,
+and neither allocates nor resizes, if the argument has the shape, strides and type of the result.
+:data:`VARIANTS` lists these ops. The importer says which inputs an op may write over
+(:func:`offers`), the emitter marks the memory of each run (:class:`Memory`), and the code generator
+picks the variants (:func:`taken`).
+
+Memory that crosses from forward to backward is never taken over, because autograd checks versions
+and the backward may run again. Nor are arguments, constants, results of the graph, memory that
+another library's op or a collective makes or reads, which may hold it longer, and memory with a
+view that is read later.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import fx
+
+from .graphs import nodes_in
+
+if TYPE_CHECKING:
+    from torch.fx.node import Argument, Target
+
+    from .graphs import Reader, Tensor
+
+OFFERS = "cutback_offers"
+"""Key in a node's ``meta``: positions of the arguments that it may write over."""
+
+MEMORY = "cutback_memory"
+"""Key in a node's ``meta``: the numbers of the allocations that its tensors are in. Nodes without
+it are in the memory of their inputs."""
+
+_KEPT = -1  # an allocation that is never taken over
+_OWN = frozenset({"aten", "prims", "cutback"})
+
+_OUT = """
+    abs acos acosh addcdiv addcmul asin asinh atan atan2 atanh bitwise_not ceil clamp clamp_max
+    clamp_min cos cosh elu erf erfc exp exp2 expm1 floor frac gelu hardsigmoid hardswish hardtanh
+    leaky_relu lgamma log log10 log1p log2 logical_and logical_not logical_or logical_xor maximum
+    minimum mish neg reciprocal round rsqrt sigmoid sign silu sin sinh softplus sqrt square tan tanh
+    threshold trunc
+    add.Tensor:out copysign.Tensor:out div.Tensor:out div.Tensor_mode:out_mode mul.Tensor:out
+    sub.Tensor:out bitwise_and.Tensor:Tensor_out bitwise_or.Tensor:Tensor_out
+    bitwise_xor.Tensor:Tensor_out clamp.Tensor:Tensor_out clamp_max.Tensor:Tensor_out
+    clamp_min.Tensor:Tensor_out fmod.Tensor:Tensor_out remainder.Tensor:Tensor_out
+    eq.Tensor:Tensor_out ge.Tensor:Tensor_out gt.Tensor:Tensor_out le.Tensor:Tensor_out
+    lt.Tensor:Tensor_out ne.Tensor:Tensor_out lerp.Scalar:Scalar_out lerp.Tensor:Tensor_out
+    pow.Tensor_Scalar:Tensor_Scalar_out pow.Tensor_Tensor:Tensor_Tensor_out pow.Scalar:Scalar_out
+    where.self:self_out xlogy.Tensor:OutTensor
+"""
+_GRAD_INPUT = """
+    elu_backward gelu_backward hardsigmoid_backward hardtanh_backward leaky_relu_backward
+    sigmoid_backward silu_backward softplus_backward tanh_backward threshold_backward
+"""
+_IN_PLACE = "relu masked_fill.Scalar add.Scalar div.Scalar mul.Scalar sub.Scalar"
+
+
+class Variant(NamedTuple):
+    """The variant of an op that writes into an argument."""
+
+    target: torch._ops.OpOverload
+    keyword: str | None
+    """The name of that argument. None: it is the first one."""
+
+
+def _overload(packet: str, overload: str) -> torch._ops.OpOverload | None:
+    found: torch._ops.OpOverload | None = getattr(
+        getattr(torch.ops.aten, packet, None), overload, None
+    )
+    return found
+
+
+def _variants() -> Iterator[tuple[torch._ops.OpOverload, Variant]]:
+    rows = []
+    for word in _OUT.split():
+        name, _, out = word.partition(":")
+        rows.append((name, name.partition(".")[0], out or "out", "out"))
+    rows += [(name, name, "grad_input", "grad_input") for name in _GRAD_INPUT.split()]
+    for name in _IN_PLACE.split():
+        packet, _, overload = name.partition(".")
+        rows.append((name, packet + "_", overload or "default", ""))
+    for name, packet, overload, keyword in rows:
+        own, _, which = name.partition(".")
+        op, variant = _overload(own, which or "default"), _overload(packet, overload)
+        if op is not None and variant is not None:
+            yield op, Variant(variant, keyword or None)
+
+
+VARIANTS: Mapping[Target, Variant] = dict(_variants())
+"""By op. Each variant is one kernel, which computes element by element and allocates nothing."""
+
+
+# ---- the problem ---------------------------------------------------------------------------------
+
+
+def _is_known(sizes: Iterable[Any], others: Iterable[Any]) -> bool:
+    """True if sizes are equal for all values of the graph's symbols."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    pairs = zip(sizes, others, strict=True)
+    return all(a is b or statically_known_true(a == b) for a, b in pairs)
+
+
+def _is_like(made: torch.Tensor, given: torch.Tensor) -> bool:
+    """True if two tensors have one layout."""
+    return (
+        made.dtype is given.dtype
+        and made.device == given.device
+        and made.dim() == given.dim()
+        and not (given.is_conj() or given.is_neg())
+        and _is_known(made.shape, given.shape)
+        and _is_known(made.stride(), given.stride())
+    )
+
+
+def held_elsewhere(reader: Reader) -> set[int]:
+    """Returns the storages that something outside of the graph may hold: those that collectives or
+    ops of other libraries make or read."""
+    found: set[int] = set()
+    for node in reader.nodes:
+        if node.op != "call_function" or node.target is operator.getitem:
+            continue
+        is_own = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in _OWN
+        if not is_own:
+            found.update(reader.reads[node], (t.storage for t in reader.tensors[node]))
+    return found
+
+
+def offers(reader: Reader, node: fx.Node, kept: set[int]) -> list[int]:
+    """Returns the positions of the arguments that a call may write its result over.
+
+    Args:
+        kept: storages that must not be taken over.
+    """
+    variant = VARIANTS.get(node.target)
+    made = _tensor_of(reader, node)
+    if variant is None or made is None or made.storage in reader.reads[node]:
+        return []
+    arguments = list(node.args) if variant.keyword else list(node.args[:1])
+    return [at for at, x in enumerate(arguments) if _may_go(reader, node, x, made, kept)]
+
+
+def _tensor_of(reader: Reader, node: fx.Node) -> Tensor | None:
+    """Returns the tensor that a node returns; None: it returns another kind of value."""
+    tensors = reader.tensors[node]
+    return tensors[0] if isinstance(node.meta.get("val"), torch.Tensor) and tensors else None
+
+
+def _may_go(reader: Reader, node: fx.Node, given: Argument, made: Tensor, kept: set[int]) -> bool:
+    if not isinstance(given, fx.Node):
+        return False
+    read, size = _tensor_of(reader, given), reader.storage_bytes
+    if read is None or read.storage in kept or reader.static[read.storage]:
+        return False
+    if read.bytes != size[read.storage] or made.bytes != size[made.storage]:
+        return False
+    if read.bytes != made.bytes or reader.static[made.storage]:
+        return False
+    if made.storage in kept and read.storage in reader.reads[given]:
+        return False  # a result of the graph must not be a view
+    arguments = [*node.args, *node.kwargs.values()]
+    reads = [t.storage for a in arguments for n in nodes_in(a) for t in reader.tensors[n]]
+    return reads.count(read.storage) == 1 and _is_like(made.val, read.val)
+
+
+# ---- graphs --------------------------------------------------------------------------------------
+
+
+class Memory:
+    """Marks the nodes of emitted graphs with the allocations that they are in.
+
+    Args:
+        storages: of each node of the joint graph.
+        over: by node of the joint graph, the positions of the arguments that it may write over.
+    """
+
+    def __init__(
+        self, storages: Mapping[fx.Node, Sequence[int]], over: Mapping[fx.Node, Sequence[int]]
+    ) -> None:
+        self.storages = storages
+        self.over = over
+        self._number = count()
+        self._of: dict[fx.Node, dict[int, int]] = {}  # by emitted node: storage -> allocation
+
+    def given(self, node: fx.Node, emitted: fx.Node) -> None:
+        """Takes note of an argument of the graph."""
+        if self.over:
+            self._of[emitted] = dict.fromkeys(self.storages.get(node, ()), _KEPT)
+
+    def ran(self, node: fx.Node, emitted: fx.Node) -> None:
+        """Marks a run of a node. A storage is that of an input, or allocated by this run."""
+        if not self.over:
+            return
+        there: dict[int, int] = {}
+        for source in emitted.all_input_nodes:
+            there.update(self._of.get(source, {}))
+        own = {
+            s: there[s] if s in there else next(self._number) for s in self.storages.get(node, ())
+        }
+        self._of[emitted] = own
+        emitted.meta[MEMORY] = tuple(own.values())
+        if node in self.over and emitted.target is node.target:
+            emitted.meta[OFFERS] = self.over[node]
+
+
+def parts(node: fx.Node) -> list[fx.Node] | None:
+    """Returns the getitems of a tuple, if nothing else reads it. The code generator then takes it
+    apart at once."""
+    if not isinstance(node.meta.get("val"), (tuple, list)):
+        return None
+    users = list(node.users)
+    for user in users:
+        if user.target is not operator.getitem or type(user.args[1]) is not int:
+            return None
+    return users
+
+
+def taken(order: Sequence[fx.Node]) -> dict[fx.Node, fx.Node]:
+    """Returns the inputs that calls write over, by the call.
+
+    Args:
+        order: the nodes of a graph, in the order in which they run.
+    """
+    if not any(OFFERS in node.meta for node in order):
+        return {}
+    memory: dict[fx.Node, set[int]] = {}
+    last: dict[int, fx.Node] = {}
+    for node in order:
+        sources = node.all_input_nodes
+        if node.op != "call_function":
+            own = {_KEPT}
+        elif MEMORY in node.meta:
+            own = set(node.meta[MEMORY])
+        else:
+            own = {a for source in sources for a in memory[source]}
+        memory[node] = own
+        if node.target is operator.getitem and parts(sources[0]) is not None:
+            sources = []
+        for source in (*sources, node):
+            last.update(dict.fromkeys(memory[source], node))
+    found: dict[fx.Node, fx.Node] = {}
+    for node in order:
+        for at in node.meta.get(OFFERS, ()):
+            given = node.args[at]
+            if _KEPT not in memory[given] and all(last[a] is node for a in memory[given]):
+                found[node] = given
+                break
+    return found

@@ -1,0 +1,244 @@
+"""Results that take over the memory of inputs: the variants of ops, what may not be taken over, and
+steps whose memory and bits are those planned."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+from torch.nn import functional as F
+
+import cutback.torch as ct
+from cutback.torch.compiler.partition import Partitioner
+from cutback.torch.compiler.preparing import Preparation
+from cutback.torch.graph import codegen
+from cutback.torch.graph.taking_over import VARIANTS
+
+aten = torch.ops.aten
+
+
+# ---- variants ------------------------------------------------------------------------------------
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool)
+LAYOUTS = ("contiguous", "channels_last", "transposed")
+
+
+def _sample(dtype: torch.dtype, layout: str, seed: int, positive: bool = False) -> torch.Tensor:
+    """Numbers of all kinds, more than one vector and not a multiple of it. [3, 5, 7, 11]"""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(3, 5, 7, 11, generator=generator, dtype=torch.float64)
+    if dtype.is_floating_point:
+        x.view(-1)[:6] = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-30])
+    x = (x.abs() + 0.5 if positive else x * 3).to(dtype)
+    if layout == "channels_last":
+        return x.contiguous(memory_format=torch.channels_last)
+    return x.transpose(1, 3).contiguous().transpose(1, 3) if layout == "transposed" else x
+
+
+_SCALARS: dict[str, tuple[Any, ...]] = {
+    "elu_backward": (1.0, 1.0, 1.0, False), "hardtanh_backward": (-1.0, 1.0),
+    "leaky_relu_backward": (0.1, False), "softplus_backward": (1.0, 20.0),
+    "threshold_backward": (0.5,), "threshold": (0.5, 2), "clamp": (-1, 1), "clamp_max": (1,),
+    "clamp_min": (-1,), "lerp.Scalar": (0.3,), "masked_fill.Scalar": (2,),
+    "pow.Tensor_Scalar": (3,), "eq.Scalar": (1,),
+}  # fmt: skip
+_OWN_KEYWORDS: dict[str, dict[str, Any]] = {"div.Tensor_mode": {"rounding_mode": "floor"}}
+
+
+def _arguments(op: Any, dtype: torch.dtype, layout: str) -> tuple[list[Any], dict[str, Any]]:
+    """A call of an op: a tensor for each argument that is one, and numbers."""
+    name = str(op).removeprefix("aten.").removesuffix(".default")
+    args: list[Any] = []
+    for k, argument in enumerate(op._schema.arguments):
+        if str(argument.type) == "Tensor":
+            boolean = argument.name in ("condition", "mask")
+            args.append(_sample(torch.bool if boolean else dtype, layout, k, k == 1))
+    if name in _SCALARS:
+        at = 1 if name == "elu_backward" else len(args)
+        args[at:at] = _SCALARS[name]
+    elif name.endswith(".Scalar") and len(args) == 1:
+        args = [2, args[0]] if name == "pow.Scalar" else [*args, 2]
+    return args, _OWN_KEYWORDS.get(name, {})
+
+
+def _calls(op: Any) -> Iterator[tuple[torch.dtype, list[Any], dict[str, Any], torch.Tensor]]:
+    """Calls whose result has the layout of at least one argument, with the result."""
+    for dtype in DTYPES:
+        for layout in LAYOUTS:
+            args, kwargs = _arguments(op, dtype, layout)
+            try:
+                result = op(*args, **kwargs)
+            except (RuntimeError, NotImplementedError):
+                continue  # no kernel for this type
+            yield dtype, args, kwargs, result
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return x.contiguous().view(kinds[x.element_size()])
+
+
+def _allocated(call: Callable[[], Any]) -> int:
+    """The largest allocation during a call, in bytes."""
+    with torch.profiler.profile(profile_memory=True) as profile:
+        call()
+    events = profile.events() or ()
+    return max((abs(e.cpu_memory_usage) for e in events), default=0)
+
+
+COMMON = [
+    aten.mul.Tensor, aten.add.Tensor, aten.gelu_backward.default, aten.threshold_backward.default,
+    aten.relu.default, aten.where.self, aten.tanh.default, aten.pow.Tensor_Scalar,
+    aten.masked_fill.Scalar, aten.elu_backward.default,
+]  # fmt: skip
+OPS = [
+    pytest.param(op, marks=[] if op in COMMON else pytest.mark.very_slow, id=str(op))
+    for op in VARIANTS
+]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_variant_gives_the_bits_of_its_op_over_an_input(op: Any) -> None:
+    variant, tried = VARIANTS[op], 0
+    for _, args, kwargs, result in _calls(op):
+        for at in range(len(args)) if variant.keyword else (0,):
+            given = args[at]
+            if not isinstance(given, torch.Tensor) or given.dtype is not result.dtype:
+                continue
+            if given.stride() != result.stride():
+                continue  # pow.Scalar makes a contiguous result, so the importer refuses it
+            own = [x.clone() if isinstance(x, torch.Tensor) else x for x in args]
+            into = {variant.keyword: own[at]} if variant.keyword else {}
+            made = variant.target(*own, **kwargs, **into)
+            assert made is own[at] and torch.equal(_bits(made), _bits(result))
+            tried += 1
+    assert tried
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_variant_allocates_nothing(op: Any) -> None:
+    variant = VARIANTS[op]
+    for _, args, kwargs, result in list(_calls(op))[:1]:
+        at = next(
+            (k for k, x in enumerate(args)
+             if isinstance(x, torch.Tensor) and x.dtype is result.dtype), None
+        )  # fmt: skip
+        if at is None:
+            continue
+        into = {variant.keyword: args[at]} if variant.keyword else {}
+        size = result.untyped_storage().nbytes()
+        assert _allocated(lambda: variant.target(*args, **kwargs, **into)) < size  # noqa: B023
+        assert _allocated(lambda: op(*args, **kwargs)) >= size  # noqa: B023
+
+
+# ---- steps ---------------------------------------------------------------------------------------
+
+
+class Texts:
+    """The texts of the functions that a model compiles to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.of: dict[str, str] = {}
+        function = codegen._function
+
+        def keep(gm: Any, name: str, watch: Any) -> Any:
+            made = function(gm, name, watch)
+            self.of[name] = made._source  # type: ignore[attr-defined]
+            return made
+
+        monkeypatch.setattr(codegen, "_function", keep)
+
+
+@pytest.fixture(autouse=True)
+def takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled steps in eager code take memory over."""
+
+    def preparation(self: Partitioner) -> Preparation:
+        asked = own.fget(self)
+        may = not (self.door.native or self.options.may_move)
+        return replace(asked, takes_over=may)
+
+    own: Any = Partitioner.preparation
+    monkeypatch.setattr(Partitioner, "preparation", property(preparation))
+
+
+@pytest.fixture
+def texts(monkeypatch: pytest.MonkeyPatch) -> Texts:
+    return Texts(monkeypatch)
+
+
+class Layers(nn.Module):
+    """Layers of pointwise ops; the values of ``kept`` are returned as well."""
+
+    def __init__(self, middle: Callable[[torch.Tensor], torch.Tensor] = torch.tanh) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
+        self.middle = middle
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x + self.down(F.gelu(self.middle(self.up(x)) * 2 - 1))).square().mean()
+
+
+def _seen(step: Any, model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """The loss, and the gradients after each of two backwards of one graph."""
+    loss = step(x)
+    found = [loss.detach()]
+    for retain in (True, False):
+        model.zero_grad()
+        loss.backward(retain_graph=retain)
+        found += [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    return found
+
+
+def test_memory_is_taken_over_and_a_second_backward_keeps_its_bits(
+    texts: Texts, same_bits: Callable[..., bool], train_step: Callable[..., Any]
+) -> None:
+    torch.manual_seed(0)
+    model, x = Layers(), torch.randn(32, 16)
+    expected = _seen(model, model, x)
+    compiled = ct.compile(model, budget="min")
+    assert same_bits(_seen(compiled, model, x), expected)
+    assert "out=v" in texts.of["forward"] and "grad_input=v" in texts.of["backward"]
+    assert train_step(compiled, x).peak_bytes == compiled.plans[0].numbers["live_bytes"]
+
+
+@pytest.mark.parametrize("options", [{"offload": True}, {"codegen": "native"}])
+def test_other_ways_run_without(texts: Texts, options: dict[str, Any]) -> None:
+    model, x = Layers(), torch.randn(32, 16)
+    compiled = ct.compile(copy.deepcopy(model), budget=0.5, **options)
+    compiled(x).backward()
+    assert "out=v" not in texts.of["forward"] + texts.of["backward"]
+    assert not any(op.over for op in compiled.plans[0].parts.ops)
+
+
+def test_results_arguments_and_other_libraries_keep_their_memory(texts: Texts) -> None:
+    last: list[torch.Tensor] = []
+
+    @torch.library.custom_op("taking_over::cached", mutates_args=())
+    def cached(x: torch.Tensor) -> torch.Tensor:
+        last.append(x.sin())
+        return last[-1]
+
+    cached.register_fake(torch.empty_like)
+    cached.register_autograd(lambda ctx, g: g * 2)
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        shown = x.exp()
+        return cached(x.cos()).neg().sigmoid(), shown, shown.view(-1).tanh() * 2
+
+    x = torch.randn(8, 16, requires_grad=True)
+    given = x.detach().clone()
+    compiled = ct.compile(f)
+    a, shown, b = compiled(x)
+    (a.sum() + b.sum()).backward()
+    assert torch.equal(x.detach(), given) and torch.equal(last[-1], given.cos().sin())
+    assert torch.equal(shown, given.exp())
+    assert torch.equal(b, (given.exp().view(-1).tanh() * 2))
+    assert torch.equal(a, given.cos().sin().neg().sigmoid())
