@@ -29,7 +29,7 @@ from cutback.torch.native.calls import laid
 from cutback.torch.native.decisions import Decisions
 from cutback.torch.native.grouping import Grouping, Kinds, arguments_of, results_of
 from cutback.torch.native.layouts import Meta
-from cutback.torch.native.lowering import NativeNote, lower
+from cutback.torch.native.lowering import NativeNote, Planned, lower
 
 
 class Norm(nn.Module):
@@ -452,7 +452,8 @@ def test_says_what_stays_foreign() -> None:
         assert shares == sorted(shares, reverse=True) and 0 < sum(shares) < 1
         assert "% of the time)" in str(note)
     gm = traced(lambda x: ((x @ x).sin() @ x.half().float()).exp().sum(), torch.randn(4, 4))
-    _, note = lower(gm, "forward", times={"mm": 1.0, "mm_1": 5.0, "sin": 2.0, "exp": 2.0})
+    times = {"mm": 1.0, "mm_1": 5.0, "sin": 2.0, "exp": 2.0}
+    _, note = lower(gm, "forward", planned=Planned(times))
     assert str(note.foreign[0]).startswith("2 aten.mm (products stay PyTorch's, 60% of the time)")
 
 

@@ -27,7 +27,7 @@ from ..graph.floats import backward_writes_by_floats
 from ..graph.graphs import UnsupportedGraphError, attribute, location
 from ..graph.leaves import aot_backend
 from ..graph.sizes import sizes_as
-from ..native.lowering import NativeNote, lower
+from ..native.lowering import NativeNote, Planned, lower
 from ..types import GraphFunction, GraphInput, GraphValue
 from . import scratch
 from .bypassed import note_inputs
@@ -63,11 +63,10 @@ def _lowered(
     if not partitioner.door.native:
         return gm
     plan = partitioner.plans[-1] if partitioner.plans and name != "inference" else None
-    made, note = lower(
-        gm, name, decisions=partitioner.kernels, kept=partitioner.argument_memory,
-        times={} if plan is None else _modelled(plan),
-        most=None if plan is None else plan.numbers["live_bytes"],
-    )  # fmt: skip
+    planned = Planned(kept=partitioner.argument_memory)
+    if plan is not None:
+        planned = planned._replace(times=_modelled(plan), most=plan.numbers["live_bytes"])
+    made, note = lower(gm, name, decisions=partitioner.kernels, planned=planned)
     old, notes = latest.get(name), partitioner.compiler_notes
     notes[:] = [n for n in notes if n is not old]
     notes.append(note)

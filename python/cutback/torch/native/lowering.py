@@ -173,10 +173,23 @@ def _foreign_of(kinds: Kinds, times: Mapping[str, float]) -> list[ForeignOp]:
     return sorted(made, key=lambda f: (-f.share, -f.calls))
 
 
+class Planned(NamedTuple):
+    """What is known of a graph from its plan and its caller."""
+
+    times: Mapping[str, float] = MappingProxyType({})
+    """The time of each operation by its name, as the plan models it."""
+    most: int | None = None
+    """The plan's peak in bytes, which groups keep to. None: the peak of the graph itself."""
+    kept: Collection[StorageWeakRef] = ()
+    """Memory of the caller, as of parameters, which is alive whatever the graph does."""
+
+
+_UNPLANNED = Planned()
+
+
 def lower(
     gm: fx.GraphModule, name: str, everything: bool = False, decisions: Decisions | None = None,
-    times: Mapping[str, float] = MappingProxyType({}), kept: Collection[StorageWeakRef] = (),
-    most: int | None = None,
+    planned: Planned = _UNPLANNED,
 ) -> tuple[fx.GraphModule, NativeNote]:  # fmt: skip
     """The graph with groups of its nodes as calls of our kernels, and a note on it.
 
@@ -190,7 +203,7 @@ def lower(
     if name == "inference":  # it has no joint graph, for which decisions are made
         choosing.decide(gm.graph, decisions)
     split_dropouts(gm.graph)
-    kinds = Kinds(gm.graph, everything, None if everything else decisions, kept)
+    kinds = Kinds(gm.graph, everything, None if everything else decisions, planned.kept)
     if not everything:
         choosing.leave_wasteful(kinds)
         choosing.decide_alone(kinds, decisions)
@@ -201,7 +214,7 @@ def lower(
         compiled[tuple(nodes)] = group, room
         return fits
 
-    items = choosing.arranged(kinds, can_run, most)
+    items = choosing.arranged(kinds, can_run, planned.most)
     writer = _Writer(kinds)
     for item in items:
         if not isinstance(item, fx.Node):
@@ -213,4 +226,4 @@ def lower(
             writer.copy(item)
     made = _make_graph_module(gm, writer.graph)
     made.meta.update(gm.meta)
-    return made, NativeNote(name, writer.groups, _foreign_of(kinds, times))
+    return made, NativeNote(name, writer.groups, _foreign_of(kinds, planned.times))
