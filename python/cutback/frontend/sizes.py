@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..octaves import rounded_up
-from ..run.executable import Decisions
+from ..run.compiling import Decisions
 from .tracing import Call
 
 _BYTES_OF_KEY = 1024  # about; shapes share most of it with programs

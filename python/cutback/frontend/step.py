@@ -30,17 +30,19 @@ from .. import budgets, tree
 from ..device_arrays import handle
 from ..integers import index
 from ..policies import Policy, PolicyFunction, resolve
-from ..run.executable import (
+from ..run.compiling import (
     UPDATES,
     CompileOptions,
+    Groups,
+    code_text,
+    decide,
+)
+from ..run.executable import (
     Draws,
     Executable,
-    Groups,
     Update,
     check_random_step,
     check_seed,
-    code_text,
-    decide,
 )
 from ..run.measures import Planned, Stats
 from ..run.memory import Memory, place_in

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from ..budgets import Budget
 from ..policies import Policy, resolve
-from ..run.executable import CompileOptions
+from ..run.compiling import CompileOptions
 from .program_cache import DEFAULT as DEFAULT_CACHE
 from .step import (
     ArgNums,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..optim import Optimizer
     from ..planner.plan import Plan
     from ..planner.search import Progress
-    from ..run.executable import Groups
+    from ..run.compiling import Groups
     from ..run.memory import Memory
 
 

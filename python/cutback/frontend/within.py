@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..run.executable import CompileOptions, Executable
+from ..run.compiling import CompileOptions
+from ..run.executable import Executable
 from .tracing import Traced
 
 

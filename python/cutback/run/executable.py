@@ -3,29 +3,23 @@ arguments."""
 
 from __future__ import annotations
 
-import json
-import operator
-import os
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .. import budgets, dtypes, terminal
+from .. import budgets, dtypes
 from .._native import backends, on_device
 from ..device_arrays import DeviceArray, handle
 from ..integers import integer
-from ..source import place, warn
+from ..source import place
 from .arrays import as_array, wrap
+from .compiling import UPDATES, CompileOptions, compile_graph, on_gpu
 from .measures import Planned, Stats
 from .memory import Memory, Place, place_in
 
 if TYPE_CHECKING:
-    from typing import Protocol
-
     from .. import _native
     from ..devices import Device
     from ..optim import Optimizer
@@ -34,224 +28,13 @@ if TYPE_CHECKING:
     from ..optim.state import State
     from ..planner.plan import Plan
     from ..planner.search import Progress
+    from .compiling import Graph, Groups
 
     Prepared = tuple[State, list[Row]]
 
-    class Graph(Protocol):
-        """The part of :class:`cutback.Graph` that this module uses."""
 
-        _native: _native.Graph
-        inputs: list[tuple[str, np.ndarray[Any, Any] | None]]  # name, value of a constant
-
-
-def _row(device: Device | None) -> str | None:
-    if device is None:
-        return None
-    from ..devices import resolve  # imported late, to save start-up time
-
-    return resolve(device)
-
-
-def _on_gpu(backend: str, device: Device | None) -> tuple[str, Device | None]:
-    if backend != "cuda" and not (isinstance(device, str) and device.startswith("cuda")):
-        return backend, device
-    from ..cuda import resolve  # imported late: it searches for libraries
-
-    return resolve(backend, device)
-
-
-def _backend_and_device(options: CompileOptions) -> dict[str, Any]:
-    backend, device = _on_gpu(options.backend, options.device)
-    return {"backend": backend, "device": device}
-
-
-UPDATES = ("after", "inside")  # when an optimizer steps a parameter
 _ONLY_PLAN = ("debug", "ref", "null")  # updates inside, which they do not run
 _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
-Groups = bool | Mapping[str, Sequence[Sequence[int]]] | None
-# The core's words for groups=..., unless the caller lists groups.
-_GROUPS = {None: "auto", True: "found", False: None}
-
-
-def _groups_text(groups: Any) -> str | None:
-    """``groups=`` checked and converted for the core, which checks the contents of lists.
-
-    Raises:
-        TypeError: neither a bool, None nor a dict.
-        ValueError: a dict without "groups", or with an unknown key.
-    """
-    if groups is None or isinstance(groups, bool):
-        return _GROUPS[groups]
-    if not isinstance(groups, Mapping):
-        raise TypeError(
-            f"groups={budgets.short(groups)} is neither True, False nor None, nor a dict of groups"
-        )
-    wrong = set(groups) ^ {"groups"}
-    if wrong - {"inlinings"}:
-        raise ValueError(
-            f"groups={budgets.short(groups)}: expected the key 'groups', and 'inlinings' if wanted"
-        )
-    try:
-        return json.dumps({"inlinings": [], **groups}, default=operator.index)
-    except TypeError as error:
-        raise TypeError(f"groups={budgets.short(groups)}: {error}") from None
-
-
-def _check_plan(plan: Any) -> None:
-    if plan is None or (isinstance(plan, str) and plan.lstrip().startswith("{")):
-        return
-    from ..planner.plan import Plan  # imported late, to save start-up time
-
-    if isinstance(plan, str):
-        raise ValueError(f"plan={budgets.short(plan)} is not the JSON of a plan")
-    if not isinstance(plan, Plan):
-        raise TypeError(f"plan={budgets.short(plan)} is neither a cutback.Plan nor its JSON")
-
-
-class CompileOptions(NamedTuple):
-    """How a graph is compiled; see :class:`Executable`."""
-
-    budget: budgets.Budget = None
-    measure: str = "arena"
-    preset: str | None = None
-    backend: str = "cpu"
-    device: Device | None = None
-    plan: Plan | str | None = None
-    groups: Groups = None
-    keep_gradients: bool = False
-    static_bytes: int = 0
-    on_infeasible: str = "error"
-    time_limit: float = 0.0
-    progress: Progress | None = None
-    memory: Memory | Place | None = None
-    decisions: _native._Decisions | None = None
-    updates: str = "after"
-
-    @property
-    def searches(self) -> bool:
-        """True if a plan is searched for, because there is a budget and no plan is given."""
-        return self.budget is not None and self.plan is None
-
-    def search(self) -> dict[str, Any]:
-        """The options that can end a search early, converted for the core.
-
-        Raises:
-            ValueError, TypeError: ``time_limit`` is not a time, or ``progress`` not a function.
-        """
-        if self.time_limit == 0 and self.progress is None:
-            return {}
-        from ..planner.search import seconds_of, teller_of  # imported late, as above
-
-        return {
-            "time_limit": seconds_of(self.time_limit),
-            "progress": teller_of(self.progress),
-        }
-
-    @contextmanager
-    def searching(self) -> Iterator[dict[str, Any]]:
-        """Yields the same for one search, whose progress is shown if somebody watches."""
-        found = self.search()
-        if self.progress is not None or not terminal.is_watched():
-            yield found
-            return
-        from ..planner.search import told  # imported late, as above
-
-        with told(None) as progress:
-            yield {**found, "progress": progress}
-
-    def native(self) -> dict[str, Any]:
-        """The other options, converted for the core; those of :meth:`search` are not included."""
-        _check_plan(self.plan)
-        bound = budgets.parse(self.budget, self.measure)
-        plan = self.plan
-        return {
-            "preset": budgets.parse_preset(self.preset, self.measure if bound else None),
-            "budget": bound,
-            "backend": self.backend,
-            "device": _row(self.device),
-            "plan_json": plan if plan is None or isinstance(plan, str) else plan.to_json(),
-            "groups": _groups_text(self.groups),
-            "keep_gradients": self.keep_gradients,
-            "updates_inside": self.keep_gradients and self.updates == "inside",
-            "static_bytes": integer("static_bytes", self.static_bytes, 0, 2**63 - 1),
-        }
-
-
-class Decisions(NamedTuple):
-    """The decisions of a plan, without sizes, for graphs that differ from its graph only in
-    sizes."""
-
-    native: _native._Decisions
-    nbytes: int
-
-
-def decide(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> Decisions:
-    """Plans a graph without compiling it, and returns the decisions of the plan.
-
-    Raises:
-        BudgetError: no plan meets the budget.
-    """
-    options = options._replace(**_backend_and_device(options))
-    with options.searching() as search:
-        return Decisions(*graph._native.decide(wrt, **options.native(), **search))
-
-
-def code_text(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> str:
-    """The code of each kernel on a backend, which need not be available on this machine: CUDA C
-    for ``"cuda"``, the executor's records for ``"cpu"``."""
-    budgets.choice("backend", options.backend, backends())
-    if isinstance(options.device, str) and options.device.startswith("cuda"):
-        options = options._replace(device=None)  # the GPU's row needs the GPU
-    return graph._native.compile_text("code", wrt, **options.native())
-
-
-def _compile(
-    graph: Graph, wrt: Sequence[int], options: CompileOptions, block: _native.RunMemory
-) -> _native.Step:
-    """Compiles the graph in the core. If no plan meets the budget, obeys ``on_infeasible``: raises
-    the BudgetError if it is ``"error"``."""
-    with options.searching() as search:
-        return _compile_telling(graph, wrt, options, block, search)
-
-
-def _compile_telling(
-    graph: Graph,
-    wrt: Sequence[int],
-    options: CompileOptions,
-    block: _native.RunMemory,
-    search: dict[str, Any],
-) -> _native.Step:
-    other_than_plan = {**search, "dump": _dump_function(), "memory": block}
-    try:
-        decisions = options.decisions
-        return graph._native.compile(
-            wrt, **options.native(), **other_than_plan, decisions=decisions
-        )
-    except ValueError as error:
-        from ..errors import BudgetError  # imported late, as above
-
-        if not isinstance(error, BudgetError) or options.on_infeasible == "error":
-            raise
-        saves = options.on_infeasible == "warn"
-        other = options._replace(budget=None if saves else options.on_infeasible)
-        if saves:
-            other = other._replace(measure="arena")
-        step = graph._native.compile(wrt, **other.native(), **other_than_plan)
-        warn(budgets.fallen_back(error, options.on_infeasible), UserWarning)
-        return step
-
-
-def _dump_function() -> Any:
-    """``CB_DUMP=joint,plan`` in the environment prints these stages to stderr."""
-    wanted = {stage for stage in os.environ.get("CB_DUMP", "").split(",") if stage}
-    if not wanted:
-        return None
-
-    def dump(stage: str, text: str) -> None:
-        if stage in wanted or "all" in wanted:
-            sys.stderr.write(f"--- {stage}\n{text.rstrip()}\n")
-
-    return dump
 
 
 def check_seed(seed: Any) -> int:
@@ -355,13 +138,13 @@ class Executable:
         budgets.choice("backend", backend, backends())
         budgets.choice("on_infeasible", on_infeasible, budgets.INFEASIBLE)
         budgets.choice("updates", updates, UPDATES)
-        backend, device = _on_gpu(backend, device)
+        backend, device = on_gpu(backend, device)
         options = CompileOptions(
             budget, measure, preset, backend, device, plan, groups, keep_gradients, static_bytes,
             on_infeasible, time_limit, progress, memory, decisions, updates,
         )  # fmt: skip
         self.place = place_in(memory, "an Executable")
-        self.native = _compile(graph, wrt, options, self.place.native)
+        self.native = compile_graph(graph, wrt, options, self.place.native)
         self.backend = backend
         self.keeps_gradients = keep_gradients
         self.updates = updates

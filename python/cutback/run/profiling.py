@@ -14,7 +14,7 @@ from .executable import Executable, draws_of
 
 if TYPE_CHECKING:
     from ..explanation import KernelOp, Kernels
-    from .executable import Graph
+    from .compiling import Graph
 
 
 class Part(NamedTuple):
