@@ -531,7 +531,6 @@ def test_notes_of_replaced_plans_go() -> None:
         compiler_notes=["of another graph"],
         kernels=Decisions(),
         plans=[],
-        argument_memory=set(),
     )
     latest: dict[str, NativeNote] = {}
     for gm in (first, second):

@@ -78,7 +78,8 @@ class ModelActions(RepeatingPartitioner):
         self.in_force = ModelPlans()
         self.graphs = Graphs()
         self.steps = Steps()
-        self.sizes, self.ever = Sizes(), Ever()
+        self.sizes = Sizes()
+        self.ever = Ever()
 
     def _first_state(self) -> State:
         if self.given is not None:

@@ -63,7 +63,7 @@ def _lowered(
     if not partitioner.door.native:
         return gm
     plan = partitioner.plans[-1] if partitioner.plans and name != "inference" else None
-    planned = Planned(kept=partitioner.argument_memory)
+    planned = Planned(kept=partitioner.kernels.arguments)
     if plan is not None:
         planned = planned._replace(times=_modelled(plan), most=plan.numbers["live_bytes"])
     made, note = lower(gm, name, decisions=partitioner.kernels, planned=planned)

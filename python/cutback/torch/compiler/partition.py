@@ -16,7 +16,6 @@ import torch
 from torch import fx
 from torch._functorch import config as functorch_config
 from torch._guards import CompileContext
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from ... import BudgetError, __version__, budgets, files, policies
 from ...planner.plan import Plan
@@ -140,6 +139,16 @@ class AtHand:
     """Its plan, if that repeats collectives and all processes follow it."""
 
 
+@dataclass
+class Compilations:
+    """What tells the compilations of a partitioner's graphs apart."""
+
+    once: str = field(default_factory=lambda: uuid4().hex)
+    """A key that no other partitioner has."""
+    last: weakref.ref[CompileContext] | None = None
+    """The compilation of the last graph."""
+
+
 class Partitioner(CustomPartitionerFn):
     """Plans each joint graph under a budget, and splits it by the plan.
 
@@ -239,9 +248,7 @@ class Partitioner(CustomPartitionerFn):
         self.at_hand = AtHand(row=device or "cpu")
         self.in_force = InForce()
         self.kernels = Decisions()
-        self.argument_memory: set[StorageWeakRef] = set()  # of graphs whose groups run natively
-        self._once = uuid4().hex
-        self._compiled: weakref.ref[CompileContext] | None = None  # of the last graph
+        self.compilations = Compilations()
 
     @property
     def one_graph(self) -> bool:
@@ -293,7 +300,7 @@ class Partitioner(CustomPartitionerFn):
             refuse_writes_in_both_passes(gm, num_fwd_outputs)
             if self.door.native:
                 decide(gm.graph, self.kernels)
-                self.argument_memory |= arguments_of(gm.graph)
+                self.kernels.arguments |= arguments_of(gm.graph)
             graph = self._prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (),
                                   by_inductor, is_leaf)  # fmt: skip
             graph = self._with_collectives(graph)
@@ -596,7 +603,7 @@ class Partitioner(CustomPartitionerFn):
         options, policy = self.options, self.options.policy
         whole = isinstance(policy, policies.WholeGraph)
         if callable(policy) or (whole and not isinstance(policy, policies.MuTwo)):
-            return self._once
+            return self.compilations.once
         if isinstance(policy, Iterable) and not isinstance(policy, (str, policies.MuTwo)):
             policy = [str(item) for item in policy]
         times = None if options.times is None else sorted(options.times.items(), key=str)
@@ -617,9 +624,7 @@ class Partitioner(CustomPartitionerFn):
             "options": options,
             "at_hand": AtHand(row=self.at_hand.row, writes_by_floats=self.at_hand.writes_by_floats),
             "in_force": InForce(),
-            "argument_memory": set(),
-            "_compiled": None,
-            "_once": "",
+            "compilations": Compilations(once=""),
         }
 
     def _check_one_graph(self) -> None:
@@ -627,10 +632,10 @@ class Partitioner(CustomPartitionerFn):
         each would use the whole budget of the model."""
         now = CompileContext.try_get()
         if now is None or now.compile_id is None:
-            self._compiled = None
+            self.compilations.last = None
             return
         # torch._dynamo.reset() makes PyTorch reuse compilation numbers
-        before, self._compiled = self._compiled, weakref.ref(now)
+        before, self.compilations.last = self.compilations.last, weakref.ref(now)
         if self.one_graph and before is not None and before() is now:
             raise UnsupportedGraphError(
                 "PyTorch splits this graph into several (nested compiled regions, or buckets of "

@@ -82,7 +82,8 @@ class ModelPartitioner(ModelSteps):
         """True if PyTorch has dropped the compiled code since graphs were last compiled. PyTorch
         then reuses frame numbers, so data stored under the old ones must go. Call this while
         PyTorch compiles."""
-        if self._compiled is not None and self._compiled() is CompileContext.try_get():
+        last = self.compilations.last
+        if last is not None and last() is CompileContext.try_get():
             return False  # another graph of one compilation
         under_way = self.frame()
         for frame, noted in self.graphs.compilations.items():

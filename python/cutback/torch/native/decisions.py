@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ... import devices, files
 from ..graph.sizes import hint
@@ -133,6 +134,11 @@ class Decisions:
         self.used: dict[str, bool] = {}
         """Whether an operation runs in our kernels. What a plan file says goes before what the
         machine says."""
+        self.arguments: set[StorageWeakRef] = set()
+        """The memory of the arguments of its graphs."""
+
+    def __getstate__(self) -> dict[str, object]:  # PyTorch pickles it for its cache key
+        return {**self.__dict__, "arguments": set()}
 
     def get(self, node: fx.Node) -> bool | None:
         """True if a node runs in our kernels. None: undecided."""
