@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Protocol
 
 from . import files
@@ -66,9 +67,12 @@ def _told(best: Best | None, budgets: int) -> str:
 def is_watched() -> bool:
     """True if somebody sees standard error as it is written: on a terminal, or in a notebook."""
     stream = sys.stderr
-    return stream is not None and (
-        stream.isatty() or type(stream).__module__.startswith("ipykernel")
-    )
+    if type(stream).__module__.startswith("ipykernel"):
+        return True
+    try:  # programs put objects in its place that only write
+        return stream.isatty()
+    except (AttributeError, ValueError):  # ValueError: it is closed
+        return False
 
 
 class _Search:
@@ -77,8 +81,7 @@ class _Search:
     Args:
         budgets: number of budgets that it is for.
         after: seconds until it is shown.
-        only_shown: Ctrl-C interrupts the program, as it would elsewhere, unless a plan to take is
-            shown.
+        only_shown: Ctrl-C does what it does elsewhere, unless a plan to take is shown.
     """
 
     def __init__(self, budgets: int, after: float, only_shown: bool) -> None:
@@ -86,12 +89,16 @@ class _Search:
         self.watched, self.stop = is_watched(), False
         self.offers = False  # a plan is shown, which Ctrl-C takes
         self.wide = 0  # letters of the line that is shown
+        self.before = signal.getsignal(signal.SIGINT)
 
-    def interrupt(self, number: int, frame: object) -> None:
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
         """Handles Ctrl-C."""
-        if self.stop or (self.only_shown and not self.offers):
+        if not self.stop and (self.offers or not self.only_shown):
+            self.stop = True
+        elif callable(self.before):  # Python's own raises KeyboardInterrupt
+            self.before(number, frame)
+        elif self.before != signal.SIG_IGN:
             raise KeyboardInterrupt
-        self.stop = True
 
     def progress(self, seconds: float, best: Best | None) -> bool:
         """Shows a line; true if the search is to end."""
@@ -121,11 +128,13 @@ def interruptible(
     the best plan on a terminal and in a notebook. The first Ctrl-C ends the search, the second one
     the program. ``after`` and ``only_shown`` are those of :class:`_Search`."""
     search = _Search(budgets, after, only_shown)
-    handles = threading.current_thread() is threading.main_thread()  # others get no signals
-    before = signal.signal(signal.SIGINT, search.interrupt) if handles else None
+    # Other threads get no signals. A handler that is not Python's, None, could not be put back.
+    handles = threading.current_thread() is threading.main_thread() and search.before is not None
+    if handles:
+        signal.signal(signal.SIGINT, search.interrupt)
     try:
         yield search.progress
     finally:
         if handles:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, search.before)
         search.end()

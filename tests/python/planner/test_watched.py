@@ -83,6 +83,45 @@ def test_ctrl_c_interrupts_where_none_is_shown(watch, told):
             os.kill(os.getpid(), signal.SIGINT)
 
 
+def test_ctrl_c_does_what_the_program_says_where_no_plan_is_shown(watch):
+    """Such as a training program that saves its parameters."""
+    watch()
+    told = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
+    try:
+        with terminal.interruptible(after=1.0, only_shown=True) as progress:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert not progress(0.5, BEST) and told == [signal.SIGINT]
+            progress(2.0, BEST)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert progress(2.1, BEST) and told == [signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class Log:
+    """Stands in for standard error, as loggers do."""
+
+    def write(self, text):
+        pass
+
+    def flush(self):
+        pass
+
+
+def test_a_log_in_place_of_standard_error_does_not_watch(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Log())
+    assert not terminal.is_watched()
+    x = np.ones((4, 4), np.float32)
+    assert cutback.plan(lambda w, x: (w * x).sum(), x, x, budget=1.0).numbers
+
+
+def test_a_closed_standard_error_does_not_watch(monkeypatch):
+    with open(os.devnull, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+    assert not terminal.is_watched()
+
+
 def test_other_threads_show_it_too(watch):
     shown = watch()
 
