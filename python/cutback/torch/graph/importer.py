@@ -405,8 +405,8 @@ def _take_over(w: _Writer, problem: Problem) -> dict[fx.Node, list[int]]:
 
 
 def _shared(r: Reader) -> Callable[[fx.Node], bool]:
-    """True if something else holds a gradient: the caller has its memory, or a result is a view of
-    it. A view holds its base tensor."""
+    """Returns a function that is true if something else holds a gradient: the caller has its
+    memory, or a result is a view of it. A view holds its base tensor."""
     results = {n for n in r.outputs if isinstance(n, fx.Node) and r.tensors[n]}
     nodes = Counter(r.tensors[n][0].storage for n in results)
 

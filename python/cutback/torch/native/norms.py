@@ -118,8 +118,8 @@ def _batch_norm_check(node: fx.Node) -> str | None:
 
 
 def _is_rounded(statistics: torch.Tensor) -> str | None:
-    """True if PyTorch's kernel returns statistics in f32 although its shape function says 16
-    bits."""
+    """The reason why statistics of 16 bits stay with PyTorch, or None: its kernel returns f32
+    although its shape function says 16 bits."""
     return "its statistics have 16 bits" if NAMES.get(statistics.dtype) in HALVES else None
 
 

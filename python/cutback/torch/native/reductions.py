@@ -129,8 +129,8 @@ def _safe_softmax(b: Builder, node: fx.Node) -> Value:
 
 
 def _same_dtypes(node: fx.Node) -> str | None:
-    """True if all dtypes are the same. With several, PyTorch's kernels return f32 statistics
-    although its shape functions say 16 bits."""
+    """The reason why a call with several dtypes stays with PyTorch, or None: its kernels return f32
+    statistics although its shape functions say 16 bits."""
     vals = [a.meta["val"] for a in node.all_input_nodes] + tensors_of(node)
     if len({v.dtype for v in vals if isinstance(v, torch.Tensor)}) > 1:
         return "its arguments have several dtypes"
