@@ -385,13 +385,13 @@ def _cut(options: argparse.Namespace) -> int:
 
 
 def _frontier(options: argparse.Namespace) -> int:
-    from .frontend.planning import frontier
+    from .planner.tradeoffs import Frontier
 
     if options.peaks and not options.report:
         raise ValueError("--peaks needs --report FILE")
-    graph, _ = _read_problem(options.file)
+    graph, problem = _read_problem(options.file)
     device = options.device or ("a100" if files.is_traced(graph) else None)
-    answer = frontier(graph, preset=options.preset, device=device)
+    answer = Frontier.of(problem, options.preset, device, graph)
     if options.report:
         title = f"Frontier of {Path(options.file).name}"
         answer.report(options.report, title=title, peaks=options.peaks)

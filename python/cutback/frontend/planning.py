@@ -13,6 +13,7 @@ from ..planner.problems import AnyProblem, Timed, Times, read_graph, ready_probl
 from ..planner.search import Progress, Request
 from ..planner.tradeoffs import Frontier
 from ..policies import Policy, WholeGraph, resolve
+from ..problem import Problem
 from ..run.executable import Executable
 from .step import ArgNums, argnums_of
 from .tracing import Call, Traced
@@ -142,7 +143,8 @@ def frontier(
     >>> frontier = cutback.frontier(loss, params, x, y)
     >>> smallest = frontier.plan(0)
     """
-    number = budgets.parse_preset(preset)
-    graph = "" if callable(what) else read_graph(what)
+    graph = ""
+    if not (callable(what) or isinstance(what, (Problem, _native.Problem))):
+        graph = read_graph(what)
     problem = problem_of(graph or what, args, policy=policy, argnums=argnums, device=device)
-    return Frontier(problem, problem.frontier_json(number, devices.resolve(device)), graph)
+    return Frontier.of(problem, preset, device, graph)

@@ -129,6 +129,26 @@ class Frontier:
         """The problem that was planned, as JSON."""
         return self._problem.to_json()
 
+    @classmethod
+    def of(
+        cls, problem: _native.Problem, preset: str, device: devices.Device | None, graph: str = ""
+    ) -> Frontier:
+        """The frontier of a problem.
+
+        Args:
+            problem, device: as for :func:`cutback.frontier`.
+            preset: what may run again.
+            graph: the text that the problem was read from, which may have points of PyTorch.
+
+        Raises:
+            ValueError: if the preset does not exist.
+            NotImplementedError: limits of regions leave no point of it.
+
+        >>> frontier = Frontier.of(problem, "recompute_all", "a100")
+        """
+        number = budgets.parse_preset(preset)
+        return cls(problem, problem.frontier_json(number, devices.resolve(device)), graph)
+
     def __len__(self) -> int:
         return len(self.saved_bytes)
 
