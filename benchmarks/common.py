@@ -14,7 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-RESULTS = COMMITTED = Path(__file__).parent / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = COMMITTED = ROOT / "benchmarks" / "results"
+GRAPHS = ROOT / "tests" / "data" / "graphs"  # traced from PyTorch models
+GRAPHS_DEVICE = "a100"  # row of the cost model that these graphs are planned for
 
 
 def _first_line(path: str, key: str) -> str:
@@ -36,13 +39,12 @@ _MEASURED = (
 
 def commit() -> str:
     """Short hash of the checkout, with "+" if its code differs from the commit's."""
-    root = Path(__file__).parent.parent
     try:
         head = subprocess.check_output(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=root, text=True
+            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True
         ).strip()
         dirty = subprocess.check_output(
-            ["git", "status", "--porcelain", "-uno", "--", *_MEASURED], cwd=root, text=True
+            ["git", "status", "--porcelain", "-uno", "--", *_MEASURED], cwd=ROOT, text=True
         )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

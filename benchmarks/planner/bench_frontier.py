@@ -19,11 +19,9 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from common import interleave, save  # noqa: E402
+from common import GRAPHS, GRAPHS_DEVICE, interleave, save  # noqa: E402
 
 from cutback import _native, budgets, files  # noqa: E402
-
-GRAPHS = HERE.parents[1] / "tests" / "data" / "graphs"
 
 
 def cut_ms(text: str, preset: int, rounds: int) -> float:
@@ -42,12 +40,12 @@ def measure(path: Path, rounds: int) -> dict[str, Any]:
     times = interleave(
         {
             "cut": lambda: _native.Problem.read(text).cut_json(0, False),
-            "frontier": lambda: _native.Problem.read(text).frontier_json(every, "a100"),
+            "frontier": lambda: _native.Problem.read(text).frontier_json(every, GRAPHS_DEVICE),
         },
         rounds,
         warmup=1,
     )
-    front = json.loads(_native.Problem.read(text).frontier_json(every, "a100"))
+    front = json.loads(_native.Problem.read(text).frontier_json(every, GRAPHS_DEVICE))
     once = max(1, front["once_ps"])
     gaps = [(t - b) / once for t, b in zip(front["time_ps"], front["bound_ps"], strict=True)]
     saved = front["saved_bytes"]

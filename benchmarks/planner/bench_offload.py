@@ -20,12 +20,9 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from common import save  # noqa: E402
+from common import GRAPHS, GRAPHS_DEVICE, save  # noqa: E402
 
 from cutback import BudgetError, _native, budgets, files  # noqa: E402
-
-GRAPHS = HERE.parents[1] / "tests" / "data" / "graphs"
-DEVICE = "a100"
 
 
 def numbers_of(text: str, share: float, offload: bool | str) -> tuple[dict[str, Any] | None, float]:
@@ -33,10 +30,10 @@ def numbers_of(text: str, share: float, offload: bool | str) -> tuple[dict[str, 
     budget = budgets.with_options(budgets.parse(f"{share}x", "live"), offload, None, False)
     begin = time.perf_counter()
     try:
-        plan = json.loads(_native.Problem.read(text).plan(budget=budget, device=DEVICE).to_json())
+        found = _native.Problem.read(text).plan(budget=budget, device=GRAPHS_DEVICE)
     except BudgetError:
         return None, time.perf_counter() - begin
-    numbers: dict[str, Any] = plan["numbers"]
+    numbers: dict[str, Any] = json.loads(found.to_json())["numbers"]
     return numbers, time.perf_counter() - begin
 
 

@@ -22,12 +22,11 @@ sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
 
 import evaluate_traced as referee  # noqa: E402
-from common import save  # noqa: E402
+from common import GRAPHS, GRAPHS_DEVICE, save  # noqa: E402
 
 import cutback  # noqa: E402
 
 COMMAND = "python benchmarks/planner/bench_over.py"
-GRAPHS = ROOT / "tests" / "data" / "graphs"
 NAMES = ("vit_base", "t5_base", "resnet50_bn", "resnet152_bn", "transformer_encoder",
          "gpt2_small_plain", "bert_base")  # fmt: skip
 
@@ -37,10 +36,10 @@ def row_of(name: str, reruns: str) -> dict[str, Any]:
     path = GRAPHS / f"{name}.json.gz"
     document = json.loads(gzip.decompress(path.read_bytes()))
     row: dict[str, Any] = {"graph": name, "reruns": reruns}
-    whole = cutback.plan(document, device="a100").numbers["live_bytes"]
+    whole = cutback.plan(document, device=GRAPHS_DEVICE).numbers["live_bytes"]
     for over, label in ((False, "without"), (True, "with")):
         fields = {"over": over, "reruns": reruns}
-        plan = cutback.plan({**document, **fields}, budget="min", device="a100")
+        plan = cutback.plan({**document, **fields}, budget="min", device=GRAPHS_DEVICE)
         graph = {**referee.load(path), **fields}
         judged = referee.evaluate(graph, plan.document["steps"], plan.document["backward_starts"])
         if judged["peak_bytes"] != plan.numbers["live_bytes"]:

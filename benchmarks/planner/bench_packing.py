@@ -26,14 +26,12 @@ sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
 
 from buffers import CAPACITY, HARD, tight_buffers  # noqa: E402
-from common import save  # noqa: E402
+from common import GRAPHS, GRAPHS_DEVICE, save  # noqa: E402
 
 import cutback  # noqa: E402
 from cutback.placement import Buffer, place  # noqa: E402
 
 COMMAND = "python benchmarks/planner/bench_packing.py"
-GRAPHS = ROOT / "tests" / "data" / "graphs"
-DEVICE = "a100"
 GRAIN = 64
 LEAST_BYTES = 2**20  # of saving everything; arenas of smaller graphs are not worth packing
 BUDGETS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, "min")
@@ -59,8 +57,8 @@ def row_of(path: Path) -> dict[str, Any] | None:
     row: dict[str, Any] = {"graph": path.name.removesuffix(".json.gz")}
     gaps: list[float] = []
     begin = time.perf_counter()
-    plans = cutback.plans(text, BUDGETS, device=DEVICE)
-    smallest = cutback.plan(text, budget="min", device=DEVICE, measure="arena").numbers
+    plans = cutback.plans(text, BUDGETS, device=GRAPHS_DEVICE)
+    smallest = cutback.plan(text, budget="min", device=GRAPHS_DEVICE, measure="arena").numbers
     seconds = time.perf_counter() - begin
     whole = smallest["save_all_live_bytes"]
     if whole < LEAST_BYTES:

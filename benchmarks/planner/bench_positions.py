@@ -20,16 +20,13 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
 
-from common import save  # noqa: E402
+from common import GRAPHS, GRAPHS_DEVICE, save  # noqa: E402
 
 import cutback  # noqa: E402
 
 COMMAND = "python benchmarks/planner/bench_positions.py"
-GRAPHS = ROOT / "tests" / "data" / "graphs"
-DEVICE = "a100"
 POSITIONS = (0.25, 0.5, 0.75)
 MOST_RATIO, MOST_MORE_S, MOST_ABOVE = 1.3, 0.5, 2.0
 
@@ -37,7 +34,7 @@ MOST_RATIO, MOST_MORE_S, MOST_ABOVE = 1.3, 0.5, 2.0
 def planned(text: str, budget: float | str) -> tuple[cutback.Plan, float]:
     """A plan, and the processor seconds it took."""
     begin = time.process_time()
-    plan = cutback.plan(text, budget=budget, device=DEVICE)
+    plan = cutback.plan(text, budget=budget, device=GRAPHS_DEVICE)
     return plan, time.process_time() - begin
 
 
@@ -52,7 +49,7 @@ def row_of(path: Path) -> dict[str, Any]:
         assert plan.numbers["time_ps"] == same.numbers["time_ps"]
         met &= slow <= max(MOST_RATIO * fast, fast + MOST_MORE_S)
         in_bytes, at_position, more = in_bytes + fast, at_position + slow, max(more, slow - fast)
-    least = cutback.plan(text, budget="min", device=DEVICE).numbers["live_bytes"]
+    least = cutback.plan(text, budget="min", device=GRAPHS_DEVICE).numbers["live_bytes"]
     assert plan.position is not None
     above = 100 * (plan.position.smallest - least) / plan.position.everything
     return {

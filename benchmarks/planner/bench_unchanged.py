@@ -27,16 +27,13 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
 
-from common import save  # noqa: E402
+from common import GRAPHS, GRAPHS_DEVICE, save  # noqa: E402
 
 import cutback  # noqa: E402
 
 COMMAND = "python benchmarks/planner/bench_unchanged.py --older PYTHON"
-GRAPHS = ROOT / "tests" / "data" / "graphs"
-DEVICE = "a100"
 SHARES = (0.9, 0.7, 0.5, 0.35)
 ROUNDS = 2
 LITTLE_EXTRA = 10.0
@@ -62,7 +59,7 @@ print(json.dumps(out))
 def planned(python: str, path: Path, budgets: list[Any]) -> list[list[float | None]]:
     """Seconds and extra time of a plan for each budget, with the interpreter's version."""
     done = subprocess.run(
-        [python, "-c", PLAN, str(path), json.dumps(budgets), DEVICE],
+        [python, "-c", PLAN, str(path), json.dumps(budgets), GRAPHS_DEVICE],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     answers: list[list[float | None]] = json.loads(done.stdout)
@@ -83,7 +80,7 @@ def limit_of(ends: Any, position: float) -> int:
 
 def rows_of(older: str, path: Path) -> list[dict[str, Any]]:
     """One row per share."""
-    ends = cutback.plan(cutback.files.read_text(path), budget=1.0, device=DEVICE).position
+    ends = cutback.plan(cutback.files.read_text(path), budget=1.0, device=GRAPHS_DEVICE).position
     assert ends is not None
     limits = [int(share * ends.everything) for share in SHARES]
     positions = [position_of(ends, limit) for limit in limits]

@@ -26,7 +26,7 @@ sys.path.insert(0, str(HERE.parent.parent / "examples" / "demo"))
 import convnet  # noqa: E402
 import evaluate  # noqa: E402
 import gpt  # noqa: E402
-from common import save  # noqa: E402
+from common import GRAPHS, GRAPHS_DEVICE, save  # noqa: E402
 
 import cutback as cb  # noqa: E402
 from cutback import _native  # noqa: E402
@@ -98,14 +98,14 @@ def with_updates(graph: dict[str, Any], problem: dict[str, Any]) -> dict[str, An
 
 def traced_row(name: str) -> dict[str, Any]:
     """The smallest peaks of a traced graph, in percent of saving everything."""
-    path = HERE.parent.parent / "tests" / "data" / "graphs" / f"{name}.json.gz"
+    path = GRAPHS / f"{name}.json.gz"
     graph = {**json.loads(gzip.decompress(path.read_bytes())), "over": True}
     problem = json.loads(_native.Problem.read(json.dumps(graph)).to_json())
     inside = with_updates(graph, problem)
     row: dict[str, Any] = {"model": name, "budget": "min"}
-    whole = cb.plan(problem, device="a100").numbers["save_all_live_bytes"]
+    whole = cb.plan(problem, device=GRAPHS_DEVICE).numbers["save_all_live_bytes"]
     for label, fields in (("separate step", problem), ("inside", inside)):
-        plan = cb.plan(fields, budget="min", device="a100")
+        plan = cb.plan(fields, budget="min", device=GRAPHS_DEVICE)
         steps, starts = plan.document["steps"], plan.document["backward_starts"]
         judged = evaluate.evaluate(fields, steps, starts).peak_bytes
         if judged != plan.numbers["live_bytes"]:
