@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import nets
 import numpy as np
 import torch
 import torch.nn.functional as TF
+from nets import Makes, Tree
 
 import cutback as cb
 from cutback.nn import functional as F
-
-Tree = Any
 
 
 class Port(NamedTuple):
@@ -31,29 +31,6 @@ class NumPyFirst:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name, None) or getattr(cb, name)
-
-
-class Makes:
-    """Makes random arrays of one dtype."""
-
-    def __init__(self, dtype: Any) -> None:
-        self.rng, self.dtype = np.random.default_rng(0), dtype
-
-    def he(self, *shape: int, fan: int = 0) -> Any:
-        scale = np.sqrt(2 / (fan or shape[0]))
-        return (self.rng.standard_normal(shape) * scale).astype(self.dtype)
-
-    def conv(self, o: int, i: int, k: int) -> Any:
-        return self.he(o, i, k, k, fan=i * k * k)
-
-    def normal(self, *shape: int) -> Any:
-        return self.rng.standard_normal(shape).astype(self.dtype)
-
-    def zeros(self, n: int) -> Any:
-        return np.zeros(n, self.dtype)
-
-    def ones(self, n: int) -> Any:
-        return np.ones(n, self.dtype)
 
 
 def pinn(m: Makes) -> Port:
@@ -116,27 +93,11 @@ def vae(m: Makes) -> Port:
 
 
 def lstm(m: Makes) -> Port:
-    words, width, h_size, time, batch = 64, 16, 32, 6, 8
-    params = {
-        "emb": m.he(words, width), "wx": m.he(width, 4 * h_size), "wh": m.he(h_size, 4 * h_size),
-        "b": m.zeros(4 * h_size), "out": m.he(h_size, words),
-    }  # fmt: skip
-    tokens = m.rng.integers(0, words, (batch, time))
-
-    def loss(xp: Any, p: Tree, tokens: Any, labels: Any) -> Any:
-        x = F.embedding(tokens, p["emb"]) @ p["wx"] + p["b"]
-        h = c = xp.zeros((tokens.shape[0], h_size), m.dtype)
-        states = []
-        for t in range(tokens.shape[1]):
-            i, f, g, o = xp.split(x[:, t] + h @ p["wh"], 4, axis=-1)
-            c = cb.sigmoid(f) * c + cb.sigmoid(i) * xp.tanh(g)
-            h = cb.sigmoid(o) * xp.tanh(c)
-            states.append(h)
-        return F.cross_entropy(xp.stack(states, 1) @ p["out"], labels)
+    net = nets.lstm(m, width=16, hidden=32, time=6, batch=8)
 
     def twin(p: Tree, tokens: Any, labels: Any) -> Any:
         x = TF.embedding(tokens, p["emb"]) @ p["wx"] + p["b"]
-        h = c = x.new_zeros(tokens.shape[0], h_size)
+        h = c = x.new_zeros(tokens.shape[0], p["wh"].shape[0])
         states = []
         for t in range(tokens.shape[1]):
             i, f, g, o = torch.chunk(x[:, t] + h @ p["wh"], 4, dim=-1)
@@ -146,47 +107,14 @@ def lstm(m: Makes) -> Port:
         logits = torch.stack(states, 1) @ p["out"]
         return TF.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
-    return Port(params, (tokens, np.roll(tokens, -1, 1)), loss, twin)
+    return Port(*net, twin)
 
 
 def resnet(m: Makes) -> Port:
-    def norm(c: int) -> Tree:
-        return {"g": m.ones(c), "b": m.zeros(c)}
-
-    def block(i: int, o: int) -> Tree:
-        made = {"c1": m.conv(o, i, 3), "n1": norm(o), "c2": m.conv(o, o, 3), "n2": norm(o)}
-        return made | ({"skip": m.conv(o, i, 1)} if i != o else {})
-
-    widths = [(8, 8), (8, 16), (16, 32)]
-    params = {
-        "stem": m.conv(8, 3, 3), "n": norm(8), "blocks": [block(i, o) for i, o in widths],
-        "fc": m.he(32, 10), "fcb": m.zeros(10),
-    }  # fmt: skip
-    sizes = [8, *(o for _, o in widths for _ in range(2))]
-    states = [{"m": m.zeros(c), "v": m.ones(c)} for c in sizes]
-
-    def forward(f: Any, pooled: Any, p: Tree, states: Tree, x: Any) -> Any:
-        kept = iter(states)
-
-        def normed(x: Any, p: Tree) -> Any:
-            s = next(kept)
-            return f.batch_norm(x, s["m"], s["v"], p["g"], p["b"], training=True)
-
-        x = f.relu(normed(f.conv2d(x, p["stem"], padding=1), p["n"]))
-        for b in p["blocks"]:
-            stride = 2 if "skip" in b else 1
-            h = f.relu(normed(f.conv2d(x, b["c1"], stride=stride, padding=1), b["n1"]))
-            h = normed(f.conv2d(h, b["c2"], padding=1), b["n2"])
-            x = f.relu(h + (f.conv2d(x, b["skip"], stride=stride) if "skip" in b else x))
-        return pooled(x, 1).reshape(x.shape[0], -1) @ p["fc"] + p["fcb"]
-
-    def loss(xp: Any, p: Tree, states: Tree, x: Any, y: Any) -> Any:
-        return F.cross_entropy(forward(F, F.adaptive_avg_pool2d, p, states, x), y)
-
     def twin(p: Tree, states: Tree, x: Any, y: Any) -> Any:
-        return TF.cross_entropy(forward(TF, TF.adaptive_avg_pool2d, p, states, x), y)
+        return TF.cross_entropy(nets.resnet_logits(TF, p, states, x), y)
 
-    return Port(params, (states, m.normal(8, 3, 8, 8), m.rng.integers(0, 10, 8)), loss, twin)
+    return Port(*nets.resnet(m, side=8, batch=8), twin)
 
 
 def causal_attention(q: Any, k: Any, v: Any, dropped: Any) -> Any:
@@ -196,39 +124,11 @@ def causal_attention(q: Any, k: Any, v: Any, dropped: Any) -> Any:
 
 
 def rope(m: Makes) -> Port:
-    words, width, heads, layers, time, batch = 48, 32, 4, 2, 8, 4
-    size = width // heads
-    names = {"qkv": (width, 3 * width), "o": (width, width), "g": (width, 2 * width),
-             "u": (width, 2 * width), "d": (2 * width, width)}  # fmt: skip
-
-    blocks = [
-        {"n1": m.ones(width), "n2": m.ones(width), **{k: m.he(*s) for k, s in names.items()}}
-        for _ in range(layers)
-    ]
-    params = {"tok": m.he(words, width, fan=50 * width), "blocks": blocks, "nf": m.ones(width)}
-    angles = np.outer(np.arange(time), 1e4 ** (-np.arange(size // 2) / (size // 2)))
-    cos, sin = np.cos(angles).astype(m.dtype), np.sin(angles).astype(m.dtype)
-
-    def loss(xp: Any, p: Tree, tok: Any, lab: Any) -> Any:
-        def rot(x: Any) -> Any:
-            a, b = xp.split(x, 2, axis=-1)
-            return xp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
-
-        x = F.embedding(tok, p["tok"])
-        for b in p["blocks"]:
-            h = F.rms_norm(x, (width,), b["n1"])
-            q, k, v = (
-                a.reshape(batch, time, heads, size).transpose(0, 2, 1, 3)
-                for a in xp.split(h @ b["qkv"], 3, axis=-1)
-            )
-            y = F.scaled_dot_product_attention(rot(q), rot(k), v, is_causal=True, dropout_p=0.1)
-            x = x + y.transpose(0, 2, 1, 3).reshape(batch, time, width) @ b["o"]
-            h = F.rms_norm(x, (width,), b["n2"])
-            x = x + (F.silu(h @ b["g"]) * (h @ b["u"])) @ b["d"]
-        return F.cross_entropy(F.rms_norm(x, (width,), p["nf"]) @ p["tok"].T, lab)
+    sizes = nets.Rope(words=48, width=32, time=8)
+    _, width, time, heads, layers, batch = sizes
 
     def twin(p: Tree, tok: Any, lab: Any, *masks: Any) -> Any:
-        c, s = torch.from_numpy(cos), torch.from_numpy(sin)
+        c, s = map(torch.from_numpy, sizes.angles(m.dtype))
 
         def rot(x: Any) -> Any:
             a, b = x.chunk(2, -1)
@@ -238,7 +138,7 @@ def rope(m: Makes) -> Port:
         for b, mask in zip(p["blocks"], masks, strict=True):
             h = TF.rms_norm(x, (width,), b["n1"])
             q, k, v = (
-                a.view(batch, time, heads, size).transpose(1, 2)
+                a.view(batch, time, heads, width // heads).transpose(1, 2)
                 for a in (h @ b["qkv"]).chunk(3, -1)
             )
             y = causal_attention(rot(q), rot(k), v, mask)
@@ -252,8 +152,7 @@ def rope(m: Makes) -> Port:
         ones = np.ones((batch, heads, time, time), m.dtype)
         return tuple(F.dropout(ones, 0.1) for _ in range(layers))
 
-    tok = m.rng.integers(0, words, (batch, time))
-    return Port(params, (tok, np.roll(tok, -1, 1)), loss, twin, drawn)
+    return Port(*nets.rope(m, sizes), twin, drawn)
 
 
 def simclr(m: Makes) -> Port:

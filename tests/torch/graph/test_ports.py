@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ports import SCRIPTS, Makes, NumPyFirst, Port
+from nets import Makes
+from ports import SCRIPTS, NumPyFirst, Port
 
 import cutback as cb
 from cutback import tree
