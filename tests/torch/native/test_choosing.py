@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import cutback
 import cutback.torch as ct
 from cutback.torch.native import choosing, decisions
 from cutback.torch.native.calls import Group
@@ -169,6 +170,40 @@ def test_arguments_of_all_layouts() -> None:
         made = Decisions()
         decide(make_fx(lambda x: x.sigmoid().log())(torch.rand(5, 7)).graph, made)
     assert list(made.used.values()) == [True, True]
+
+
+def test_threads_come_back_when_other_threads_have_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their number cannot change while a step runs."""
+    set_to, busy = cutback.set_num_threads, 3
+
+    def tried(number: int) -> None:
+        nonlocal busy
+        if number != 1 and busy > 0:
+            busy -= 1
+            raise RuntimeError("a step is running")
+        set_to(number)
+
+    before = cutback.get_num_threads()
+    try:
+        set_to(2)
+        monkeypatch.setattr(choosing, "set_num_threads", tried)
+        with choosing._one_thread():
+            assert cutback.get_num_threads() == 1
+        assert cutback.get_num_threads() == 2 and busy == 0
+        busy = 10**9
+        monkeypatch.setattr(choosing, "_WAITS", 2)
+        with pytest.warns(UserWarning, match=r"set_num_threads\(2\)"), choosing._one_thread():
+            pass
+    finally:
+        set_to(before)
+
+
+def test_decisions_stay_in_their_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = decisions._Machine()
+    machine.add({"a": True})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    assert machine.add({"b": True}) == {"b": True}
+    assert machine.get("a") is None
 
 
 def test_the_first_decision_holds() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ _LARGEST = 1 << 30  # largest group that is measured, in bytes
 _SECONDS = 4e-3  # per measurement
 _LEAST, _MOST = 5, 100  # runs per measurement
 _ALIKE = 1.02  # ratios of times below this count as equal
+_WAITS, _WAIT = 2000, 5e-3  # number and seconds of waits for other threads
 _FUSED = 1.3  # allowed loss of a single pointwise operation, because it gains in a group
 
 
@@ -67,6 +69,20 @@ def _sample(meta: Meta) -> torch.Tensor:
     return flat.as_strided(meta.shape, meta.stride)
 
 
+def _set_threads(number: int) -> None:
+    """Sets our number of threads between the runs of other threads."""
+    for _ in range(_WAITS):
+        try:
+            return set_num_threads(number)
+        except RuntimeError:  # one of them runs
+            time.sleep(_WAIT)
+    warnings.warn(
+        f"Cutback still runs on 1 thread, as it measured kernels while other threads ran steps; "
+        f"call cutback.set_num_threads({number})",
+        stacklevel=2,
+    )
+
+
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
     """A context with one thread, no modes, and no autograd."""
@@ -79,8 +95,7 @@ def _one_thread() -> Iterator[None]:
             yield
         finally:
             torch.set_num_threads(theirs)
-            with contextlib.suppress(RuntimeError):
-                set_num_threads(ours)
+            _set_threads(ours)
 
 
 def _seconds(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Times:

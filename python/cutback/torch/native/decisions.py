@@ -72,8 +72,7 @@ class _Machine:
     def get(self, key: str) -> bool | None:
         """True if an operation runs in our kernels. None: undecided."""
         with self._lock:
-            if self._path != cache_file():
-                self._path, self._known = cache_file(), _read(cache_file())
+            self._follow()
             return self._known.get(key)
 
     def add(self, made: Mapping[str, bool]) -> dict[str, bool]:
@@ -83,10 +82,17 @@ class _Machine:
             The decisions in force for these operations.
         """
         with self._lock:
-            self._path = cache_file()
-            self._known = {**made, **self._known, **_read(self._path)}
-            _write(self._path, self._known)
+            path = self._follow()
+            self._known = {**made, **self._known, **_read(path)}
+            _write(path, self._known)
             return {key: self._known[key] for key in made}
+
+    def _follow(self) -> Path:
+        """Reads the file if its path has changed, and returns the path."""
+        path = cache_file()
+        if self._path != path:
+            self._path, self._known = path, _read(path)
+        return path
 
 
 def _key() -> dict[str, Any]:
