@@ -1,7 +1,7 @@
 /* kern_few.h: the end of a row that does not fill a vector. Nothing is read or written behind its
  * last element.
  *
- *     few(x, n)       x[0..n), and 0 in the other lanes; whole vectors for larger n
+ *     few(x, n)       x[0..n), and 0 in the other lanes; whole vectors for n up to 255
  *     keep_few(v, n)  lanes 0..n of v, and 0 in the others
  *     put_few(y, v, n) stores lanes 0..n */
 #ifndef CB_EXEC_CPU_ROWS_KERN_FEW_H
