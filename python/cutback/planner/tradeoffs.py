@@ -144,7 +144,9 @@ class Frontier:
             ValueError: if the preset does not exist.
             NotImplementedError: limits of regions leave no point of it.
 
-        >>> frontier = Frontier.of(problem, "recompute_all", "a100")
+        >>> from cutback.planner.tradeoffs import Frontier
+        >>> checked = cutback.plan(problem).core.problem
+        >>> frontier = Frontier.of(checked, "recompute_all", "a100")
         """
         number = budgets.parse_preset(preset)
         return cls(problem, problem.frontier_json(number, devices.resolve(device)), graph)
