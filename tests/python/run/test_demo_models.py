@@ -183,4 +183,6 @@ def test_the_demo_writes_its_page(tmp_path):
     sections = [f"{model}: {plan}" for model, plan in runs]
     assert [heading for heading in page.headings if heading in sections] == sections
     pictures = [sum(marks.values()) for marks in page.pictures]
-    assert len(pictures) >= 2 * len(runs) and min(pictures) > 20
+    assert len(pictures) >= 2 * len(runs)
+    assert min(pictures) > 5  # a timeline is a few long paths
+    assert sorted(pictures)[len(runs)] > 20
