@@ -12,14 +12,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from profiles import make, outputs
 from torch import nn
 from torch.nn import functional as F
 
 import cutback.torch as ct
 from cutback.torch.compiler.partition import Partitioner
 from cutback.torch.compiler.preparing import Preparation
-from cutback.torch.graph import codegen
+from cutback.torch.graph import codegen, taking_over
 from cutback.torch.graph.taking_over import VARIANTS
+from cutback.torch.profiler import capture
+from cutback.torch.profiler.stepping import Program
 
 aten = torch.ops.aten
 
@@ -241,3 +244,61 @@ def test_results_arguments_and_other_libraries_keep_their_memory(texts: Texts) -
     assert torch.equal(shown, given.exp())
     assert torch.equal(b, (given.exp().view(-1).tanh() * 2))
     assert torch.equal(a, given.cos().sin().neg().sigmoid())
+
+
+# ---- profiles ------------------------------------------------------------------------------------
+
+
+def _profile(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *inputs: Any) -> ct.Profile:
+    """The profile of a step that takes memory over."""
+
+    def prepare(gm: Any, n: int, static: Any, how: Preparation) -> Any:
+        return own(gm, n, static, replace(how, takes_over=True))
+
+    own = capture.prepare
+    with monkeypatch.context() as patch:
+        patch.setattr(capture, "prepare", prepare)
+        return ct.profile(model, *inputs, runs=1, warmup=0, link=1e9)
+
+
+class Broken(nn.Module):
+    """Two graphs; only the second one takes memory over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), Layers()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(y)
+
+
+@pytest.mark.parametrize(
+    ("name", "budget"),
+    [("layers", "min"), ("broken", None),
+     *[pytest.param(name, budget, marks=pytest.mark.very_slow)
+       for name, budget in (("gpt", None), ("gpt", "min"), ("resnet", "min"), ("unet", "min"))]],
+)  # fmt: skip
+def test_profiles_take_over_what_the_generated_code_does(
+    name: str, budget: str | None, same_bits: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    own = {"layers": Layers, "broken": Broken}.get(name)
+    model, inputs = (own(), (torch.randn(32, 16),)) if own else make(name, dropout=0.0)
+    profile = _profile(monkeypatch, model, *inputs)
+    plan = profile.step.plan(budget)
+    again = profile.rerun(plan, runs=1, warmup=0)
+    assert again.timeline() == plan.timeline() and any(op.over for op in plan.parts.ops)
+    program = Program(profile.captured, profile._schedule(plan))
+    over = [row for row in program.instructions if row.over is not None]
+    modules = [m for g in range(len(profile.graphs)) for m in profile.rewrite(plan, g)]
+    taken = [t for m in modules for t in taking_over.taken(list(m.graph.nodes)).items()]
+    names = [(run.meta[codegen.RUN_OF], given.meta[codegen.RUN_OF]) for run, given in taken]
+    assert sorted((row.node.name, row.over.name) for row in over) == sorted(names) != []
+    plain = ct.profile(model, *inputs, runs=1, warmup=0, link=1e9)
+    assert same_bits(outputs(profile, plan), outputs(plain, plain.step.plan()))
+    columns = again.by_category()
+    given = sum(v.bytes for v in again.values if v.made < 0)
+    for k, row in enumerate(again.rows):
+        assert sum(column[k] for column in columns.values()) == row.live_bytes + given

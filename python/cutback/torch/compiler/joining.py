@@ -255,6 +255,7 @@ class _Joined:
             ops=self.ops,
             storages=storages,
             backward_starts=self.starts,
+            keep_saved=any(p.keep_saved for p in ps),
             reruns="forward",  # an op of one graph cannot run late, in the backward of another
             static_bytes=sum(p.static_bytes for p in ps),
             network_bytes_per_s=max(p.network_bytes_per_s for p in ps),

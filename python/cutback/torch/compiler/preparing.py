@@ -130,8 +130,8 @@ class Preparation:
     is_leaf: IsLeaf | None = None
     """Tells which inputs keep their gradients; None: all of them."""
     takes_over: bool = False
-    """True if results may take over the memory of inputs (:mod:`graph.taking_over`). Profiles run
-    ops without that, so compiled steps do not ask for it yet."""
+    """True if results may take over the memory of inputs (:mod:`graph.taking_over`). Compiled steps
+    do not ask for it yet."""
 
 
 def prepare(

@@ -37,14 +37,15 @@ class Uses(NamedTuple):
 
 
 class Value(NamedTuple):
-    """One storage during its life; a value that is recomputed counts again."""
+    """One storage during its life; a value that is recomputed counts again, and so does one that
+    takes memory over."""
 
     name: str  # of the op that makes it, or of the input
     type: str  # "f32[8,32]"
     bytes: int
     category: str  # one of CATEGORIES
     made: int  # row; -1: it was there before the step
-    last: int  # row after which it goes; the number of rows: it stays
+    last: int  # last row at which it is there; the number of rows: it stays
     forward: Uses | None
     backward: Uses | None
     inactive_seconds: float  # between the last use in the forward and the first in the backward

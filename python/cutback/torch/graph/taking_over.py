@@ -5,7 +5,8 @@ of most such ops that takes the result as an argument (``aten.mul.out``). It com
 and neither allocates nor resizes, if the argument has the shape, strides and type of the result.
 :data:`VARIANTS` lists these ops. The importer says which inputs an op may write over
 (:func:`offers`), the emitter marks the memory of each run (:class:`Memory`), and the code generator
-picks the variants (:func:`taken`).
+picks the variants (:func:`taken`). The profiler runs the steps of a plan without emitted graphs,
+and picks them with the same rule (:func:`taken_by`).
 
 Memory that crosses from forward to backward is never taken over, because autograd checks versions
 and the backward may run again. Nor are arguments, constants, results of the graph, memory that
@@ -16,7 +17,7 @@ view that is read later.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,7 +38,8 @@ MEMORY = "cutback_memory"
 """Key in a node's ``meta``: the numbers of the allocations that its tensors are in. Nodes without
 it are in the memory of their inputs."""
 
-_KEPT = -1  # an allocation that is never taken over
+KEPT = -1
+"""The number of all allocations that are never taken over."""
 _OWN = frozenset({"aten", "prims", "cutback"})
 
 _OUT = """
@@ -170,11 +172,45 @@ def _may_go(reader: Reader, node: fx.Node, given: Argument, made: Tensor, kept: 
     return reads.count(read.storage) == 1 and _is_like(made.val, read.val)
 
 
+# ---- runs ----------------------------------------------------------------------------------------
+
+
+class Run(NamedTuple):
+    """One run of an op, with numbers of allocations."""
+
+    made: Collection[int]
+    """Those that its results are in."""
+    read: Collection[int]
+    """Those that it reads."""
+    offered: Sequence[Collection[int]]
+    """For each argument that it may write over, those that the argument is in."""
+
+
+def taken_by(runs: Sequence[Run], kept: Collection[int] = ()) -> dict[int, int]:
+    """Returns which offer each run takes, by the number of the run. It takes the first one that
+    neither it nor a later run needs.
+
+    Args:
+        kept: allocations that are never taken over.
+    """
+    last: dict[int, int] = {}
+    for k, run in enumerate(runs):
+        last.update(dict.fromkeys((*run.read, *run.made), k))
+    kept = {KEPT, *kept}
+    found: dict[int, int] = {}
+    for k, run in enumerate(runs):
+        for i, memory in enumerate(run.offered):
+            if memory and all(a not in kept and last[a] == k for a in memory):
+                found[k] = i
+                break
+    return found
+
+
 # ---- graphs --------------------------------------------------------------------------------------
 
 
 class Memory:
-    """Marks the nodes of emitted graphs with the allocations that they are in.
+    """Numbers the allocations of runs. The values of a run have a key: in emitted graphs the node.
 
     Args:
         storages: of each node of the joint graph.
@@ -187,25 +223,34 @@ class Memory:
         self.storages = storages
         self.over = over
         self._number = count()
-        self._of: dict[fx.Node, dict[int, int]] = {}  # by emitted node: storage -> allocation
+        self._of: dict[Hashable, dict[int, int]] = {}  # by key: storage -> allocation
 
-    def given(self, node: fx.Node, emitted: fx.Node) -> None:
+    def of(self, keys: Iterable[Hashable]) -> set[int]:
+        """Returns the allocations that values are in."""
+        return {a for key in keys for a in self._of.get(key, {}).values()}
+
+    def given(self, node: fx.Node, key: Hashable) -> None:
         """Takes note of an argument of the graph."""
         if self.over:
-            self._of[emitted] = dict.fromkeys(self.storages.get(node, ()), _KEPT)
+            self._of[key] = dict.fromkeys(self.storages.get(node, ()), KEPT)
 
-    def ran(self, node: fx.Node, emitted: fx.Node) -> None:
-        """Marks a run of a node. A storage is that of an input, or allocated by this run."""
-        if not self.over:
-            return
+    def run(self, node: fx.Node, key: Hashable, reads: Iterable[Hashable]) -> tuple[int, ...]:
+        """Takes note of a run of a node, and returns the allocations that its values are in. A
+        storage is that of a value that the run reads, or allocated by this run."""
         there: dict[int, int] = {}
-        for source in emitted.all_input_nodes:
+        for source in reads:
             there.update(self._of.get(source, {}))
         own = {
             s: there[s] if s in there else next(self._number) for s in self.storages.get(node, ())
         }
-        self._of[emitted] = own
-        emitted.meta[MEMORY] = tuple(own.values())
+        self._of[key] = own
+        return tuple(own.values())
+
+    def ran(self, node: fx.Node, emitted: fx.Node) -> None:
+        """Marks a run of a node in an emitted graph."""
+        if not self.over:
+            return
+        emitted.meta[MEMORY] = self.run(node, emitted, emitted.all_input_nodes)
         if node in self.over and emitted.target is node.target:
             emitted.meta[OFFERS] = self.over[node]
 
@@ -231,11 +276,11 @@ def taken(order: Sequence[fx.Node]) -> dict[fx.Node, fx.Node]:
     if not any(OFFERS in node.meta for node in order):
         return {}
     memory: dict[fx.Node, set[int]] = {}
-    last: dict[int, fx.Node] = {}
+    runs: list[Run] = []
     for node in order:
         sources = node.all_input_nodes
         if node.op != "call_function":
-            own = {_KEPT}
+            own = {KEPT}
         elif MEMORY in node.meta:
             own = set(node.meta[MEMORY])
         else:
@@ -243,13 +288,7 @@ def taken(order: Sequence[fx.Node]) -> dict[fx.Node, fx.Node]:
         memory[node] = own
         if node.target is operator.getitem and parts(sources[0]) is not None:
             sources = []
-        for source in (*sources, node):
-            last.update(dict.fromkeys(memory[source], node))
-    found: dict[fx.Node, fx.Node] = {}
-    for node in order:
-        for at in node.meta.get(OFFERS, ()):
-            given = node.args[at]
-            if _KEPT not in memory[given] and all(last[a] is node for a in memory[given]):
-                found[node] = given
-                break
-    return found
+        offered = [memory[node.args[at]] for at in node.meta.get(OFFERS, ())]
+        runs.append(Run(own, {a for source in sources for a in memory[source]}, offered))
+    found = taken_by(runs)
+    return {order[k]: order[k].args[order[k].meta[OFFERS][i]] for k, i in found.items()}

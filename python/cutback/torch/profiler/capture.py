@@ -143,6 +143,7 @@ def _joined(pieces: list[Piece], row: str, handed: dict[fx.Node, fx.Node]) -> Ca
         {node: args for g in graphs for node, args in g.again.items()},
         [graphs[g].positions[i] for g, i in places],
         copies=_copies(graphs, places),
+        over={node: at for g in graphs for node, at in g.over.items()},
     )
     return Captured(pieces, graph, places, row, save_everything(problem, row), handed)
 

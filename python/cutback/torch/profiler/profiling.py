@@ -168,7 +168,7 @@ def _times(program: Program, runs: int, warmup: int) -> list[float]:
 def _rows(program: Program, seconds: Sequence[float], watch: Watch) -> list[Row]:
     made = [0] * len(program.steps)
     for life in watch.lives:
-        if life.made >= 0:
+        if life.made >= 0 and program.instructions[life.made].over is None:
             made[life.made] += life.bytes
     ops = program.captured.graph.problem.ops
     rows, seen = [], set()

@@ -22,7 +22,7 @@ from torch import fx
 from torch.utils._pytree import tree_iter
 
 from .. import transfers
-from ..graph import leaves
+from ..graph import leaves, taking_over
 from ..graph.dropout import REMAKE
 from ..graph.graphs import attribute, is_tangent
 from ..graph.importer import Imported, type_of
@@ -84,6 +84,7 @@ class Instruction(NamedTuple):
     parts: list[Key]  # parts taken from the result: getitems, and parts that move to the host
     drops: list[Key]  # values freed after this step
     number: int = 0  # number of the move
+    over: fx.Node | None = None  # argument that the result is written over
 
 
 class Program:
@@ -146,7 +147,42 @@ class Program:
             ran.add(node)
             rows.append(Instruction(step, node, action, reads, [], []))
         self._find_last_uses(rows)
+        for k, given in self._taken(rows).items():
+            rows[k] = rows[k]._replace(over=given)
         return rows
+
+    def _taken(self, rows: list[Instruction]) -> dict[int, fx.Node]:
+        """The arguments that results are written over, by row: the same as in the generated code of
+        forward and backward."""
+        graph = self.captured.graph
+        if not graph.over or any(isinstance(step, Move) for step in self.steps):
+            return {}
+        memory = taking_over.Memory(graph.storages, graph.over)
+        for node in graph.order:
+            if node is not None and node.op in ("placeholder", "get_attr"):
+                memory.given(node, node)
+        runs, early, crosses = [], set[int](), set[int]()
+        for k, row in enumerate(rows):
+            node, reads = row.node, list(row.reads)
+            at = graph.over.get(node, ()) if node is not None and row.action == "run" else ()
+            offered = [memory.of([node.args[i]]) for i in at] if node is not None else []
+            read = memory.of(reads)
+            if row.action == "part" and node is not None:
+                reads, read = [node.args[0]], set()
+            made = set[int]()
+            if node is not None and row.action != "tangent":
+                made.update(memory.run(node, node, reads))
+            runs.append(taking_over.Run(made, read, offered))
+            if k < self.backward_starts:
+                early |= made
+            else:
+                crosses |= early & (made | read)
+        found = taking_over.taken_by(runs, crosses)
+        return {
+            k: row.node.args[graph.over[row.node][found[k]]]
+            for k, row in enumerate(rows)
+            if k in found and row.node is not None
+        }
 
     def _moved(
         self, move: Move, rows: list[Instruction], tuples: dict[fx.Node | None, int]
@@ -302,7 +338,12 @@ class Program:
             return []
         args = fx.map_arg(node.args, env.__getitem__)
         kwargs = fx.map_arg(node.kwargs, env.__getitem__)
-        result = _timed(clock, node.target, args, kwargs)
+        target = node.target
+        if row.over is not None:
+            target, keyword = taking_over.VARIANTS[target]
+            if keyword:
+                kwargs = {**kwargs, keyword: env[row.over]}
+        result = _timed(clock, target, args, kwargs)
         if not row.parts:
             env[node] = result
             return []
@@ -496,6 +537,8 @@ class Watch:
         self._k = k
         if not view and row.action not in MOVES:
             self._use(row, env)
+        if row.over is not None:
+            self._close(id(env[row.over].untyped_storage()), k - 1)  # another life begins
         made = [env.get(key) for key in row.parts if key not in self._results]
         if row.node is not None:
             made.append(env.get(row.node))
@@ -525,15 +568,18 @@ class Watch:
         self._known[id(storage)] = life
         if self._k >= 0:
             self._now += life.bytes
-        weakref.finalize(storage, self._vanish, id(storage), life)
+        weakref.finalize(storage, self._vanish, id(storage))
 
-    def _vanish(self, key: int, life: Life) -> None:
-        if self._ended:
-            return
-        self._known.pop(key, None)
-        life.last = self._k
-        if life.made >= 0:
-            self._now -= life.bytes
+    def _vanish(self, key: int) -> None:
+        if not self._ended:
+            self._close(key, self._k)
+
+    def _close(self, key: int, last: int) -> None:
+        """Ends the life that a storage has now, if it has one."""
+        life = self._known.pop(key, None)
+        if life is not None:
+            life.last = last
+            self._now -= life.bytes if life.made >= 0 else 0
 
     def end(self, n_step: int) -> None:
         """Ends the run: storages that are alive now live to the end."""
