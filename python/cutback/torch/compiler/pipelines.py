@@ -110,12 +110,12 @@ def _saved(loss: torch.Tensor) -> Iterator[torch.Tensor]:
         if node is None or node in seen or type(node).__name__ == "CompiledFunctionBackward":
             continue
         seen.add(node)
-        for name in (*(n for n in dir(node) if n.startswith("_saved_")), "saved_tensors"):
-            try:
-                values = getattr(node, name, None)
+        for name in (n for n in dir(node) if n.startswith("_raw_saved_")):
+            try:  # `data` is what is held; unpacking would run a checkpoint again
+                held = [saved.data for saved in tree_iter(getattr(node, name))]
             except RuntimeError:  # its backward has run
                 continue
-            for t in tree_iter(values):
+            for t in tree_iter(held):
                 if isinstance(t, torch.Tensor) and not (t.is_leaf and t.requires_grad):
                     yield t
         stack.extend(other for other, _ in node.next_functions)
