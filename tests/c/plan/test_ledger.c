@@ -30,6 +30,7 @@ static bool start_as(bench *b, uint64_t seed, uint32_t n_forward, bool spared) {
     if (updates) m.updates = 1 + (uint32_t)seed;
     m.reruns = seed / 2 % 3 == 1 ? CB_RERUNS_ALL : CB_RERUNS_FORWARD;
     *b = (bench){.p = make_problem(&m, &alloc), .early = seed % 4 == 3 || spared};
+    b->p->keep_saved = over && (seed + 1) / 2 % 2;
     cb_arena_init(&b->arena, &alloc);
     CHECK_OK(cb_problem_verify(b->p, &err));
     if (cb_facts_make(b->p, cb_device_find("a100"), &b->arena, &b->given, &err) != CB_OK)
