@@ -2,8 +2,8 @@
  *
  * Outputs of one op that the same ops read and that are held alike (the statistics of a batch norm)
  * have the same lives in every plan. The ledger keeps the first of them, with the bytes of all. */
-#include "../tuning.h"
 #include "../../model/over.h"
+#include "../tuning.h"
 #include "ledger.h"
 
 /* Storages that the base ops read, each once; `seen` [n_storage] is scratch. */
