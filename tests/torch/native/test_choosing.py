@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,20 @@ def test_the_first_decision_holds() -> None:
     assert second.get("a") is None
     assert first.add({"a": True, "b": False}) == {"a": True, "b": False}
     assert second.add({"a": False, "c": True}) == {"a": True, "c": True}
+
+
+def test_processes_that_decide_together_agree() -> None:
+    """What a process was told that it decided is what the file says in the end."""
+
+    def decide(ours: bool) -> list[dict[str, bool]]:
+        machine = decisions._Machine()  # as in a process of its own
+        return [machine.add({f"op {i}": ours, f"{ours} {i}": ours}) for i in range(40)]
+
+    with ThreadPoolExecutor(4) as pool:
+        told = [made for of in pool.map(decide, (True, False) * 2) for made in of]
+    kept = json.loads(decisions.cache_file().read_text())["ours"]
+    assert len(kept) == 3 * 40
+    assert all(kept[key] is ours for made in told for key, ours in made.items())
 
 
 def test_keys() -> None:
