@@ -326,9 +326,9 @@ def tell_of_left(left: int, held: int, budget: str) -> None:
     some, which counts in addition to the pending calls."""
     warnings.warn(
         f"besides the pending calls, the step holds {budgets.text(left)} ({left} bytes): gradients "
-        "and kept results of earlier calls, and in a pipeline what its schedule receives and sends "
-        f"and its losses hold. With these, the pending calls {_over(held, budget)}. From the next "
-        "step on they are counted",
+        "and kept results of earlier calls and, in a pipeline, the schedule's send and receive "
+        "buffers and what its losses keep. With these, the pending calls "
+        f"{_over(held, budget)}. They are counted from the next step on",
         stacklevel=4,
     )
 
