@@ -33,6 +33,14 @@ class Terminal:
         pass
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """With Python's handler, which is missing if the tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def watch(monkeypatch):
     """Puts a terminal in the place of standard error, after pytest has put its own there."""
