@@ -3,6 +3,7 @@ has several processes."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch.distributed._functional_collectives as funcol
 from torch import distributed, nn
 
 import cutback.torch as ct
+from cutback.torch.compiler import compiled
 from cutback.torch.graph import gathers
 
 pytestmark = [
@@ -141,6 +143,17 @@ def test_the_time_of_a_gather_follows_from_its_bytes(group: Any) -> None:
         times[rate] = step.plans[0].numbers["once_ps"]
         assert step.plans[0].parts.network_bytes_per_s == (rate or 1e9)
     assert times[None] == times[1e9] <= times[1e6]
+
+
+def test_what_a_thread_of_a_collective_still_holds_is_not_counted(group: Any) -> None:
+    """Such a thread may release a result a moment after the op that waits for it."""
+    with ct.MemoryTracker() as memory:
+        held = [torch.ones(64)]
+        thread = threading.Timer(0.02, held.clear)
+        thread.start()
+        assert compiled._settled(memory, 256) == 256
+        assert compiled._settled(memory, 0) == 0
+        thread.join()
 
 
 def test_bytes_that_collectives_send() -> None:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import inspect
 import threading
+import time
 import warnings
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
@@ -45,11 +46,23 @@ _KERNELS = (
     "shows which op takes more than plan.problem says; leave that much room in the budget"
 )
 
+_HELD_S = 0.1  # the longest that a result of a collective is waited for
+
 
 def _nodes_before(*arguments: Any) -> set[Node]:
     """The nodes of autograd's graph that made the arguments."""
     tensors = (t for t in tree_iter(arguments) if isinstance(t, torch.Tensor))
     return {t.grad_fn for t in tensors if t.grad_fn is not None}
+
+
+def _settled(memory: MemoryTracker, expected: int) -> int:
+    """Returns the bytes that are alive. If there are more than expected, waits a moment first for
+    the threads of collectives, which may hold a result a little longer than its readers."""
+    if distributed.is_available() and distributed.is_initialized():
+        until = time.monotonic() + _HELD_S
+        while memory.live_bytes > expected and time.monotonic() < until:
+            time.sleep(0.001)
+    return memory.live_bytes
 
 
 class Runner:
@@ -194,11 +207,12 @@ class Runner:
         """Returns the bytes left by the forward that no plan covers, and the peak that the step may
         reach: they are alive in addition to the planned bytes until the backward reaches them, and
         then the gradients of ``leaves``, their parameters, are."""
-        beside, live = memory.live_bytes, 0
+        planned, live = 0, 0
         for plan in self.partitioner.plans:
             starts = plan.core.backward_starts
-            beside -= sum(life.bytes for life in plan.lives if life.made < starts <= life.last)
+            planned += sum(life.bytes for life in plan.lives if life.made < starts <= life.last)
             live += plan.numbers["live_bytes"]
+        beside = _settled(memory, planned) - planned
         if beside <= 0:
             return 0, 0
         self._left_out = beside
