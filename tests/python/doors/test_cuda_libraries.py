@@ -170,9 +170,18 @@ def test_the_library_for_products_may_be_missing(
         cuda_libraries.products(around(tmp_path, CUTBACK_CUBLASLT="/nowhere/x.so"))
 
 
+# The step of a PyTorch model takes seconds, and test_cli.py has it.
+WITHOUT_TORCH = """
+import sys
+from cutback import cli, doctor
+doctor._torch = lambda: "not tried"
+sys.exit(cli.main(["doctor", *sys.argv[1:]]))
+"""
+
+
 def doctor(*options: str, code: int = 0, **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "cutback", "doctor", *options],
+        [sys.executable, "-c", WITHOUT_TORCH, *options],
         env={**os.environ, "CUTBACK_CUDA_CODE": "ptx", **environment},
         capture_output=True,
         text=True,
@@ -218,7 +227,8 @@ entry, act, code = sys.argv[1].encode(), sys.argv[2], int(sys.argv[3])
 driver.sim_set(b"quiet", ctypes.c_long(1))
 driver.sim_set(b"unwritten", ctypes.c_long(0))
 driver.sim_skip(entry, 1) if act == "skip" else driver.sim_fail(entry, 1, code)
-from cutback import cli
+from cutback import cli, doctor
+doctor._torch = lambda: "not tried"
 sys.exit(cli.main(["doctor"]))
 """
 
