@@ -83,13 +83,13 @@ def test_found_groups_are_planned_and_run():
 
 
 def test_larger_graphs_in_found_groups():
-    programs, insides, taking, merged = check_graphs(range(100, 104), 30, exact=False)
-    assert programs > 8 and insides > 8 and taking > 0 and merged > 5
+    programs, insides, taking, merged = check_graphs(range(101, 103), 30, exact=False)
+    assert programs > 4 and insides > 4 and taking > 0 and merged > 2
 
 
 @pytest.mark.very_slow
 def test_more_of_the_larger_graphs_in_found_groups():
-    programs, insides, taking, merged = check_graphs(range(104, 112), 30, exact=False)
+    programs, insides, taking, merged = check_graphs([100, *range(103, 112)], 30, exact=False)
     assert programs > 17 and insides > 17 and taking > 0 and merged > 13
 
 
