@@ -46,7 +46,7 @@ INTERNAL = re.compile(
     r"|frontend\.(regions\.F|tracer\.Builder|tracer\.DLPack|tracing\.Call)"
     r"|optim\.(recorded\.Recorded|recording\.Recording|state\.State)"
     r"|planner\.(problems\.Timed|search\.Best)"
-    r"|run\.executable\.(CompileOptions|Draws|Update)|run\.measures\.Planned"
+    r"|run\.compiling\.CompileOptions|run\.executable\.(Draws|Update)|run\.measures\.Planned"
     r"|torch\.(alone|compiler|graph|native|one_pass|profiler)\.[\w.]+)"
 )
 """Types in signatures that users neither make nor look into."""
