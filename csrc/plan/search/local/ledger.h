@@ -168,19 +168,17 @@ static inline double cb_ledger_moment(const cb_ledger *l, uint32_t anchor) {
     return l->moment[anchor] + l->lift[anchor >> CB_LEDGER_BLOCK];
 }
 
-/* Returns the end of the latest of these lives that has begun when `anchor` has run; 0: none
- * has. */
-static inline uint32_t cb_spans_last(const cb_ledger_spans *spans, uint32_t anchor) {
+/* Returns the latest of these lives that has begun when `anchor` has run; NULL: none has. */
+static inline const cb_ledger_span *cb_spans_latest(const cb_ledger_spans *spans, uint32_t anchor) {
     size_t i = spans->len;
     while (i > 0 && spans->at[i - 1].made > anchor) i--;
-    return i > 0 ? spans->at[i - 1].last : 0;
+    return i > 0 ? &spans->at[i - 1] : NULL;
 }
 
-/* Returns the anchor that makes that life; 0: none has begun. */
-static inline uint32_t cb_spans_made(const cb_ledger_spans *spans, uint32_t anchor) {
-    size_t i = spans->len;
-    while (i > 0 && spans->at[i - 1].made > anchor) i--;
-    return i > 0 ? spans->at[i - 1].made : 0;
+/* Returns the end of that life; 0: none has begun. */
+static inline uint32_t cb_spans_last(const cb_ledger_spans *spans, uint32_t anchor) {
+    const cb_ledger_span *life = cb_spans_latest(spans, anchor);
+    return life ? life->last : 0;
 }
 
 /* True if the storage is alive when `anchor` is entered and when it ends, and is not held there.

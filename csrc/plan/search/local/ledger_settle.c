@@ -147,22 +147,17 @@ CB_LEDGER_INLINE void end_step(cb_ledger *l, uint32_t op, uint32_t anchor, doubl
     end_reads(l, op, anchor, now);
 }
 
-/* True if the life of the storage at `anchor` begins in the forward, and `anchor` does not. */
-static bool is_saved(const cb_ledger *l, uint32_t storage, uint32_t anchor) {
-    uint32_t starts = l->f->base_backward;
-    return anchor >= starts && cb_spans_made(&l->span[storage], anchor) < starts;
-}
-
 /* Bytes that a step saves as its output takes over an input's memory: an input that no other step
  * reads from then on. `left` is the number of remaining reads, including the step's own; 0: the
  * step is the last of its anchor. */
 static double bytes_over(const cb_ledger *l, uint32_t op, uint32_t anchor, uint32_t left) {
     if (!l->over_begin) return 0;
     for (uint32_t i = l->over_begin[op]; i < l->over_begin[op + 1]; i++) {
-        uint32_t s = l->over[i];
-        const bool ends =
-            (left == 0 || l->left[s] == left) && cb_spans_last(&l->span[s], anchor) == anchor;
-        if (!ends || (l->f->p->keep_saved && is_saved(l, s, anchor))) continue;
+        const uint32_t s = l->over[i], starts = l->f->base_backward;
+        if (left > 0 && l->left[s] != left) continue;
+        const cb_ledger_span *life = cb_spans_latest(&l->span[s], anchor);
+        if (!life || life->last != anchor) continue;
+        if (l->f->p->keep_saved && anchor >= starts && life->made < starts) continue;
         return (double)cb_over_bytes(l->f->p, op);
     }
     return 0;
