@@ -1,4 +1,4 @@
-/* kern_few.h: the end of a row that does not fill a vector. Nothing is read or written behind its
+/* kern_few.h: the end of a row that does not fill a vector. Nothing is read or written past its
  * last element.
  *
  *     few(x, n)       x[0..n), and 0 in the other lanes; whole vectors for n up to 255

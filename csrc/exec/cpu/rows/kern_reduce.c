@@ -282,8 +282,8 @@ static void rows_task(void *user, int64_t task, int thread) {
     (void)thread;
     const reduction *r = user;
     int64_t unit = task * r->units_in_task, end = min_i64(unit + r->units_in_task, r->units);
-    for (; is_in_blocks(r) && unit + CB_SHORT_ROWS <= end; unit += CB_SHORT_ROWS)
-        reduce_block(r, unit);
+    if (is_in_blocks(r))
+        for (; unit + CB_SHORT_ROWS <= end; unit += CB_SHORT_ROWS) reduce_block(r, unit);
     for (; unit < end; unit++) {
         cell sum = sum_run(r, cb_walk_to(&r->outer, unit).offset[0], 0, r->reduced.count);
         put_results(r, unit, &sum, 1);
