@@ -116,9 +116,13 @@ def _seconds(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Times:
     return Times(*best)
 
 
+def _key_of_group(nodes: Sequence[fx.Node]) -> str:
+    return ";".join(map(key_of, nodes))
+
+
 def _time(nodes: Sequence[fx.Node], kinds: Kinds, group: Group) -> Times:
-    """Measures a group; within :func:`_one_thread`."""
-    key = ";".join(map(key_of, nodes))
+    """Measures a group; within :func:`_one_thread`, unless it was measured before."""
+    key = _key_of_group(nodes)
     known = _measured.get(key)
     if known is None:
         known = _SAME
@@ -315,5 +319,6 @@ def is_worth_it(nodes: Sequence[fx.Node], kinds: Kinds, group: Group) -> bool:
     """False if PyTorch's kernels have the same bits as a group and are faster."""
     if not enabled or not all(map(is_exact, nodes)):
         return True
-    with _one_thread():
+    is_known = _key_of_group(nodes) in _measured
+    with contextlib.nullcontext() if is_known else _one_thread():
         return not _time(nodes, kinds, group).is_slower
