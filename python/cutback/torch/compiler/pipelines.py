@@ -61,12 +61,12 @@ class Place(NamedTuple):
                 for info in infos:
                     add(found, getattr(info, "buffer", None))
         losses: Sizes = {}
-        for loss in getattr(schedule, "_internal_losses", ()):
-            add(losses, loss)
-            for tensor in _saved(loss):
+        pending = getattr(schedule, "_internal_losses", ())
+        for loss in pending:
+            for tensor in (loss, *_saved(loss)):
                 add(losses, tensor)
-        of_loss = [t.nbytes for t in getattr(schedule, "_internal_losses", ())]
-        losses[0] = max(of_loss, default=0)  # the gradient that a backward begins with
+        # the gradient that a backward begins with
+        losses[0] = max((loss.nbytes for loss in pending), default=0)
         return {**found, **{key: size for key, size in losses.items() if key not in self.given}}
 
 
