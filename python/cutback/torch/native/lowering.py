@@ -174,14 +174,14 @@ def _foreign_of(kinds: Kinds, times: Mapping[str, float]) -> list[ForeignOp]:
 
 
 class Planned(NamedTuple):
-    """What is known of a graph from its plan and its caller."""
+    """What the plan and the caller say about a graph."""
 
     times: Mapping[str, float] = MappingProxyType({})
     """The time of each operation by its name, as the plan models it."""
     most: int | None = None
     """The plan's peak in bytes, which groups keep to. None: the peak of the graph itself."""
     kept: Collection[StorageWeakRef] = ()
-    """Memory of the caller, as of parameters, which is alive whatever the graph does."""
+    """Memory that the caller holds during the whole graph, such as that of parameters."""
 
 
 _UNPLANNED = Planned()
@@ -198,6 +198,7 @@ def lower(
         everything: also operations that PyTorch's kernels run faster according to measurements, and
             single ones.
         decisions: the decisions of the model.
+        planned: limits what groups take, and orders the note.
     """
     decisions = Decisions() if decisions is None else decisions
     if name == "inference":  # it has no joint graph, for which decisions are made
