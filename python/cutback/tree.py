@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+import builtins
+import functools
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import islice
@@ -79,7 +81,7 @@ def _flatten(x: Any, leaves: list[Any]) -> Tree:
     if kind == "none":
         return NONE
     keys, children = _parts(kind, x)
-    below = set(map(type, children))
+    below = set(builtins.map(type, children))
     if len(below) == 1 and _kinds.get(next(iter(below))) == "leaf":  # such as a thousand arrays
         leaves.extend(children)
         return kind, cls, keys, _leaf_trees(len(children))
@@ -151,12 +153,15 @@ def names(tree: Tree, prefix: str) -> list[str]:
     ]
 
 
-def map_leaves(function: Callable[..., Any], x: Any, *others: Any) -> Any:
+def map(function: Callable[..., Any], x: Any, *others: Any) -> Any:
     """``function`` on each leaf of ``x`` (and on the leaves of ``others``, which must have the same
     tree).
 
     Raises:
         ValueError: if the trees differ.
+
+    >>> cutback.tree.map(lambda w, g: w - 0.5 * g, {"w": 3.0, "b": [1.0]}, {"w": 2.0, "b": [4.0]})
+    {'b': [-1.0], 'w': 2.0}
     """
     leaves, tree = flatten(x)
     columns = [leaves]
@@ -166,6 +171,29 @@ def map_leaves(function: Callable[..., Any], x: Any, *others: Any) -> Any:
             raise ValueError("the trees differ in structure")
         columns.append(more)
     return unflatten(tree, [function(*row) for row in zip(*columns, strict=True)])
+
+
+def leaves(x: Any) -> list[Any]:
+    """The leaves of ``x``, in the order of :func:`flatten`.
+
+    >>> cutback.tree.leaves({"w": 1, "b": [2, 3]})
+    [2, 3, 1]
+    """
+    return flatten(x)[0]
+
+
+def structure(x: Any) -> Tree:
+    """The tree of ``x`` without its leaves; two values nested alike have equal structures."""
+    return flatten(x)[1]
+
+
+def reduce(function: Callable[[Any, Any], Any], x: Any, *initial: Any) -> Any:
+    """The leaves of ``x`` combined from left to right, as :func:`functools.reduce` does.
+
+    >>> cutback.tree.reduce(lambda a, b: a + b, {"w": 1, "b": [2, 3]}, 0)
+    6
+    """
+    return functools.reduce(function, flatten(x)[0], *initial)
 
 
 def beside(structure: Tree, x: Any, name: str) -> list[Any]:

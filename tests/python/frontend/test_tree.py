@@ -41,7 +41,7 @@ def test_flatten_and_back(x):
     assert tree.unflatten(structure, leaves) == x
     assert tree.count(structure) == len(leaves) == len(tree.names(structure, "x"))
     assert hash(structure) == hash(tree.flatten(x)[1])
-    assert tree.flatten(tree.map_leaves(lambda n: n + 1, x))[0] == [n + 1 for n in leaves]
+    assert tree.flatten(tree.map(lambda n: n + 1, x))[0] == [n + 1 for n in leaves]
 
 
 def test_names_read_like_the_program():
@@ -70,7 +70,7 @@ def test_mismatches():
     with pytest.raises(ValueError, match="more"):
         tree.unflatten(structure, [1, 2, 3])
     with pytest.raises(ValueError, match="differ"):
-        tree.map_leaves(lambda a, b: a, [1, 2], [1])
+        tree.map(lambda a, b: a, [1, 2], [1])
 
 
 @pytest.mark.parametrize(
@@ -132,3 +132,11 @@ def test_dtype_spellings(spec, name):
 def test_dtypes_that_do_not_exist(spec):
     with pytest.raises(TypeError, match="supported dtypes"):
         dtypes.parse(spec)
+
+
+def test_names_of_jax() -> None:
+    x = {"w": 3, "b": [1, Box(2, None)]}
+    assert tree.leaves(x) == [1, 2, 3]
+    assert tree.structure(x) == tree.flatten(x)[1]
+    assert tree.map(lambda a, b: a - b, x, x) == {"w": 0, "b": [0, Box(0, None)]}
+    assert tree.reduce(lambda a, b: a * b, x) == 6 and tree.reduce(max, [], 5) == 5

@@ -138,7 +138,7 @@ def test_clipping_is_that_of_a_twin(make):
         grads = gradients(twin, x, np.float32(100.0))
         norm = math.sqrt(sum((g.astype("f8") ** 2).sum() for g in leaves(grads)))
         assert step.outcome.grad_norm == pytest.approx(norm, rel=1e-6) and norm > 0.25
-        short = cutback.tree.map_leaves(
+        short = cutback.tree.map(
             lambda g, n=norm: (g * (0.25 / (n + 1e-6))).astype("f4"), grads
         )
         plain.step(twin, short)

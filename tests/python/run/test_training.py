@@ -248,7 +248,7 @@ def test_running_statistics_in_a_training_step():
 
     results = []
     for budget in (None, "min"):
-        p, s = cutback.tree.map_leaves(np.copy, params), cutback.tree.map_leaves(np.copy, stats)
+        p, s = cutback.tree.map(np.copy, params), cutback.tree.map(np.copy, stats)
         step = cutback.compile(loss, optimizer=cutback.optim.AdamW(lr=0.1), budget=budget)
         for _ in range(3):
             step(p, s, x)
