@@ -75,6 +75,19 @@ NOT_BUILT = {
     "fori_loop": "write a Python loop", "jit": "cutback.compile(f, argnums=None) compiles f",
     "tensor": "cutback.asarray makes an array",
     "no_grad": "cutback.stop_gradient(x) makes x a constant to gradients",
+    **{
+        f"linalg.{name}": "singular vectors and eigenvectors need an operation that the core does "
+        "not have; find the largest by power iteration"
+        for name in ("eig", "eigh", "eigvals", "eigvalsh", "svd", "svdvals")
+    },
+    "linalg.qr": "factorize with cutback.linalg.cholesky(x.T @ x, upper=True)",
+    "linalg.lstsq": "cutback.linalg.solve(x.T @ x, x.T @ y)",
+    "linalg.pinv": "cutback.linalg.solve(x.T @ x, x.T)",
+    "linalg.matrix_rank": "it needs singular values",
+    "linalg.cond": "it needs singular values",
+    "linalg.cho_factor": "(cutback.linalg.cholesky(a), True)",
+    "linalg.cholesky_solve": "cutback.linalg.cho_solve((factor, True), b)",
+    "tree_map": "cutback.tree.map(f, x)", "tree_util": "cutback.tree",
     "jacobian": "cutback.jacrev(f)", "linearize": "cutback.jvp(f, primals, tangents)",
     "save": "numpy.savez saves arrays", "load": "numpy.load loads arrays",
 }  # fmt: skip
@@ -88,8 +101,8 @@ def operation(name: str) -> Any:
     return getattr(import_module(f"cutback.{HOMES[name]}"), name)
 
 
-def why_not(name: str) -> str:
+def why_not(name: str, module: str = "cutback") -> str:
     """The text of the error for a name that does not exist."""
     if name in NOT_BUILT:
         return f"cutback has no {name}: {NOT_BUILT[name]}"
-    return f"module 'cutback' has no attribute {name!r}"
+    return f"module {module!r} has no attribute {name.rpartition('.')[2]!r}"

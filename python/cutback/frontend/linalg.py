@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..names import why_not
 from ..source import located
 from .ops import _array, matmul
 from .products import cross, einsum, norm, outer, tensordot, vecdot
 from .rearrange import diagonal, eye, trace
+from .systems import cho_solve, cholesky, det, inv, slogdet, solve, solve_triangular
 from .tracer import Array, ArrayLike, whole
 
 __all__ = [
-    "cross", "diagonal", "matmul", "matrix_norm", "matrix_power", "matrix_transpose", "multi_dot",
-    "norm", "outer", "tensordot", "trace", "vecdot", "vector_norm",
+    "cho_solve", "cholesky", "cross", "det", "diagonal", "inv", "matmul", "matrix_norm",
+    "matrix_power", "matrix_transpose", "multi_dot", "norm", "outer", "slogdet", "solve",
+    "solve_triangular", "tensordot", "trace", "vecdot", "vector_norm",
 ]  # fmt: skip
 
 
@@ -39,13 +42,13 @@ def matrix_norm(x: ArrayLike, keepdims: bool = False, ord: Any = "fro") -> Array
 
 
 def matrix_power(x: ArrayLike, n: int) -> Array:
-    """Product of ``n`` copies of square matrices, by squaring; n is not negative."""
+    """Product of ``n`` copies of square matrices, by squaring; of the inverse if n is negative."""
     x = _array(x)
     count = whole(n, "matrix_power: n")
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise ValueError(located(f"matrix_power: expected square matrices, got shape {x.shape}"))
     if count < 0:
-        raise NotImplementedError(located("matrix_power: a negative power needs an inverse"))
+        x, count = inv(x), -count
     result: Array | None = None
     while count:
         if count & 1:
@@ -62,3 +65,7 @@ def multi_dot(arrays: Sequence[ArrayLike]) -> Array:
     if not 2 <= len(arrays) <= 8:
         raise ValueError(located(f"multi_dot: 2 to 8 matrices, got {len(arrays)}"))
     return einsum(f"{','.join(terms)}->{letters[0]}{terms[-1][1]}", *arrays)
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(why_not(f"linalg.{name}", "cutback.linalg"), name=name)
