@@ -5,19 +5,14 @@ from __future__ import annotations
 
 import json
 import random
-import sys
-from pathlib import Path
 from typing import Any
 
+import evaluate
 import pytest
 
 import cutback
 from bounds import MB, Problem, Step, random_net, recurrence, rerun_before_the_gap
 from schedules import random_schedules, random_step
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
-
-import evaluate
 
 BUDGET = 105_000_000
 SHARES = (0.98, 0.9, 0.82, 0.75, 0.68, 0.6, 0.53, 0.46, 0.38, 0.3)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
+import evaluate
 import pytest
 
 import cutback
 from bounds import Problem, random_net, recurrence
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
-
-import evaluate
 
 SHARES = (0.95, 0.8, 0.65, 0.5)
 BIG, SMALL = 1 << 20, 1 << 14

@@ -5,18 +5,14 @@ The problems are made by ``cutback.torch.compile`` (``tests/data/nets/README.md`
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import evaluate
 import pytest
 
 import cutback
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
-
-import evaluate
 
 NETS = Path(__file__).parents[1] / "data" / "nets"
 SLACK = 0.5  # percentage points of extra time

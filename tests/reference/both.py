@@ -25,6 +25,8 @@ def both(problem: dict[str, Any], steps: list[Any], starts: int) -> Evaluation:
     assert core["saved_bytes"] == own.saved_bytes
     assert (core["time_ps"], core["once_ps"]) == (own.time_ps, own.once_ps)
     assert core["recomputed"] == own.recomputed
+    assert core.get("in_bytes", 0) == own.in_bytes and core.get("out_bytes", 0) == own.out_bytes
+    assert core.get("stall_ps", 0) == own.stall_ps
     return own
 
 

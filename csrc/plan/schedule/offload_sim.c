@@ -9,8 +9,6 @@
  * Op ids are below 2^28, so the fetch bit of a pair and the action in `out` lie above them. */
 #include "offload_sim.h"
 
-#include "../model/over.h"
-
 static void fill_none(uint32_t *ids, size_t n) {
     for (size_t i = 0; i < n; i++) ids[i] = CB_NONE;
 }
@@ -366,23 +364,6 @@ static void set_departures(cb_offload_sim *m) {
     }
 }
 
-/* If a run's output takes over an input's memory, the bytes count once: they are subtracted from
- * scratch, modulo 2^64. Values that leave for the host keep their memory. */
-static void take_over(cb_offload_sim *m) {
-    const cb_problem *p = m->f->p;
-    for (size_t r = 0; p->over_begin && r < m->run.len; r++) {
-        const cb_sim_step *step = &m->step.at[m->run.at[r]];
-        uint32_t n = cb_count_over(p, step->op);
-        for (uint32_t i = 0; i < n; i++) {
-            uint32_t life = m->read.at[step->reads + cb_over_of(p, step->op)[i]].life;
-            if (life == CB_NONE || m->life.at[life].last != r || m->leaves.at[life]) continue;
-            if (p->keep_saved && r >= m->backward && m->life.at[life].made < m->backward) continue;
-            m->scratch.at[r] -= cb_over_bytes(p, step->op);
-            break;
-        }
-    }
-}
-
 static void end_life(const cb_sim_life *life, uint32_t *over) {
     if (life->made == CB_NONE) return;
     uint32_t last = life->last == CB_NONE ? life->made : life->last;
@@ -447,7 +428,6 @@ cb_status cb_offload_sim_run(cb_offload_sim *m, const cb_pair *pair, size_t n_pa
     set_scratch(m);
     set_lives(m);
     set_departures(m);
-    take_over(m);
     set_soonest(m);
     m->broken = !leave_first(m);
     return cb_offload_sim_play(m, target) ? CB_OK : cb_no_memory(err);

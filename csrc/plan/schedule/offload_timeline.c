@@ -6,11 +6,59 @@
  * time that only the clock knows, and a wait makes room where it must. */
 #include "offload_timeline.h"
 
-/* ---- where fetches are sent for -------------------------------------------------------------- */
+#include "../model/over.h"
 
 static const cb_sim_step *step_of(const cb_offload_sim *m, uint32_t run) {
     return &m->step.at[m->run.at[run]];
 }
+
+/* ---- memory taken over ----------------------------------------------------------------------- */
+
+/* Returns the bytes that the run's output takes over from an input. Values that leave for the host
+ * keep their memory. With keep_saved so does what begins before the backward and is read in it. */
+static uint64_t taken_bytes(const cb_offload_sim *m, uint32_t run) {
+    const cb_problem *p = m->f->p;
+    const cb_sim_step *step = step_of(m, run);
+    uint32_t n = cb_count_over(p, step->op);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = m->read.at[step->reads + cb_over_of(p, step->op)[i]].life;
+        const cb_sim_life *life = at == CB_NONE ? NULL : &m->life.at[at];
+        if (!life || life->last != run || m->leaves.at[at]) continue;
+        if (p->keep_saved && run >= m->backward && life->made < m->backward) continue;
+        return cb_over_bytes(p, step->op);
+    }
+    return 0;
+}
+
+/* These bytes count once: they are subtracted from scratch, modulo 2^64. */
+static void take_over(cb_offload_sim *m) {
+    for (uint32_t r = 0; m->f->p->over_begin && r < m->run.len; r++)
+        m->scratch.at[r] -= taken_bytes(m, r);
+}
+
+/* The fetch is sent for before `run`. If that is in the forward, keep_saved lets nothing in the
+ * backward take over its memory, so its last readers take more bytes. Returns the largest sum of
+ * bytes at one of those; 0 if there are none. */
+static uint64_t begin_fetch(cb_offload_sim *m, const cb_sim_fetch *x, uint32_t run) {
+    const cb_problem *p = m->f->p;
+    uint64_t most = 0;
+    if (!p->keep_saved || !p->over_begin) return 0;
+    for (uint32_t i = x->life; i < x->life + x->n_life; i++) {
+        cb_sim_life *life = &m->life.at[i];
+        uint32_t last = life->last;
+        if (last == CB_NONE || last < m->backward || last >= m->run.len) continue;
+        uint64_t taken = taken_bytes(m, last);
+        /* The backward begins with a run, not with a fetch. */
+        life->made = run <= m->backward ? m->backward - 1 : run;
+        taken -= taken_bytes(m, last);
+        m->scratch.at[last] += taken;
+        m->room.at[last] += taken;
+        if (m->room.at[last] > most) most = m->room.at[last];
+    }
+    return most;
+}
+
+/* ---- where fetches are sent for -------------------------------------------------------------- */
 
 static uint64_t read_bytes(const cb_offload_sim *m, const cb_sim_fetch *x) {
     uint64_t bytes = 0;
@@ -97,7 +145,12 @@ static void find_room(cb_offload_sim *m, uint64_t target) {
         if (low < before) low = before;
         if (low < x->at) low = x->at;
         x->at = x->first;
+        begin_fetch(m, x, x->at);
         for (uint32_t r = x->first; r > low && m->room.at[r - 1] + bytes <= target; r--) {
+            if (r - 1 == m->backward && begin_fetch(m, x, r - 1) > target) {
+                begin_fetch(m, x, r);
+                break;
+            }
             m->room.at[r - 1] += bytes;
             x->at = r - 1;
         }
@@ -157,6 +210,7 @@ static bool send_for(player *z, cb_sim_fetch *x, uint32_t run) {
     uint64_t step = m->made.at[run] + m->scratch.at[run];
     if (x->first > run && z->live + step + x->bytes > z->target) return false;
     make_room(z, x->bytes);
+    begin_fetch(m, x, run);
     emit(z, x->op, CB_ACTION_IN);
     count(z, run, z->live + x->bytes);
     z->live += read;
@@ -208,6 +262,7 @@ bool cb_offload_sim_play(cb_offload_sim *m, uint64_t target) {
     m->stall_ps = 0;
     m->out.len = m->leaving.len = m->held.len = 0;
     memset(m->moment, 0, m->f->n_base * sizeof *m->moment);
+    take_over(m);
     sort_fetches(m);
     set_profile(m);
     set_latest_starts(m);
