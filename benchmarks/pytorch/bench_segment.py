@@ -125,7 +125,7 @@ def measure(name: str, make: Make) -> list[dict[str, Any]]:
             if life.made in traces:
                 traces[life.made].append(life.bytes)
         began = time.process_time()
-        placed = place(lives, plan.core.backward_starts, traces)
+        placed = place(lives, traces)
         planned = int(plan.numbers["live_bytes"])
         print(name, budget, f"placed in {time.process_time() - began:.2f} s")
         rows.append(
@@ -135,7 +135,8 @@ def measure(name: str, make: Make) -> list[dict[str, Any]]:
                 "least_bytes": least_reserved(lives),
                 "reserved": round(reserved_without(lives) / planned, 3),
                 "placed": round(placed.reserved / planned, 3),
-                "least": round(least_reserved(lives) / planned, 3), "plugs": len(placed.plugs),
+                "least": round(least_reserved(lives) / planned, 3),
+                "plugs": sum(map(len, placed.plugs.values())),
             }
         )  # fmt: skip
     return rows

@@ -457,7 +457,7 @@ def find_duplicates(
     keys: Sequence[int], starts: Sequence[int], inputs: Sequence[int], /
 ) -> list[int]: ...
 def place(
-    lives: Sequence[tuple[int, int, int]], capacity: int, /
+    lives: Sequence[tuple[int, int, int]], capacity: int, effort: int = ..., /
 ) -> tuple[str, list[int], int, int, int]: ...
 def draw(
     array: np.ndarray[Any, Any], law: str, seed: int, stream: int, p: float = 0.0, /

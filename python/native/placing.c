@@ -37,8 +37,8 @@ static PyObject *give_placed(const cb_placed *placed, const uint64_t *offset, ui
                          (unsigned long long)placed->arena_bytes);
 }
 
-static PyObject *place(cb_py_state *state, const cb_pack_life *life, uint32_t n,
-                       uint64_t capacity) {
+static PyObject *place(cb_py_state *state, const cb_pack_life *life, uint32_t n, uint64_t capacity,
+                       uint64_t effort) {
     cb_py_context *context = cb_py_context_get(state);
     if (!context) return NULL;
     cb_error error = {0};
@@ -51,8 +51,8 @@ static PyObject *place(cb_py_state *state, const cb_pack_life *life, uint32_t n,
     cb_arena_init(&scratch, cb_planning_alloc(context->core));
     cb_py_work_begin(&work, context);
     const cb_poll poll = {cb_py_poll, &work};
-    const cb_status status = cb_place_within(life, n, capacity, CB_PLACE_EFFORT, &scratch, poll,
-                                             offset, &placed, &error);
+    const cb_status status =
+        cb_place_within(life, n, capacity, effort, &scratch, poll, offset, &placed, &error);
     cb_py_work_end(&work);
     cb_arena_free(&scratch);
     if (status == CB_OK) result = give_placed(&placed, offset, n);
@@ -63,8 +63,8 @@ static PyObject *place(cb_py_state *state, const cb_pack_life *life, uint32_t n,
 
 PyObject *cb_py_place(PyObject *module, PyObject *args) {
     PyObject *rows, *items, *result = NULL;
-    unsigned long long capacity;
-    if (!PyArg_ParseTuple(args, "OK:place", &rows, &capacity)) return NULL;
+    unsigned long long capacity, effort = CB_PLACE_EFFORT;
+    if (!PyArg_ParseTuple(args, "OK|K:place", &rows, &capacity, &effort)) return NULL;
     items = PySequence_Fast(rows, "place: lives must be a sequence");
     if (!items) return NULL;
     const Py_ssize_t n = PySequence_Fast_GET_SIZE(items);
@@ -72,7 +72,7 @@ PyObject *cb_py_place(PyObject *module, PyObject *args) {
     if (!life) PyErr_NoMemory();
     for (Py_ssize_t i = 0; life && i < n; i++)
         if (take_life(PySequence_Fast_GET_ITEM(items, i), &life[i]) < 0) goto done;
-    if (life) result = place(cb_py_state_of(module), life, (uint32_t)n, capacity);
+    if (life) result = place(cb_py_state_of(module), life, (uint32_t)n, capacity, effort);
 done:
     PyMem_Free(life);
     Py_DECREF(items);

@@ -16,8 +16,8 @@ from torch import nn
 from torch.profiler import ProfilerActivity
 
 import cutback.torch as ct
-from cutback.torch.graph import segment
 from cutback.torch.graph.segment import Life, Placed, continued, place, reserved_without
+from cutback.torch.graph.steering import Guide, Hole, choose
 
 pytestmark = pytest.mark.filterwarnings("ignore:kernels take scratch")
 
@@ -32,9 +32,8 @@ def replay(lives: Sequence[Life], placed: Placed | None, traces: Traces, steps: 
     for _ in range(steps):
         there: dict[int, tuple[int, int]] = {}
         for t in range(max(max(life) for life in [(x.made, x.last) for x in lives]) + 1):
-            plug = None
-            if placed is not None and t in placed.plugs:
-                plug = allocator.malloc(placed.plugs[t])
+            sizes = placed.plugs.get(t, ()) if placed is not None else ()
+            plugs = [allocator.malloc(size) for size in sizes]
             made: list[tuple[int, tuple[int, int]]] = []
             for size in traces.get(t, []):
                 if size > 0:
@@ -42,7 +41,7 @@ def replay(lives: Sequence[Life], placed: Placed | None, traces: Traces, steps: 
                 else:
                     at = next(i for i, (found, _) in enumerate(made) if found == -size)
                     allocator.free(made.pop(at)[1])
-            if plug is not None:
+            for plug in plugs:
                 allocator.free(plug)
             for k, life in enumerate(lives):
                 if life.made != t:
@@ -81,7 +80,7 @@ def a_step(seed: int) -> tuple[list[Life], dict[int, list[int]], int]:
 @pytest.mark.parametrize("seed", range(12))
 def test_the_simulation_is_the_references(seed: int) -> None:
     lives, traces, border = a_step(seed)
-    placed = place(lives, border, traces)
+    placed = place(lives, traces)
     large = [life for life in lives if life.bytes > MIB]
     small = [life for life in lives if life.bytes <= MIB]
     apart = replay(small, None, {}, 2).reserved
@@ -90,38 +89,72 @@ def test_the_simulation_is_the_references(seed: int) -> None:
     assert replay(large, placed, traces, 5).reserved + apart == placed.reserved
     without = replay(large, None, {}, 2).reserved + apart
     assert reserved_without(large) + reserved_without(small) == without
-    assert (
-        placed.live
-        <= placed.reserved
-        <= max(without, replay(large, None, traces, 2).reserved + apart)
-    )
     rounded = [(life, -(-life.bytes // 512) * 512) for life in lives]
     alive = [
         sum(size for life, size in rounded if life.made <= t <= life.last)
         for t in range(2 * border + 1)
     ]
-    assert placed.live == max(alive)
+    assert max(alive) <= placed.reserved <= without
 
 
 def test_a_segment_reserves_less() -> None:
     saves = []
     for seed in range(8):
-        lives, traces, border = a_step(seed)
-        saves.append(
-            place(lives, border, traces).reserved / replay(lives, None, traces, 2).reserved
-        )
+        lives, traces, _ = a_step(seed)
+        saves.append(place(lives, traces).reserved / replay(lives, None, traces, 2).reserved)
     assert sum(saves) / len(saves) < 0.9
 
 
-def test_the_search_finds_smaller_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Smaller than by the rules alone, and close to the live bytes."""
-    steps = [a_step(seed) for seed in range(8)]
-    found = [place(lives, border, traces) for lives, traces, border in steps]
-    monkeypatch.setattr(segment, "_SEEDS", 0)
-    ruled = [place(lives, border, traces) for lives, traces, border in steps]
-    assert all(a.reserved <= b.reserved for a, b in zip(found, ruled, strict=True))
-    mean = [sum(p.reserved / p.live for p in placed) / len(placed) for placed in (found, ruled)]
-    assert mean[0] < 1.02 < 1.03 < mean[1]
+def most(lives: Sequence[Life], traces: Traces) -> int:
+    """The largest sum of large blocks, with those that ops free themselves."""
+    allocator = replay([life for life in lives if life.bytes > MIB], None, traces, 1)
+    return allocator.peak_live
+
+
+def test_a_segment_is_little_larger_than_what_it_holds() -> None:
+    shares = []
+    for seed in range(12):
+        lives, traces, _ = a_step(seed)
+        shares.append(place(lives, traces).segment / most(lives, traces))
+    assert max(shares) < 1.05
+    assert sum(shares) / len(shares) < 1.01
+
+
+def test_a_plug_leads_a_block_to_another_place() -> None:
+    # the block that stays would be in the middle of the segment, as 40 MiB are below it when it is
+    # made: then 80 MiB do not fit
+    lives = [Life(0, 1, 40 * MIB), Life(1, 4, 20 * MIB), Life(3, 3, 80 * MIB)]
+    traces = {life.made: [life.bytes] for life in lives}
+    placed = place(lives, traces)
+    assert (placed.segment, placed.reserved) == (100 * MIB, 100 * MIB)
+    assert replay(lives, placed, traces, 3).reserved == 100 * MIB
+    assert replay(lives, placed._replace(plugs={}), traces, 3).reserved > 100 * MIB
+    assert sum(map(len, placed.plugs.values())) == 1
+
+
+def test_plugs_fill_low_ends_and_smaller_holes() -> None:
+    # blocks 0 (10 MiB, allocated now) and 1 (30 MiB, later); holes of 12 MiB at 0 and 50 MiB at 40
+    holes = [Hole(12 * MIB, 0), Hole(50 * MIB, 40 * MIB)]
+
+    def chosen(wanted: int, later: int) -> tuple[int, ...] | None:
+        sizes = [10 * MIB, 30 * MIB]
+        return choose(holes, [0], Guide([(1, 5), (2, 3)], sizes, [0, 1], [wanted, later]))
+
+    assert chosen(0, 40 * MIB) == ()  # where the allocator puts it
+    assert chosen(2 * MIB, 40 * MIB) == ()  # not where it was intended, but in nobody's way
+    # the smaller hole is needed later; a small plug would go there
+    assert chosen(70 * MIB, 0) == (30 * MIB, 12 * MIB)
+    assert chosen(50 * MIB, 0) == (12 * MIB, 10 * MIB)
+    assert chosen(40 * MIB, 0) == (12 * MIB,)
+    assert choose(holes, [1], Guide([(1, 5), (2, 3)], [10 * MIB, 60 * MIB], [0, 0], [0, 0])) is None
+
+
+def test_steps_that_need_no_segment() -> None:
+    assert place([], {}) == Placed(0, {}, 0)
+    small = [Life(0, 1, 100), Life(1, 2, MIB)]
+    assert place(small, {0: [100], 1: [MIB]}) == Placed(0, {}, 2 * MIB)
+    one = [Life(0, 1, 30 * MIB)]
+    assert place(one, {0: [30 * MIB]}).reserved == 30 * MIB
 
 
 # ---- steps that run -----------------------------------------------------------------------------

@@ -439,7 +439,7 @@ class ModelActions(RepeatingPartitioner):
             x for x in plan.lives if x.bytes and (x.storage is not None or x.made not in traces)
         ]
         lives, taking = continued((Life(x.made, x.last, x.bytes), x.offset) for x in kept)
-        return place(lives, plan.core.backward_starts, traces | {t: [] for t in taking})
+        return place(lives, traces | {t: [] for t in taking})
 
     def _counted(self, keys: list[str], common: Common | None) -> Problem | None:
         """Returns the joint problem with measured scratch, or None if there is no scratch to

@@ -36,8 +36,8 @@ NAME = "cutback_name"
 """Key in a node's ``meta``: its name in measurements, where that is not its target's."""
 
 PLUGS = "cutback_plugs"
-"""Key in a graph module's ``meta``: the device, and by step the bytes of the plug
-(:mod:`graph.segment`) that is allocated while the step runs."""
+"""Key in a graph module's ``meta``: the device, and by step the bytes of the plugs
+(:mod:`graph.segment`) that are allocated while the step runs."""
 
 
 class Watch(Protocol):
@@ -65,11 +65,11 @@ class Watch(Protocol):
         ...
 
 
-def _plug(size: int, device: str) -> torch.UntypedStorage | None:
+def _plug(sizes: tuple[int, ...], device: str) -> list[torch.UntypedStorage] | None:
     """Allocates memory that is never written and that tensor trackers do not see. None: allocation
     failed; the step works without it."""
     try:
-        return torch.UntypedStorage(size, device=device)
+        return [torch.UntypedStorage(size, device=device) for size in sizes]
     except torch.OutOfMemoryError:
         return None
 
@@ -87,11 +87,11 @@ class _Text:
         self._device, self._plugs = gm.meta.get(PLUGS, ("cpu", {}))
 
     def plug(self, node: fx.Node) -> bool:
-        """Writes the allocation of an op's plug. Returns false if it has none."""
-        size = self._plugs.get(node.meta.get(STEP))
-        if size is None:
+        """Writes the allocation of an op's plugs. Returns false if it has none."""
+        sizes = self._plugs.get(node.meta.get(STEP))
+        if sizes is None:
             return False
-        self.lines.append(f"p = {self.constant(_plug, 'plug')}({size}, {self._device!r})")
+        self.lines.append(f"p = {self.constant(_plug, 'plug')}({sizes}, {self._device!r})")
         return True
 
     def constant(self, value: Any, prefix: str = "c") -> str:

@@ -7,12 +7,11 @@ merge, so a step whose tensors have many sizes reserves up to 1.8 times its peak
 Here the step gets one large segment, allocated and freed before it, which the allocator then splits
 and merges. It places a block at the low end of the smallest hole that is large enough. That still
 leaves holes between long-lived and short-lived values, so the code of the step steers the
-allocator: before some ops it allocates a *plug*, which fills the low end of a hole up to the
-intended start of the op's results, and frees it after the op. Values at both ends of a hole then
-leave it in one piece. The ops with a plug are chosen by simulating the allocator on the lives of
-the plan: first under several rules, then by a search for a smaller segment. The search changes the
-choice for some of the ops whose results are alive when a segment first turns out to be too small,
-and keeps the change if the step gets at least as far as before.
+allocator: before some ops it allocates *plugs*, which fill the holes, or low ends of holes, that
+the op's results must not take, and frees them after the op. The packing search of the planner gives
+each block its intended offset (:mod:`graph.steering` chooses plugs that lead to it). The allocator
+cannot follow every packing, so several are tried on a simulation of the allocator, first for the
+smallest segment that holds the largest sum of live blocks.
 
 Plugs do not change what an op computes or which kernel it uses. If the allocator's state differs
 from the simulated one (because other tensors of the program are in the segment), only bytes differ.
@@ -22,15 +21,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import IntEnum
-from itertools import accumulate
+from itertools import islice
 from random import Random
 from typing import NamedTuple
 
+from ... import _native
+from .steering import SMALL, Guide, Hole, choose
+
 GRAIN = 512
 """The allocator rounds sizes up to a multiple of this."""
-SMALL = 1 << 20
-"""Blocks up to this size come from the pool of small blocks."""
 LARGE = 10 << 20
 """A block of at least this size gets a segment of exactly its size."""
 _SMALL_SEGMENT, _SEGMENT, _SEGMENT_GRAIN = 2 << 20, 20 << 20, 2 << 20
@@ -154,269 +153,192 @@ class CachingAllocator:
         if other.next is not None:
             other.next.previous = block
 
-    def largest_hole(self) -> int:
-        """Returns the bytes of the largest free block that is not small."""
-        free = self._free[False]
-        return free[-1][0] if free else 0
-
-    def best_hole(self, size: int) -> int:
-        """Returns the size of the smallest free block that is large enough, or 0."""
-        free = self._free[False]
-        at = bisect_left(free, (size,))
-        return free[at][0] if at < len(free) else 0
+    def holes(self) -> list[Hole]:
+        """Returns the free blocks of the first segment that are not small."""
+        return [
+            Hole(block.size, block.offset) for *_, block in self._free[False] if block.number == 1
+        ]
 
 
 class Placed(NamedTuple):
     """The placement of a step."""
 
     segment: int
-    """Bytes of the segment that is reserved for the step."""
-    plugs: dict[int, int]
-    """By moment, bytes of the plug that is allocated while its op runs."""
+    """Bytes of the segment that is reserved for the step; 0: none."""
+    plugs: dict[int, tuple[int, ...]]
+    """By moment, bytes of the plugs that are allocated, in order, while its op runs."""
     reserved: int
     """Bytes that the allocator reserves in the simulation, including small blocks."""
-    live: int
-    """Peak of live bytes, with each block rounded."""
-
-
-class _Where(IntEnum):
-    """The intended place of an op's results."""
-
-    LOW = 0
-    """The allocator's choice: the low end of the smallest hole that holds them."""
-    HIGH = 1
-    """The high end of the largest hole."""
-    HIGH_OF_SMALLEST = 2
-    """The high end of the smallest hole that holds them."""
-
-
-class _Simulated(NamedTuple):
-    """The state of a simulated allocator."""
-
-    placed: Placed
-    failed: int | None
-    """The number of moments that were left when the simulation ended because the segment was too
-    small."""
-    alive: list[int]
-    """Lives at that moment."""
-
-
-def _moments(lives: Sequence[Life]) -> list[tuple[list[int], list[int]]]:
-    """Returns, by moment, the lives that begin and those that end."""
-    count = max((max(life.made, life.last) for life in lives), default=-1) + 1
-    found: list[tuple[list[int], list[int]]] = [([], []) for _ in range(count)]
-    for k, life in enumerate(lives):
-        found[life.made][0].append(k)
-        found[life.last][1].append(k)
-    return found
 
 
 class _Steps:
-    """Simulates steps with these lives."""
+    """The allocations of a step, in order.
+
+    Attributes:
+        sizes: of each block, rounded.
+        lives: of each block, the numbers of the first and the last allocation at which it is there.
+        blocks_of: by moment, the first of its blocks, and the end.
+        during: by moment, what its op does: allocates block ``k``, or frees it (``~k``).
+        after: by moment, the same after the op.
+        steerable: by moment, whether plugs can be allocated before the op.
+        live: the largest sum of blocks.
+    """
 
     def __init__(self, lives: Sequence[Life], traces: Mapping[int, Sequence[int]]) -> None:
-        self.lives = lives
-        self.moments = _moments(lives)
-        self.steerable = [t in traces for t in range(len(self.moments))]
-        self.traces = [
-            list(traces[t]) if t in traces else [lives[k].bytes for k in begin]
-            for t, (begin, _) in enumerate(self.moments)
-        ]
-        self.needs = [_need(trace) for trace in self.traces]
+        count = max((max(life.made, life.last) for life in lives), default=-1) + 1
+        begin: list[list[int]] = [[] for _ in range(count)]
+        end: list[list[int]] = [[] for _ in range(count)]
+        for k, life in enumerate(lives):
+            begin[life.made].append(k)
+            end[life.last].append(k)
+        self.sizes: list[int] = []
+        self.during: list[list[int]] = []
+        self.after: list[list[int]] = []
+        self.steerable = [t in traces for t in range(count)]
+        block_of: dict[int, int] = {}
+        for t in range(count):
+            own = [lives[k].bytes for k in begin[t]]
+            made = self._op(traces.get(t, own))
+            after = []
+            for k in begin[t]:
+                same = made.get(lives[k].bytes)
+                if same:
+                    block_of[k] = same.pop()
+                else:
+                    block_of[k] = self._block(lives[k].bytes)
+                    after.append(block_of[k])
+            after += [~block for blocks in made.values() for block in blocks]
+            self.after.append(after + [~block_of[k] for k in end[t]])
+        self._time()
 
-    def live(self) -> int:
-        """Returns the peak of live bytes."""
-        now = most = 0
-        for begin, end in self.moments:
-            now += sum(rounded(self.lives[k].bytes) for k in begin)
-            most = max(most, now)
-            now -= sum(rounded(self.lives[k].bytes) for k in end)
-        return most
+    def _block(self, size: int) -> int:
+        self.sizes.append(rounded(size))
+        return len(self.sizes) - 1
 
-    def simulate(
-        self, segment: int, where: Sequence[_Where], must_hold: bool = False
-    ) -> _Simulated:
-        """Simulates the allocator over two steps.
-
-        Args:
-            segment: bytes that are allocated and freed before the first step; 0: none.
-            where: by moment, where results go.
-            must_hold: whether to end when a block does not fit into the segment.
-        """
-        allocator = CachingAllocator()
-        if segment:
-            allocator.release(allocator.malloc(segment))
-        first, plugs = allocator.reserved, dict[int, int]()
-        for step in range(2):
-            there: dict[int, _Block] = {}
-            for t, (begin, end) in enumerate(self.moments):
-                need = self.needs[t]
-                if step == 0 and need and where[t] and self.steerable[t]:
-                    largest = where[t] is _Where.HIGH
-                    hole = allocator.largest_hole() if largest else allocator.best_hole(need)
-                    if hole - need > SMALL:
-                        plugs[t] = hole - need
-                plug = allocator.malloc(plugs[t]) if t in plugs else None
-                made = self._run(allocator, t)
-                if plug is not None:
-                    allocator.release(plug)
-                for k in begin:
-                    found = made.get(self.lives[k].bytes)
-                    there[k] = found.pop() if found else allocator.malloc(self.lives[k].bytes)
-                for blocks in made.values():
-                    for block in blocks:
-                        allocator.release(block)
-                if must_hold and allocator.reserved > first:
-                    failed = step * len(self.moments) + t
-                    placed = Placed(segment, plugs, allocator.reserved, 0)
-                    return _Simulated(placed, failed, list(there))
-                for k in end:
-                    allocator.release(there.pop(k))
-        return _Simulated(Placed(segment, plugs, allocator.peak_reserved, 0), None, [])
-
-    def _run(self, allocator: CachingAllocator, t: int) -> dict[int, list[_Block]]:
-        """Runs the op of a moment. Returns the blocks that it has not freed, by size."""
-        made: dict[int, list[_Block]] = {}
-        for size in self.traces[t]:
+    def _op(self, trace: Sequence[int]) -> dict[int, list[int]]:
+        """Adds what an op does. Returns the blocks that it has not freed, by size."""
+        made: dict[int, list[int]] = {}
+        events = []
+        for size in trace:
             if size > 0:
-                made.setdefault(size, []).append(allocator.malloc(size))
+                made.setdefault(size, []).append(self._block(size))
+                events.append(made[size][-1])
             elif made.get(-size):
-                allocator.release(made[-size].pop(0))
+                events.append(~made[-size].pop(0))
+        self.during.append(events)
         return made
 
-    def rules(self, border: int) -> Iterator[list[_Where]]:
-        """Yields rules for the place of results: by the length of their life, or by whether they
-        live across a moment (the start of the backward)."""
-        for high in self._high(border):
-            for end in (_Where.HIGH, _Where.HIGH_OF_SMALLEST):
-                yield [end if is_high else _Where.LOW for is_high in high]
+    def _time(self) -> None:
+        self.lives = [(0, 0)] * len(self.sizes)
+        self.moment_of = [0] * len(self.sizes)
+        self.live = clock = now = 0
+        for t, events in enumerate(zip(self.during, self.after, strict=True)):
+            for k in [*events[0], *events[1]]:
+                if k >= 0:
+                    clock, now = clock + 1, now + self.sizes[k]
+                    self.lives[k], self.moment_of[k] = (clock, clock), t
+                    self.live = max(self.live, now)
+                else:
+                    self.lives[~k] = self.lives[~k][0], clock
+                    now -= self.sizes[~k]
 
-    def _high(self, border: int) -> Iterator[list[bool]]:
-        longest = [
-            max((self.lives[k].last - t for k in begin), default=0)
-            for t, (begin, _) in enumerate(self.moments)
-        ]
-        for length in (1, 2, 4, 8, 16, 32, 64, 128, 256):
-            yield [most <= length for most in longest]
-        yield [t < border <= t + most for t, most in enumerate(longest)]
-        yield [not t < border <= t + most for t, most in enumerate(longest)]
-        yield [False] * len(longest)
+    def reserved(self) -> int:
+        """Returns the bytes that the allocator reserves for two steps without a segment."""
+        allocator = CachingAllocator()
+        for _ in range(2):
+            there: dict[int, _Block] = {}
+            for during, after in zip(self.during, self.after, strict=True):
+                self._do(allocator, during, there)
+                self._do(allocator, after, there)
+        return allocator.reserved
 
+    def _do(
+        self, allocator: CachingAllocator, events: Iterable[int], there: dict[int, _Block]
+    ) -> None:
+        for k in events:
+            if k >= 0:
+                there[k] = allocator.malloc(self.sizes[k])
+            else:
+                allocator.release(there.pop(~k))
 
-def _need(trace: Sequence[int]) -> int:
-    """Returns the peak of bytes that an op has allocated."""
-    blocks = [rounded(size) if size > 0 else -rounded(-size) for size in trace]
-    return max(accumulate(blocks), default=0)
-
-
-_ROOM = (1.0, 1.005, 1.01, 1.015, 1.02, 1.03, 1.045, 1.06, 1.08, 1.1, 1.125, 1.15)
-"""Segment sizes to try, relative to the peak of live bytes."""
+    def steer(self, segment: int, guide: Guide) -> dict[int, tuple[int, ...]] | None:
+        """Returns plugs with which a step stays inside its segment, or None if none were found. As
+        the whole segment is free again after the step, later steps do the same."""
+        allocator = CachingAllocator()
+        allocator.release(allocator.malloc(segment))
+        first, there = allocator.reserved, dict[int, _Block]()
+        found: dict[int, tuple[int, ...]] = {}
+        for t, during in enumerate(self.during):
+            if self.steerable[t] and during:
+                sizes = choose(allocator.holes(), during, guide)
+                if sizes is None:
+                    return None
+                if sizes:
+                    found[t] = sizes
+            plugs = [allocator.malloc(size) for size in found.get(t, ())]
+            self._do(allocator, during, there)
+            for plug in plugs:
+                allocator.release(plug)
+            self._do(allocator, self.after[t], there)
+            if allocator.reserved > first:
+                return None
+        return found
 
 
 def reserved_without(lives: Sequence[Life]) -> int:
     """Returns the bytes that the allocator reserves for a step that is not placed."""
-    steps = _Steps(lives, {})
-    return steps.simulate(0, [_Where.LOW] * len(steps.moments)).placed.reserved
+    return _Steps(lives, {}).reserved()
 
 
-_SEEDS = 8
-"""Number of searches for each segment size."""
-_CHANGES = 2500
-"""Number of changes that one search tries, and number of consecutive failures that end it."""
-_IN_VAIN = 400
-_EFFORT = 6_000_000
-"""Number of moments that all searches together simulate."""
+_EXTRA = (0, 1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64)
+"""Segment sizes to try: the largest sum of live blocks, and so many times 2 MiB more."""
+_TRIES = 32
+"""Packings to try for a segment size."""
+_EFFORT = 120_000
+"""Number of moments after which a segment size is tried with two packings only."""
+_PACK_EFFORT = 100_000_000
+"""Work limit of one packing: some tenths of a second."""
 
 
-class _Search:
-    """Searches for a choice with which a step fits into a given segment."""
-
-    def __init__(self, steps: _Steps, border: int) -> None:
-        self.steps = steps
-        self.rules = list(steps.rules(border))
-        self.known = list(self.rules)
-        """Initial choices: the rules, and choices found for larger segments."""
-        self.effort = 0
-
-    def run(self, segment: int) -> Placed | None:
-        """Returns a placement in a segment of this size, or None if none was found."""
-        begin = max((self._try(segment, where), k) for k, where in enumerate(self.known))
-        for seed in range(_SEEDS):
-            found = self._improve(segment, self.known[begin[1]], Random(seed))
-            if found is not None or self.effort > _EFFORT:
-                return found
-        return None
-
-    def _try(self, segment: int, where: Sequence[_Where]) -> int:
-        found = self._simulate(segment, where)
-        return 2 * len(where) if found.failed is None else found.failed
-
-    def _simulate(self, segment: int, where: Sequence[_Where]) -> _Simulated:
-        found = self.steps.simulate(segment, where, must_hold=True)
-        self.effort += 2 * len(where) if found.failed is None else found.failed
-        return found
-
-    def _improve(self, segment: int, where: list[_Where], random: Random) -> Placed | None:
-        """Changes a choice until the step fits."""
-        now, in_vain = self._simulate(segment, where), 0
-        for _ in range(_CHANGES):
-            if now.failed is None:
-                self.known.append(where)
-                return now.placed
-            changed = self._changed(where, now, random)
-            then = self._simulate(segment, changed)
-            in_vain += 1
-            if then.failed is None or then.failed >= now.failed:
-                in_vain = in_vain if then.failed == now.failed else 0
-                where, now = changed, then
-            if in_vain > _IN_VAIN or self.effort > _EFFORT:
-                return None
-        return None
-
-    def _changed(self, where: Sequence[_Where], failed: _Simulated, random: Random) -> list[_Where]:
-        """Returns a choice that differs in one to three moments: mostly those that made the blocks
-        alive when the segment is too small, otherwise those shortly before."""
-        assert failed.failed is not None
-        changed, end = list(where), failed.failed % len(where)
-        made = [self.steps.lives[k].made for k in failed.alive]
-        made = [t for t in made if self.steps.steerable[t]]
-        for _ in range(random.choice((1, 1, 2, 3))):
-            near = random.random() > 0.7 or not made
-            t = random.randrange(max(0, end - 40), end + 1) if near else random.choice(made)
-            changed[t] = random.choice([other for other in _Where if other is not changed[t]])
-        return changed
+def _guides(steps: _Steps, capacity: int) -> Iterator[Guide]:
+    """Packs the blocks of a step in several ways, each both ways up."""
+    random, order = Random(0), list(range(len(steps.sizes)))
+    while True:
+        rows = [(*steps.lives[k], steps.sizes[k]) for k in order]
+        fit, found, *_ = _native.place(rows, capacity, _PACK_EFFORT)
+        if fit != "found":
+            return
+        low = dict(zip(order, found, strict=True))
+        offsets = [low[k] for k in range(len(order))]
+        yield Guide(steps.lives, steps.sizes, steps.moment_of, offsets)
+        offsets = [
+            capacity - offset - size for offset, size in zip(offsets, steps.sizes, strict=True)
+        ]
+        yield Guide(steps.lives, steps.sizes, steps.moment_of, offsets)
+        random.shuffle(order)
 
 
-def place(
-    lives: Sequence[Life], backward_starts: int, traces: Mapping[int, Sequence[int]]
-) -> Placed:
+def place(lives: Sequence[Life], traces: Mapping[int, Sequence[int]]) -> Placed:
     """Returns the placement that reserves least among those tried.
 
     Args:
         lives: of one step, in the order of its plan.
-        backward_starts: the first moment of the backward.
         traces: by moment at which an op of the step runs, the bytes that it allocates and frees
             (negative), in order.
     """
     large = [life for life in lives if life.bytes > SMALL]
     small = reserved_without([life for life in lives if life.bytes <= SMALL])
     steps = _Steps(large, {t: [n for n in trace if abs(n) > SMALL] for t, trace in traces.items()})
-    least, best = steps.live(), Placed(0, {}, reserved_without(large), 0)
-    search = _Search(steps, backward_starts)
-    segments = [-(-int(least * room) // _SEGMENT_GRAIN) * _SEGMENT_GRAIN for room in _ROOM]
-    for segment in segments:
-        if segment >= best.reserved:
+    without, effort = reserved_without(large), 0
+    for extra in _EXTRA:
+        segment = (-(-steps.live // _SEGMENT_GRAIN) + extra) * _SEGMENT_GRAIN
+        reserved = segment if segment >= LARGE else _SEGMENT
+        if reserved >= without:
             break
-        for where in search.rules:
-            found = steps.simulate(segment, where).placed
-            if found.reserved < best.reserved:
-                best = found
-    for segment in reversed(segments):
-        if segment >= best.reserved:
-            continue
-        smaller = search.run(segment)
-        if smaller is None:
-            break
-        best = smaller
-    live = _Steps(lives, {}).live()
-    return best._replace(reserved=best.reserved + small, live=live)
+        tries = _TRIES if effort < _EFFORT else 2
+        for guide in islice(_guides(steps, segment), tries):
+            plugs = steps.steer(segment, guide)
+            effort += len(steps.during)
+            if plugs is not None:
+                return Placed(segment, plugs, reserved + small)
+    return Placed(0, {}, without + small)
