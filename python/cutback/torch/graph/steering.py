@@ -64,8 +64,8 @@ class Guide:
 
 
 def choose(holes: Sequence[Hole], events: Sequence[int], guide: Guide) -> tuple[int, ...] | None:
-    """Returns the sizes of the plugs to allocate before an op, in order: the first found that hinder
-    no later block, or else those that hinder fewest. None: its blocks do not fit.
+    """Returns the sizes of the plugs to allocate before an op, in order: the first ones found that
+    hinder no later block, or else those that hinder fewest. None: its blocks do not fit.
 
     Args:
         holes: of the segment.
