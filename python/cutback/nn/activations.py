@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from .. import dtypes
 from ..frontend import ops
 from ..frontend.elementwise import _float
@@ -190,12 +192,18 @@ def softmin(
 def gumbel_softmax(
     logits: ArrayLike, tau: float = 1.0, hard: bool = False, eps: float = 1e-10, dim: int = -1
 ) -> Array:
-    """Softmax along ``dim`` of ``(logits + Gumbel noise) / tau`` (Jang et al. 2017)."""
-    not_built("gumbel_softmax", hard=(hard, False))
+    """Softmax along ``dim`` of ``(logits + Gumbel noise) / tau`` (Jang et al. 2017). With ``hard``,
+    the value is 1 at the largest and 0 elsewhere, and the gradient that of the softmax."""
     x = _float(logits)
     dtype = "f64" if x.dtype == "f64" else "f32"
     noisy = x + gumbel(x.shape, dtype).astype(x.dtype)
-    return softmax(noisy / number("gumbel_softmax", tau=tau), dim)
+    soft = softmax(noisy / number("gumbel_softmax", tau=tau), dim)
+    if not hard:
+        return soft
+    axis = _normalize_axis(dim, x.ndim, "gumbel_softmax")
+    places = np.arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - 1 - axis))
+    largest = (soft.argmax(axis, keepdims=True) == places).astype(x.dtype)
+    return largest - soft._apply("stop_gradient") + soft
 
 
 @older_names(x="input")

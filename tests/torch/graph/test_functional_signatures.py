@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,21 @@ def test_a_gumbel_softmax_is_a_distribution() -> None:
     drawn = value(F.gumbel_softmax, SCORES)
     np.testing.assert_allclose(drawn.sum(-1), 1, rtol=1e-5)
     assert (drawn > 0).all() and not np.allclose(drawn, value(F.softmax, SCORES, -1))
+
+
+@pytest.mark.parametrize("dim", [-1, 0])
+def test_a_hard_gumbel_softmax_has_the_soft_gradient(dim: int) -> None:
+    def loss(x: Any, hard: bool) -> Any:
+        return (
+            F.gumbel_softmax(x, hard=hard, dim=dim)
+            * np.arange(24.0, dtype=np.float32).reshape(4, 6)
+        ).sum()
+
+    hard = value(F.gumbel_softmax, SCORES, hard=True, dim=dim)
+    soft = value(F.gumbel_softmax, SCORES, dim=dim)
+    np.testing.assert_allclose(hard, soft == soft.max(dim, keepdims=True), atol=1e-6)
+    found, expected = (cutback.grad(partial(loss, hard=h))(SCORES) for h in (True, False))
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
