@@ -87,7 +87,7 @@ NOT_BUILT = {
     "linalg.cond": "it needs singular values",
     "linalg.cho_factor": "(cutback.linalg.cholesky(a), True)",
     "linalg.cholesky_solve": "cutback.linalg.cho_solve((factor, True), b)",
-    "tree_map": "cutback.tree.map(f, x)", "tree_util": "cutback.tree",
+    "tree_map": "write cutback.tree.map(f, x)", "tree_util": "write cutback.tree",
     "jacobian": "cutback.jacrev(f)", "linearize": "cutback.jvp(f, primals, tangents)",
     "save": "numpy.savez saves arrays", "load": "numpy.load loads arrays",
 }  # fmt: skip
@@ -99,10 +99,3 @@ def operation(name: str) -> Any:
     if name == "linalg":
         return import_module("cutback.frontend.linalg")
     return getattr(import_module(f"cutback.{HOMES[name]}"), name)
-
-
-def why_not(name: str, module: str = "cutback") -> str:
-    """The text of the error for a name that does not exist."""
-    if name in NOT_BUILT:
-        return f"cutback has no {name}: {NOT_BUILT[name]}"
-    return f"module {module!r} has no attribute {name.rpartition('.')[2]!r}"

@@ -3,9 +3,8 @@ error. A name is listed for one version."""
 
 from __future__ import annotations
 
+import os
 import sys
-
-from .names import why_not
 
 _F = "cutback.nn.functional"
 
@@ -43,10 +42,20 @@ def missing(module: str, name: str) -> AttributeError | ImportError:
     ImportError. It looks names up in ``importlib._bootstrap._handle_fromlist``, which is two
     frames up.
     """
-    if name not in REPLACEMENTS[module]:
-        text = f"module {module!r} has no attribute {name!r}"
-        return AttributeError(why_not(name) if module == "cutback" else text, name=name)
     asking = sys._getframe(2)
-    if asking.f_code.co_name == "_handle_fromlist":
-        return ImportError(message(module, name), name=module)
-    return AttributeError(message(module, name))
+    is_from = asking.f_code.co_name == "_handle_fromlist"
+    if name in REPLACEMENTS[module]:
+        text = message(module, name)
+        return ImportError(text, name=module) if is_from else AttributeError(text, name=name)
+    if module != "cutback" or (is_from and _is_module(name)):
+        return AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
+    from . import foreign  # for an error alone
+
+    error = foreign.missing(module, name)
+    return ImportError(str(error), name=module) if is_from and ": " in str(error) else error
+
+
+def _is_module(name: str) -> bool:
+    """True for a module of the package: a ``from`` import asks for an attribute first."""
+    path = os.path.join(os.path.dirname(__file__), name)
+    return os.path.exists(f"{path}.py") or os.path.isdir(path)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from ..names import why_not
 from ..source import located
 from .ops import _array, matmul
 from .products import cross, einsum, norm, outer, tensordot, vecdot
@@ -67,5 +66,7 @@ def multi_dot(arrays: Sequence[ArrayLike]) -> Array:
     return einsum(f"{','.join(terms)}->{letters[0]}{terms[-1][1]}", *arrays)
 
 
-def __getattr__(name: str) -> Any:
-    raise AttributeError(why_not(f"linalg.{name}", "cutback.linalg"), name=name)
+def __getattr__(name: str) -> NoReturn:
+    from ..foreign import missing  # for an error alone
+
+    raise missing("cutback.linalg", name)

@@ -118,6 +118,9 @@ class Methods:
         """Nearest integer, halves to the even one."""
         return self._call("round", decimals)  # type: ignore[no-any-return]
 
+    def __round__(self, ndigits: int | None = None) -> Self:
+        return self.round(ndigits or 0)
+
     def searchsorted(self, v: Any, side: str = "left") -> Self:
         """Indices before which the elements of ``v`` would go."""
         return self._call("searchsorted", v, side)  # type: ignore[no-any-return]
@@ -143,4 +146,11 @@ class Methods:
                 raise AttributeError(
                     located(f"a traced array has no .{name}; write {_OURS[name]}"), name=name
                 )
+            if not name.startswith("_"):
+                from ..foreign import advice  # for an error alone
+
+                if (found := advice(name)) is not None:
+                    raise AttributeError(
+                        located(f"a traced array has no .{name}: {found}"), name=name
+                    )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

@@ -72,7 +72,9 @@ def __getattr__(name: str) -> Any:
         return bool_
     if name == "linalg" or name in names.HOMES:
         return names.operation(name)
-    raise AttributeError(names.why_not(name))
+    from ..foreign import missing  # for an error alone
+
+    raise missing("cutback", name)
 
 
 def __dir__() -> list[str]:

@@ -39,7 +39,9 @@ def _refused(name: str, option: str) -> NoReturn:
 
 
 def _missing(shown: str, name: str) -> NoReturn:
-    reason = names.NOT_BUILT.get(name)
+    from ..foreign import advice  # for an error alone
+
+    reason = advice(name)
     more = f": {reason}" if reason else f"; cutback has no {name}"
     raise TypeError(located(f"np.{shown} cannot work on a traced array{more}"))
 

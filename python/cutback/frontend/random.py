@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from .. import dtypes
 from ..source import located
@@ -55,7 +55,15 @@ def normal(
     shape: Shape = (), mean: ArrayLike = 0.0, std: ArrayLike = 1.0, dtype: Any = "f32"
 ) -> Array:
     """Normal numbers of the given mean and standard deviation (Box, Muller 1958): from
-    ``sqrt(-2 log u) cos(2 pi v)`` with u of 32 bits, so that no number is larger than 6.8."""
+    ``sqrt(-2 log u) cos(2 pi v)`` with u of 32 bits, so that no number is larger than 6.8.
+
+    Raises:
+        TypeError: if a shape is given as ``std``, where NumPy has it.
+    """
+    if isinstance(std, (tuple, list)):
+        raise TypeError(
+            located("normal: the shape comes first; write cutback.random.normal(shape, mean, std)")
+        )
     radius = ops.sqrt(ops.log(_open(shape, dtype)) * -2.0)
     x = radius * ops.cos(uniform(shape, dtype=radius.dtype) * (2 * math.pi))
     if not (isinstance(std, (int, float)) and std == 1):
@@ -151,3 +159,9 @@ def choice(x: int | ArrayLike, shape: Shape = ()) -> Array:
         return randint(x, shape=shape)
     x = _array(x)
     return x.take(randint(x.shape[0], shape=shape), 0)
+
+
+def __getattr__(name: str) -> NoReturn:
+    from ..foreign import missing  # for an error alone
+
+    raise missing("cutback.random", name)

@@ -403,7 +403,10 @@ class Array(Methods):
         normal = tuple(_normalize_axis(a, self.ndim, "transpose") for a in order)
         if sorted(normal) != list(range(self.ndim)):
             raise ValueError(
-                located(f"transpose: axes {order} do not fit an array of dimension {self.ndim}")
+                located(
+                    f"transpose: axes {order} do not fit an array of dimension {self.ndim}"
+                    + ("; swapaxes exchanges two axes" if len(order) == 2 else "")
+                )
             )
         return self if normal == tuple(range(self.ndim)) else self._apply("transpose", axes=normal)
 

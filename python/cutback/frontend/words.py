@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import traceback
 from importlib import import_module
 from typing import Any, NoReturn
 
 from ..budgets import short
+from ..foreign import advice, known
 from ..names import HOMES
 from ..source import place_at_origin
 
@@ -17,22 +19,55 @@ _ARGUMENTS = {
     "descending": "cutback.flip of the result", "input": "the array as the first argument",
     "other": "the array as the second argument", "out": "the result: nothing is written in place",
     "where": "cutback.where on the argument or the result", "dtype": ".astype(dtype) of the result",
+    "size": "shape=", "axis": "dim=",
 }  # fmt: skip
 _UNKNOWN = re.compile(r"(Array\.)?(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 
 
 def explain(error: TypeError) -> None:
     """Adds our word to the error for an argument that an operation does not have, and the line."""
+    text = _reworded(error)
+    if text is not None:
+        error.args = (text,)
+        place_at_origin(error)
+        return
     found = _UNKNOWN.match(str(error))
     if found is None:
         return
-    ours = found[1] or found[2] in HOMES
+    ours = found[1] or found[2] in HOMES or known(found[2])
     if ours and found[3] in _ARGUMENTS:
-        text = (
-            f"{found[1] or 'cutback.'}{found[2]} has no {found[3]}=; write {_ARGUMENTS[found[3]]}"
-        )
-        error.args = (text,)
+        name = f"Array.{found[2]}" if found[1] else known(found[2])
+        error.args = (f"{name} has no {found[3]}=; write {_ARGUMENTS[found[3]]}",)
         place_at_origin(error)
+
+
+_TENSOR = re.compile(r"(\w+)\(\): argument .* must be Tensor, not Array")
+_REWORDED = {
+    "'int' object is not callable": (
+        ".size(", "x.size is the number of elements, as in NumPy; write x.shape, or x.shape[0] for "
+        "x.size(0)"
+    ),
+    "Array.ravel() takes 1 positional argument": (
+        ".flatten(", "x.flatten() makes one axis, as in NumPy; write x.reshape(x.shape[0], -1) for "
+        "x.flatten(1)"
+    ),
+}  # fmt: skip
+
+
+def _reworded(error: TypeError) -> str | None:
+    """The text for a call that PyTorch allows, or None."""
+    if found := _TENSOR.match(str(error)):
+        ours = advice(found[1])
+        return f"torch.{found[1]} takes no traced arrays" + (f"; {ours}" if ours else "")
+    for start, (call, text) in _REWORDED.items():
+        if str(error).startswith(start) and call in _line_of(error):
+            return f"{error}: {text}"
+    return None
+
+
+def _line_of(error: TypeError) -> str:
+    """The innermost source line of the error that is in a file."""
+    return traceback.extract_tb(error.__traceback__)[-1].line or ""
 
 
 def refuse_module(function: Any) -> None:

@@ -131,8 +131,12 @@ _NOT_BUILT = {
 
 
 def __getattr__(name: str) -> NoReturn:
-    reason = f": {_NOT_BUILT[name]}" if name in _NOT_BUILT else ""
-    raise AttributeError(f"cutback.nn.functional has no {name}{reason}", name=name)
+    from ..foreign import missing  # for an error alone
+
+    if name in _NOT_BUILT:
+        text = f"cutback.nn.functional has no {name}: {_NOT_BUILT[name]}"
+        raise AttributeError(text, name=name)
+    raise missing("cutback.nn.functional", name)
 
 
 # ---- linear, embedding ---------------------------------------------------------------------------

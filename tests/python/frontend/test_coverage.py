@@ -11,7 +11,7 @@ import pytest
 from coverage_rows import NUMPY, TORCH, Row, drawn, ours, weighted
 
 import cutback
-from cutback import names
+from cutback import foreign, names
 from cutback.frontend import methods
 
 
@@ -97,10 +97,19 @@ def test_every_shape_and_type(row: Row) -> None:
 
 def test_advice_names_what_exists() -> None:
     """A replacement suggested by an error is a name of the package."""
-    advice = [*names.NOT_BUILT.values(), *methods._OURS.values()]
+    advice = [
+        *names.NOT_BUILT.values(), *methods._OURS.values(), *foreign.WRITE.values(),
+        *foreign.WHY.values(),
+    ]  # fmt: skip
     for name in sorted(
         {name for text in advice for name in re.findall(r"cutback\.([\w.]+)", text)}
     ):
         found: object = cutback
         for part in name.split("."):
             found = getattr(found, part)
+
+
+def test_what_is_missing_is_missing() -> None:
+    for name in (*foreign.WRITE, *foreign.WHY, *names.NOT_BUILT):
+        place, _, last = name.rpartition(".")
+        assert not hasattr(getattr(cutback, place) if place else cutback, last), name

@@ -338,3 +338,60 @@ def test_one_array_in_two_places():
     with pytest.raises(ValueError, match="overlap in memory"):
         step([w, w[:]], A)
     assert (w == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("find", "text"),
+    [
+        (lambda: cutback.relu, "cutback has no relu: write cutback.nn.functional.relu"),
+        (lambda: cutback.cat, r"write cutback.concatenate\(\[x, y\], axis\)"),
+        (lambda: cutback.nn.softmax, "cutback.nn has no softmax: write cutback.nn.functional.soft"),
+        (lambda: cutback.nn.Linear, "layers are functions"),
+        (lambda: cutback.random.PRNGKey, "cutback.random has no PRNGKey: .* seed= "),
+        (lambda: cutback.random.split, "cutback.random has no split: .* seed= "),
+        (lambda: cutback.linalg.logdet, "did you mean cutback.linalg.slogdet?"),
+        (lambda: F.cat, "cutback.nn.functional has no cat: write cutback.concatenate"),
+        (lambda: F.nothing_like_it, "has no attribute 'nothing_like_it'"),
+        (lambda: cutback.nothing_like_it, "has no attribute 'nothing_like_it'"),
+        (lambda: cutback.adamw, "write cutback.optim.AdamW"),
+    ],
+)
+def test_names_of_other_libraries(find, text):
+    with pytest.raises(AttributeError, match=text):
+        find()
+
+
+def test_a_from_import_says_what_to_write():
+    with pytest.raises(ImportError, match=r"write cutback.nn.functional.relu"):
+        exec("from cutback import relu")
+    with pytest.raises(ImportError, match="cannot import name 'nothing_like_it'"):
+        exec("from cutback import nothing_like_it")
+
+
+@pytest.mark.parametrize(
+    ("f", "error", "text"),
+    [
+        (lambda a, b: a.size(0), TypeError, r"write x.shape, or x.shape\[0\]"),
+        (lambda a, b: a.flatten(1), TypeError, r"write x.reshape\(x.shape\[0\], -1\)"),
+        (lambda a, b: a[None].transpose(1, 2), ValueError, "swapaxes exchanges two axes"),
+        (lambda a, b: a.mm(b), AttributeError, "has no .mm: write x @ y"),
+        (lambda a, b: a.exp_(), AttributeError, r"nothing is in place; write x = cutback.exp\(x\)"),
+        (lambda a, b: cutback.random.normal(size=(2,)), TypeError, "no size=; write shape="),
+        (lambda a, b: cutback.random.normal(0, 1, (2,)), TypeError, "the shape comes first"),
+        (lambda a, b: np.heaviside(a, 0), TypeError, r"write cutback.where\(x > 0"),
+    ],
+)
+def test_calls_of_other_libraries(f, error, text):
+    with pytest.raises(error, match=text) as caught:
+        cutback.trace(f, A, B)
+    assert "[test_errors.py:" in str(caught.value)
+
+
+def test_a_function_of_pytorch():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"torch.exp takes no traced arrays; write cutback.exp"):
+        cutback.trace(lambda a: torch.exp(a), A)
+
+
+def test_round():
+    assert cutback.compile(lambda a: round(a * 2.5), argnums=None)(A)[0, 0] == 2

@@ -203,9 +203,7 @@ NESTED = {
 
 def gradients_of(params, seed):
     rng = np.random.default_rng(seed)
-    return cutback.tree.map(
-        lambda p: np.asarray(rng.standard_normal(p.shape), p.dtype), params
-    )
+    return cutback.tree.map(lambda p: np.asarray(rng.standard_normal(p.shape), p.dtype), params)
 
 
 @pytest.mark.parametrize("make_optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())

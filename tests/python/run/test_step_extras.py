@@ -138,9 +138,7 @@ def test_clipping_is_that_of_a_twin(make):
         grads = gradients(twin, x, np.float32(100.0))
         norm = math.sqrt(sum((g.astype("f8") ** 2).sum() for g in leaves(grads)))
         assert step.outcome.grad_norm == pytest.approx(norm, rel=1e-6) and norm > 0.25
-        short = cutback.tree.map(
-            lambda g, n=norm: (g * (0.25 / (n + 1e-6))).astype("f4"), grads
-        )
+        short = cutback.tree.map(lambda g, n=norm: (g * (0.25 / (n + 1e-6))).astype("f4"), grads)
         plain.step(twin, short)
     for p, q in zip(leaves(params), leaves(twin), strict=True):
         np.testing.assert_allclose(p, q, rtol=1e-3, atol=3e-3 if make is KINDS["Lion"] else 1e-5)

@@ -1,0 +1,139 @@
+"""Names of NumPy, PyTorch and JAX that this package does not have, or has elsewhere, and what to
+write. Loaded only for an error."""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from importlib import import_module
+
+from .names import NOT_BUILT
+
+_SUM = "x + cutback.segment_sum(y, ids, n)"
+WRITE = {
+    # PyTorch
+    "addmm": "b + x @ y", "baddbmm": "b + x @ y", "bmm": "x @ y", "mm": "x @ y", "mv": "x @ y",
+    "cat": "cutback.concatenate([x, y], axis)", "concat": "cutback.concatenate([x, y], axis)",
+    "chunk": "cutback.split(x, n, axis)", "clamp": "cutback.clip(x, low, high)",
+    "clamp_max": "cutback.minimum(x, high)", "clamp_min": "cutback.maximum(x, low)",
+    "data": "x", "gather": "cutback.take_along_axis(x, index, axis)", "index_add": _SUM,
+    "index_put": _SUM, "index_select": "cutback.take(x, index, axis)",
+    "is_tensor": "isinstance(x, cutback.Array)", "lerp": "x + weight * (y - x)",
+    "masked_fill": "cutback.where(mask, value, x)", "masked_select": "cutback.where(mask, x, 0)",
+    "multinomial": "cutback.random.categorical(logits)", "narrow": "x[:, start : start + length]",
+    "permute": "x.transpose(axes)", "rand": "cutback.random.uniform(shape)",
+    "rand_like": "cutback.random.uniform(x.shape)", "randn": "cutback.random.normal(shape)",
+    "randn_like": "cutback.random.normal(x.shape)", "randperm": "cutback.random.permutation(n)",
+    "repeat_interleave": "cutback.repeat(x, n, axis)", "rsub": "y - x", "scatter": _SUM,
+    "scatter_add": _SUM, "scatter_reduce": _SUM, "t": "x.T", "Tensor": "cutback.Array",
+    "unsqueeze": "cutback.expand_dims(x, axis)", "autograd": "cutback.grad(f)",
+    "func": "cutback.vmap, cutback.grad or cutback.jvp", "manual_seed": "seed= of cutback.compile",
+    "log_sigmoid": "cutback.nn.functional.logsigmoid(x)",
+    # JAX
+    "eval_shape": "cutback.trace(f, *arguments)", "remat": "cutback.checkpoint(f)",
+    "vectorize": "cutback.vmap(f)", "make_jaxpr": "print(cutback.trace(f, *arguments))",
+    "lax": "cutback.stop_gradient, cutback.where or a Python loop",
+    "numpy": "cutback.exp for jnp.exp",
+    "scipy": "cutback.logsumexp, cutback.erf or cutback.linalg",
+    "special": "cutback.logsumexp, cutback.erf or cutback.sigmoid",
+    # NumPy
+    "append": "cutback.concatenate([x, y], axis)", "apply_along_axis": "cutback.vmap(f)",
+    "cov": "y @ y.T / (n - 1) with y = x - x.mean(1, keepdims=True)",
+    "deg2rad": "x * (cutback.pi / 180)", "degrees": "x * (180 / cutback.pi)",
+    "delete": "cutback.concatenate of slices", "digitize": "cutback.searchsorted(edges, x)",
+    "fabs": "cutback.absolute(x)", "float_power": "cutback.power(x, y)",
+    "gradient": "cutback.diff(x)", "heaviside": "cutback.where(x > 0, 1.0, 0.0)",
+    "insert": "cutback.concatenate of slices",
+    "nanmax": "cutback.where(cutback.isnan(x), -cutback.inf, x).max(axis)",
+    "nanmean": "cutback.nansum(x, axis) / cutback.sum(~cutback.isnan(x), axis)",
+    "nanmin": "cutback.where(cutback.isnan(x), cutback.inf, x).min(axis)",
+    "piecewise": "cutback.where", "polyval": "a loop over y = y * x + coefficient",
+    "rad2deg": "x * (180 / cutback.pi)", "radians": "x * (cutback.pi / 180)",
+    "select": "cutback.where",
+    "sinc": "cutback.where(x == 0, 1, cutback.sin(y) / y) with y = cutback.where(x == 0, 1, x)",
+    "trapezoid": "(x[1:] + x[:-1]).sum() / 2 * dx", "trapz": "(x[1:] + x[:-1]).sum() / 2 * dx",
+}  # fmt: skip
+"""What to write for names that mean something that exists."""
+
+_ARRAYS = "parameters are NumPy arrays in arguments of the function"
+_LAYER = f"layers are functions, such as cutback.nn.functional.linear(x, w, b); {_ARRAYS}"
+_KEYS = "each call draws other numbers, and seed= of cutback.compile repeats a run"
+_MODE = "only cutback.grad, cutback.compile and their like compute gradients"
+_NEEDS = "it needs an operation that the core does not have"
+WHY = {
+    "Parameter": _ARRAYS, "initializers": _ARRAYS, "init": _ARRAYS,
+    **dict.fromkeys(
+        ("Module", "Linear", "Conv1d", "Conv2d", "Embedding", "LayerNorm", "BatchNorm2d", "ReLU",
+         "Sequential", "Dropout", "LSTM", "GRU", "ModuleList", "Dense", "Conv", "MSELoss",
+         "CrossEntropyLoss", "MultiheadAttention", "TransformerEncoderLayer"),
+        _LAYER,
+    ),
+    **dict.fromkeys(
+        ("PRNGKey", "key", "fold_in", "default_rng", "random.split", "random.seed"), _KEYS
+    ),
+    **dict.fromkeys(("enable_grad", "inference_mode", "set_grad_enabled"), _MODE),
+    **dict.fromkeys(
+        ("lgamma", "gammaln", "digamma", "gamma", "erfinv", "erfc", "i0", "betainc", "ndtri"),
+        _NEEDS,
+    ),
+    "zero_grad": "steps keep no gradients between calls",
+    "set_default_dtype": "operations keep the dtype of their arguments",
+    "device": "all arrays of a step are on the device that cutback.compile is given",
+    "device_put": "steps take NumPy arrays on every device",
+    "debug": "return the value from the function, with has_aux=True",
+    "pmap": "a step runs on one device", "associative_scan": "write a Python loop over the steps",
+    "logcumsumexp": "with m = x.max(), write cutback.log(cutback.cumsum(cutback.exp(x - m))) + m",
+    "optim.chain": "each optimizer has its options: clipping, decay, a schedule as lr",
+    "optim.apply_updates": "a step that is compiled with an optimizer updates the parameters",
+    "optim.lr_scheduler": "write cutback.optim.schedules",
+}  # fmt: skip
+"""Reasons for names that do not exist, besides those of NOT_BUILT."""
+
+PLACES = {
+    "cutback.random": "frontend.random", "cutback.linalg": "frontend.linalg",
+    "cutback.nn.functional": "nn.functional", "cutback.optim": "optim",
+    "cutback.optim.schedules": "optim.schedules", "cutback.tree": "tree",
+}  # fmt: skip
+
+
+@cache
+def _known() -> dict[str, str]:
+    """The full name for each name of the package; that of an operation wins."""
+    found: dict[str, str] = {}
+    for place, module in PLACES.items():
+        for name in getattr(import_module(f"cutback.{module}"), "__all__", ()):
+            found.setdefault(name, f"{place}.{name}")
+    package = import_module("cutback")
+    return found | {name: f"cutback.{name}" for name in dir(package) if name[0] != "_"}
+
+
+def known(name: str) -> str | None:
+    """The full name of ``name``, which may be in another module or have other capitals."""
+    names = _known()
+    lower = {key.lower(): value for key, value in names.items()}
+    return names.get(name) or lower.get(name.lower())
+
+
+def advice(name: str, module: str = "cutback") -> str | None:
+    """What to write for a name that ``module`` does not have, or why it does not exist; None if
+    nothing is like it."""
+    reasons = {**NOT_BUILT, **WHY}
+    inner = f"{module.rpartition('.')[2]}.{name}"
+    plain = name.rstrip("_")
+    if inner in reasons or name in reasons:
+        return reasons.get(inner) or reasons[name]
+    found = WRITE.get(plain) or known(plain)
+    if found is not None:
+        return f"write {found}" if name == plain else f"nothing is in place; write x = {found}(x)"
+    close = difflib.get_close_matches(plain, _known(), 1, 0.8)
+    return f"did you mean {_known()[close[0]]}?" if close else None
+
+
+def missing(module: str, name: str) -> AttributeError:
+    """The error for a name that ``module`` does not have."""
+    found = None if name.startswith("__") else advice(name, module)
+    if found is None:
+        return AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
+    inner = f"linalg.{name}" if module == "cutback.linalg" else name
+    shown = "cutback" if module == "cutback.linalg" else module
+    return AttributeError(f"{shown} has no {inner}: {found}", name=name)
