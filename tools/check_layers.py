@@ -85,7 +85,8 @@ PYTHON_LEFT: dict[str, tuple[str, ...]] = {
     "cutback.torch": ("cutback.__init__",),
     "cutback.torch.graph": ("cutback.torch",),
     "cutback.torch.native": ("cutback.torch.graph",),
-    "cutback.torch.compiler": ("cutback.torch.native",),
+    "cutback.torch.updates": ("cutback.torch.graph",),
+    "cutback.torch.compiler": ("cutback.torch.native", "cutback.torch.updates"),
     "cutback.torch.eager": ("cutback.torch.graph",),
     "cutback.torch.profiler": ("cutback.torch.compiler",),
     # public names for the content of these folders

@@ -150,7 +150,7 @@ def _compiler(partitioner: Partitioner, at_hand: AtHand, notes: Notes) -> Compil
             gm.meta[codegen.PLUGS] = str(device), placed.plugs
         run = _watched(gm, name, graph, partitioner, notes)
         if name == "backward":
-            return _first_derivatives(run)
+            return _updating(gm, _first_derivatives(run), partitioner)
         return run if placed is None else _in_segment(run, placed.segment, device)
 
     return compile
@@ -255,6 +255,23 @@ def _first_derivatives(run: codegen.Boxed) -> codegen.Boxed:
     return call
 
 
+def _updating(gm: fx.GraphModule, run: codegen.Boxed, partitioner: Partitioner) -> codegen.Boxed:
+    """Wraps a backward in which an optimizer steps parameters: it checks first that it may."""
+    inside = partitioner.options.updates
+    given = gm.graph.find_nodes(op="placeholder")
+    stepped = [n.args[0] for n in gm.graph.nodes if n.meta.get(codegen.UPDATE)]
+    places = [i for i, node in enumerate(given) if node in stepped]
+    if inside is None or not places:
+        return run
+
+    def call(args: list[GraphInput]) -> Sequence[GraphValue]:
+        with inside.backward([args[i] for i in places]):
+            return run(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
 def _backward(
     gm: fx.GraphModule,
     example_inputs: Sequence[GraphInput],
@@ -264,6 +281,7 @@ def _backward(
     notes: Notes,
 ) -> codegen.Boxed:
     run = _first_derivatives(_watched(gm, "backward", graph, partitioner, notes))
+    run = _updating(gm, run, partitioner)
     return kept[0].backward(run) if kept else run
 
 
@@ -535,6 +553,8 @@ def make_backend(
         is_last = reason is None or not reason.graph_break
         note_inputs(inputs)
         partitioner.begin(backward_writes_by_floats(gm), is_last)
+        if partitioner.options.updates is not None:
+            partitioner.at_hand.updating = partitioner.options.updates.among(inputs)
         if not isinstance(partitioner, ModelPartitioner):
             with _compile_session():
                 compiled = run(partitioner, gm=gm, inputs=inputs)

@@ -79,6 +79,7 @@ class Runner:
         self.function = function
         self.wishes = wishes
         self.partitioner = ModelPartitioner(**wishes)
+        self._updates_inside = self.updates_inside
         self.codegen = codegen
         self.options = options
         self._lock = threading.Lock()
@@ -100,12 +101,32 @@ class Runner:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function. Our own errors are raised without PyTorch's wrapper."""
+        if self._updates_inside and not self.updates_inside:
+            self._plan_separate_step()
         while True:
             self._take_up_plan()
             try:
                 return self._call(args, kwargs)
             except LargerError:  # nothing has run yet
                 continue
+
+    @property
+    def updates_inside(self) -> bool:
+        """True if the optimizer steps parameters inside the backward."""
+        inside = self.partitioner.options.updates
+        return inside is not None and not inside.reason
+
+    @property
+    def updates_reason(self) -> str:
+        """Why it does not, although that was asked for; "" otherwise."""
+        inside = self.partitioner.options.updates
+        return "" if inside is None else inside.reason
+
+    def _plan_separate_step(self) -> None:
+        """Compiles again: the backward may no longer update parameters."""
+        self._updates_inside = False
+        self.partitioner = ModelPartitioner(**self.wishes)
+        self._compile()
 
     def _call(self, args: Any, kwargs: Any) -> Any:
         memory = None
@@ -325,6 +346,16 @@ class CompiledFunction:
         tensors. None: no step has ended, or none was measured."""
         return self._runner.allocator_stats
 
+    @property
+    def updates_inside(self) -> bool:
+        """True if the optimizer steps parameters inside the backward (``updates="inside"``)."""
+        return self._runner.updates_inside
+
+    @property
+    def updates_reason(self) -> str:
+        """Why it does not, although ``updates="inside"`` asked for it; "" otherwise."""
+        return self._runner.updates_reason
+
     def save_plans(self, path: Path) -> None:
         """Writes the plans in force to a file, for ``compile(model, plans=path)``; gzipped if the
         name ends in ``.gz``. If the model has several graphs, call it after
@@ -400,6 +431,16 @@ class Context:
         found = [s for s in (runner.allocator_stats for runner in self.runners) if s is not None]
         return max(found, key=lambda stats: stats.peak_bytes, default=None)
 
+    @property
+    def updates_inside(self) -> bool:
+        """True if the optimizer steps parameters inside the backward (``updates="inside"``)."""
+        return bool(self.runners) and all(runner.updates_inside for runner in self.runners)
+
+    @property
+    def updates_reason(self) -> str:
+        """Why it does not, although ``updates="inside"`` asked for it; "" otherwise."""
+        return next((runner.updates_reason for runner in self.runners if runner.updates_reason), "")
+
     def save_plans(self, path: Path) -> None:
         """Writes the plans in force to a file."""
         planned = [runner for runner in self.runners if runner.partitioner.plans]
@@ -471,6 +512,16 @@ class CompiledModule(OptimizedModule):
         tensors. None: no step has ended, or none was measured."""
         stats: AllocatorStats | None = self.dynamo_ctx.allocator_stats
         return stats
+
+    @property
+    def updates_inside(self) -> bool:
+        """True if the optimizer steps parameters inside the backward (``updates="inside"``)."""
+        return bool(self.dynamo_ctx.updates_inside)
+
+    @property
+    def updates_reason(self) -> str:
+        """Why it does not, although ``updates="inside"`` asked for it; "" otherwise."""
+        return str(self.dynamo_ctx.updates_reason)
 
     def save_plans(self, path: Path) -> None:
         """Writes the plans in force to a file, for ``compile(model, plans=path)``; gzipped if the

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from ... import BudgetError
+from ... import BudgetError, budgets
+from ...run.compiling import UPDATES
 from .. import hooks
 from ..flags import check_flags, check_flags_or_none
+from ..updates import Inside
 from .backends import make_backend
 from .compiled import Compiled, CompiledFunction, CompiledModule, Context, Runner, uncompiled
 from .options import Measured
@@ -21,7 +23,7 @@ from .partition import Partitioner
 from .saved_plans import Path, SavedPlans
 from .several import ModelPartitioner
 from .sharded import let_trace_sharded
-from .totals import account
+from .totals import account, unwrapped
 from .wishes import Policy
 
 if TYPE_CHECKING:
@@ -167,6 +169,32 @@ def cutback(
     return session.compile(gm, inputs)
 
 
+def _updates(
+    updates: str, optimizer: Any, max_norm: float | None, codegen: str
+) -> tuple[torch.optim.Optimizer, str] | None:
+    """Returns the optimizer that steps parameters inside the backward, and why it must not.
+
+    Raises:
+        ValueError, TypeError: an argument is invalid.
+    """
+    budgets.choice("updates", updates, UPDATES)
+    if max_norm is not None and not (max_norm > 0):
+        raise ValueError(f"max_norm={max_norm!r}: it must be larger than 0")
+    if updates == "after":
+        return None
+    optimizer = unwrapped(optimizer)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(
+            "updates='inside' are an optimizer's: compile(model, optimizer=..., updates='inside')"
+        )
+    why = ""
+    if max_norm is not None:
+        why = "clipping by max_norm needs the norm of all gradients"
+    elif codegen != "eager":
+        why = f"codegen={codegen!r} does not support updates in its backward; use codegen='eager'"
+    return optimizer, why
+
+
 def compile(
     model: torch.nn.Module | Callable[..., Any],
     budget: int | float | str | None = None,
@@ -189,6 +217,8 @@ def compile(
     pool: bool = False,
     collective_again: bool = True,
     network_bytes_per_s: float | None = None,
+    updates: str = "after",
+    max_norm: float | None = None,
 ) -> Any:
     """Compiles a module or function so that its training steps keep to a memory budget.
 
@@ -213,7 +243,8 @@ def compile(
         exact: searches again at exactly this budget. The search's targets are up to 2 % apart, so
             this may find a faster plan; see :func:`cutback.plan`.
         optimizer: with ``measure="total"``, the optimizer whose states count, including those that
-            its first step will allocate, and the memory of its step.
+            its first step will allocate, and the memory of its step. With ``updates="inside"``, the
+            optimizer that steps the parameters.
         fullgraph, dynamic: as for ``torch.compile``.
         profile: measured times, see :class:`Partitioner`. They refer to the graphs of
             ``codegen="eager"`` for inputs of one size, so pass ``dynamic=False``.
@@ -233,10 +264,20 @@ def compile(
             third step on (:mod:`graph.segment`). Supported for ``codegen="eager"``, steps of one
             graph, and budgets that bound its peak.
         collective_again, network_bytes_per_s: see :class:`Partitioner`.
+        updates: when the optimizer steps a parameter: ``"after"`` the backward, in
+            ``optimizer.step()``, or ``"inside"`` it, as soon as the gradient is complete and
+            nothing in the plan reads the parameter any more. The gradient then ends there, so
+            gradients never exist all at once, and the parameters have the same bits.
+            ``optimizer.step()`` is still called, after each backward. Where updates inside are not
+            possible the step stays separate, and ``updates_reason`` of the result says why
+            (docs/optim.md).
+        max_norm: the norm to which the training loop clips gradients. Clipping needs all gradients,
+            so the step is separate.
 
     Returns:
         A module or function like ``model``, with the properties ``plans``, ``compiler_notes`` and
-        ``allocator_stats`` and the method ``save_plans(path)``.
+        ``allocator_stats``, ``updates_inside`` and ``updates_reason``, and the method
+        ``save_plans(path)``.
 
     Raises:
         BudgetError: at the first call, if no plan meets the budget.
@@ -254,6 +295,8 @@ def compile(
     check_flags(fullgraph=fullgraph)
     check_flags_or_none(dynamic=dynamic)
     given = None if plans is None else SavedPlans.read(plans)
+    asked = _updates(updates, optimizer, max_norm, codegen)
+    only_steps = asked is not None and measure != "total"
     wishes = {
         "budget": budget,
         "measure": measure,
@@ -262,7 +305,8 @@ def compile(
         "offload": offload,
         "pinned": pinned,
         "exact": exact,
-        "total": None if optimizer is None else account(model, optimizer),
+        "total": None if optimizer is None or only_steps else account(model, optimizer),
+        "updates": None if asked is None else Inside(*asked),
         "profile": profile,
         "random": random,
         "cse": cse,

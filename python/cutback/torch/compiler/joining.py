@@ -247,6 +247,10 @@ class _Joined:
         for op, lies_in in zip(self.ops, self.lies_in, strict=True):
             for value, key in zip(op.outputs, lies_in, strict=True):
                 value.storage = number[key]
+        for (g, s), n in number.items():
+            parameter = None if g == OWN else ps[g].storages[s].updates
+            if parameter is not None:
+                storages[n] = replace(storages[n], updates=number[g, parameter])
         gone = {number[key] for key in loose if key in number}
         self.keep_over(storages)
         ends = [self.arrived[k] for k, flow in enumerate(self.common.flows) if not flow.to]

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ... import budgets
 from ...planner.plan import Plan
@@ -16,6 +16,9 @@ from ..graph.moving import Schedule
 from ..graph.statistics import Statistics
 from .totals import Total
 from .wishes import Policy, may_offload
+
+if TYPE_CHECKING:
+    from ..updates import Inside
 
 Measured = Statistics | Times | str | os.PathLike[str]
 """Measured times: a profile, a mapping from op to seconds, or the path of a file with either."""
@@ -119,6 +122,9 @@ class Options:
     model an error in the first step, ``"smallest"`` afterwards."""
     pool: bool = False
     """True: place the memory of a step in one segment of the allocator (:mod:`graph.segment`)."""
+
+    updates: Inside | None = None
+    """Steps parameters inside the backward."""
 
     @property
     def may_move(self) -> bool:

@@ -34,6 +34,7 @@ from ..graph.kept_copies import copy_results_in_inputs
 from ..graph.leaves import IsLeaf
 from ..graph.segment import Placed
 from ..graph.statistics import Statistics, check_covered, check_same, known, signature
+from ..graph.updated import Updating
 from ..graph.view_counters import keep_counters
 from ..native.choosing import decide
 from ..native.decisions import Decisions
@@ -62,6 +63,7 @@ from .wishes import Policy, chooser, may_offload, of_tags
 
 if TYPE_CHECKING:
     from ..types import GraphInput, Modules
+    from ..updates import Inside
 
 try:
     from torch._inductor.custom_graph_pass import CustomPartitionerFn
@@ -135,6 +137,8 @@ class AtHand:
     """The joint graph, if another plan may replace its first one."""
     target: Target | None = None
     """The target of PyTorch's own setting, if no budget was given here."""
+    updating: Updating | None = None
+    """Its parameters that an optimizer steps inside the backward."""
     agreed: Agreed | None = None
     """Its plan, if that repeats collectives and all processes follow it."""
 
@@ -225,6 +229,7 @@ class Partitioner(CustomPartitionerFn):
         pool: bool = False,
         collective_again: bool = True,
         network_bytes_per_s: float | None = None,
+        updates: Inside | None = None,
     ) -> None:
         check_measure(measure, total)
         check_flags(cse=cse, exact=exact, pool=pool, collective_again=collective_again)
@@ -243,7 +248,10 @@ class Partitioner(CustomPartitionerFn):
             random=check_random(random), cse=cse, on_infeasible=check_infeasible(on_infeasible),
             pool=pool,
             collective_again=collective_again, network_bytes_per_s=check_rate(network_bytes_per_s),
+            updates=updates,
         )  # fmt: skip
+        if updates is not None and self.options.may_move:
+            updates.give_up("values may move to the host, which plans with updates inside cannot")
         self.door = Door()
         self.at_hand = AtHand(row=device or "cpu")
         self.in_force = InForce()
@@ -333,7 +341,7 @@ class Partitioner(CustomPartitionerFn):
         self.read_settings()
         self.at_hand.row = self.options.device or device_row(gm)
         how = replace(
-            self.preparation, is_leaf=is_leaf,
+            self.preparation, is_leaf=is_leaf, updating=self.at_hand.updating,
             same_kernels=self.door.same_kernels and not by_inductor,
         )  # fmt: skip
         sized = self.at_hand.sized
@@ -610,7 +618,7 @@ class Partitioner(CustomPartitionerFn):
         said = rerunnable.declarations()
         flags = (
             options.offload, options.total, options.random, options.cse, options.target.fastest,
-            options.on_infeasible, said, options.network_bytes_per_s,
+            options.on_infeasible, said, options.network_bytes_per_s, options.updates is not None,
         )  # fmt: skip
         key = repr(
             (__version__, _EMITTED, options.target.budget, policy, options.device, times, flags)
@@ -618,7 +626,8 @@ class Partitioner(CustomPartitionerFn):
         return hashlib.sha256(key.encode()).hexdigest()
 
     def __getstate__(self) -> dict[str, object]:  # PyTorch pickles it for its cache key
-        options = replace(self.options, on_plan=None, profile=None)  # only the profile's times stay
+        # of a profile only its times stay
+        options = replace(self.options, on_plan=None, profile=None, updates=None)
         return {
             **self.__dict__,
             "options": options,

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from ...problem import Constraint
+from ..graph import updated
 from ..graph.both_passes import (
     ancestors,
     keep_old_values,
@@ -129,6 +130,8 @@ class Preparation:
     """True if a rerun uses the same separate kernels as the first run."""
     is_leaf: IsLeaf | None = None
     """Tells which inputs keep their gradients; None: all of them."""
+    updating: updated.Updating | None = None
+    """Parameters that an optimizer steps inside the backward."""
     takes_over: bool = False
     """True if results may take over the memory of inputs (:mod:`graph.taking_over`). Compiled steps
     do not ask for it yet."""
@@ -162,7 +165,7 @@ def prepare_for_sizes(
         return word if word is not None else of_tags(node)
 
     known = Import(tuple(static_inputs), wish, merged, how.emitted, how.same_kernels, how.is_leaf,
-                   how.takes_over)  # fmt: skip
+                   how.takes_over, how.updating)  # fmt: skip
     cloned: set[fx.Node] = set()
     while True:
         try:
@@ -172,5 +175,7 @@ def prepare_for_sizes(
                 raise
             cloned.add(error.node)
             keep_old_values(error)
+        except updated.SharedGradientsError as error:
+            updated.separate(gm, error.shared)
         else:
             return graph, functools.partial(import_joint, gm, num_fwd_outputs, known)

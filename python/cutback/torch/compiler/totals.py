@@ -189,6 +189,6 @@ def with_total(problem: Problem, total: Total) -> Problem:
         problem.backward_outputs,
         flags=frozenset({"backward", "effect"}),
         time_ps=0,
-        workspace=max(0, total.step_bytes - returned),
+        workspace=max(0, total.step_bytes - returned) if problem.backward_outputs else 0,
     )
     return replace(problem, static_bytes=total.static_bytes, ops=[*problem.ops, step])

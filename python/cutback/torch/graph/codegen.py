@@ -35,6 +35,9 @@ STEP = "cutback_step"
 NAME = "cutback_name"
 """Key in a node's ``meta``: its name in measurements, where that is not its target's."""
 
+UPDATE = "cutback_update"
+"""Key in a node's ``meta``: it steps its first argument, a parameter, with its second."""
+
 PLUGS = "cutback_plugs"
 """Key in a graph module's ``meta``: the device, and by step the bytes of the plugs
 (:mod:`graph.segment`) that are allocated while the step runs."""

@@ -14,8 +14,9 @@ and backward crosses as a host tensor.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import fx
@@ -26,12 +27,14 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from .. import hooks, transfers
-from .codegen import RUN_OF, STEP
+from .codegen import NAME, RUN_OF, STEP, UPDATE
 from .dropout import REMAKE
-from .graphs import Masked, UnsupportedGraphError, is_number, is_tangent, location, nodes_in
+from .graphs import UnsupportedGraphError, is_number, is_tangent, location
 from .importer import Imported
-from .moving import Move, Schedule, Step, on_host
+from .moving import Move, Schedule, Step
+from .steps import EmittedStep, Moved, Value, hoist, type_name, val_of
 from .taking_over import MEMORY, Memory
+from .updated import due
 
 if TYPE_CHECKING:
     from torch._functorch._aot_autograd.descriptors import AOTOutput
@@ -52,104 +55,6 @@ RETURNED_VIEWS = "cutback_returned_views"
 """Key in the ``meta`` of a forward graph's module: the positions of results that are views of saved
 memory. They also reach the caller with a separate version counter, which no saved tensor shares;
 the backward may begin only if that counter is unchanged (``compiler/returned.py``)."""
-
-
-class _Moved(NamedTuple):
-    """One tensor of a node that moves. ``what``: ``"host"``, its copy on the host; ``"left"``, the
-    memory that it leaves; ``"here"``, an element of a tuple that no node extracts."""
-
-    what: str
-    node: fx.Node
-    position: int | None  # in the tuple that the node returns
-    number: int = 0  # of the move that copied it out
-
-    @property
-    def name(self) -> str:
-        at = "" if self.position is None else f"_{self.position}"
-        return f"{self.node.name}{at}_{self.what}"
-
-    @property
-    def val(self) -> torch.Tensor:
-        """Returns a fake tensor like it."""
-        val = self.node.meta["val"]
-        if self.position is not None:
-            val = val[self.position]
-        return on_host(val) if self.what == "host" else val
-
-
-_Value: TypeAlias = fx.Node | _Moved
-"""A value that one graph makes and the other may read."""
-
-
-def _val(value: _Value) -> Argument:
-    return value.val if isinstance(value, _Moved) else value.meta.get("val")
-
-
-def _type_name(val: Argument) -> str:
-    """Returns ``"module.Class"`` of a node's value, or of the object behind it in a trace."""
-    kind = type(getattr(val, "real_obj", val))
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-class _Step:
-    """One run of one node, or a move of its result. ``masked``: the result of a dropout, computed
-    from its mask. ``args``: arguments of the run."""
-
-    __slots__ = ("args", "masked", "move", "node", "positions", "time")
-
-    def __init__(
-        self,
-        node: fx.Node,
-        masked: Masked | None = None,
-        move: Move | None = None,
-        positions: Sequence[int | None] = (),
-        args: tuple[Argument, ...] | None = None,
-        time: int | None = None,
-    ) -> None:
-        self.node = node
-        self.time = time  # number of the plan's step
-        self.args = node.args if args is None else args
-        self.masked = masked
-        self.move = move
-        self.positions = positions
-
-    @property
-    def reads(self) -> Sequence[fx.Node]:
-        """Of a run."""
-        if self.masked is not None:
-            return self.masked.x, self.masked.mask
-        if self.args is self.node.args:
-            return list(self.node.all_input_nodes)
-        return nodes_in(self.args)
-
-    def picks(self) -> bool:
-        """True if it extracts an element of a tuple."""
-        runs = self.move is None and self.masked is None
-        return runs and self.node.target is operator.getitem
-
-    def moved(self, what: str, number: int = 0) -> list[_Moved]:
-        return [_Moved(what, self.node, p, number) for p in self.positions]
-
-    def here(self) -> list[_Value]:
-        """Returns the moved values on the device."""
-        return [next(self.names(p)) for p in self.positions]
-
-    def names(self, position: int | None) -> Iterator[_Value]:
-        """Returns all names of one of the tensors on the device."""
-        if position is None:
-            yield self.node
-            return
-        for user in self.node.users:
-            if user.target is operator.getitem and user.args[1] == position:
-                yield user
-        yield _Moved("here", self.node, position)
-
-
-def _hoist(steps: list[_Step], dropout: fx.Node) -> None:
-    """Puts moves between a dropout and its result before the dropout, which makes both at once."""
-    at = next((i for i in reversed(range(len(steps))) if steps[i].node is dropout), len(steps))
-    runs = {s.node for s in steps[at:] if s.move is None}
-    steps[at:] = sorted(steps[at:], key=lambda s: s.move is None or s.node in runs)
 
 
 class Crossing(NamedTuple):
@@ -186,15 +91,19 @@ class _Emitter:
         self.forward = self._steps(steps[:start], again=False, begins=0)
         self.first_runs = {s.node for s in self.forward}
         self.backward = self._steps(steps[start:], again=True, begins=start)
-        self.tensors: list[_Value] = []
+        self.tensors: list[Value] = []
         self.objects: list[fx.Node] = []
         self.numbers: list[fx.Node] = []
         self.states: list[fx.Node] = []  # see hooks.is_backward_state
+        self.ends = {} if graph.updates is None else graph.updates.leaves
+        for k in self.ends:
+            self._make_views(self.graph.outputs[k])
         self._find_saved()
+        self.updates = self._find_updates()
         if replaceable:
             self._keep_all()
 
-    def _steps(self, ids: Sequence[Step], again: bool, begins: int) -> list[_Step]:
+    def _steps(self, ids: Sequence[Step], again: bool, begins: int) -> list[EmittedStep]:
         """
         Args:
             begins: number of the first of these steps in the plan.
@@ -208,23 +117,23 @@ class _Emitter:
             if node is None or node.op != "call_function":
                 continue
             if move is not None:
-                steps.append(_Step(node, None, move, self.graph.positions[op]))
+                steps.append(EmittedStep(node, None, move, self.graph.positions[op]))
                 continue
             masked = self.graph.masked.get(node)
             if not again and node not in ran:
                 if masked is not None:
-                    _hoist(steps, masked.mask.args[0])
+                    hoist(steps, masked.mask.args[0])
                 masked = None  # the dropout itself makes its result in the first run
             args = self.graph.again.get(node) if again else None
-            steps.append(_Step(node, masked, args=args, time=time))
+            steps.append(EmittedStep(node, masked, args=args, time=time))
             ran.add(node)
         return steps
 
     # ---- what crosses -------------------------------------------------------------------------
 
     def _find_saved(self) -> None:
-        made: set[_Value] = set(self.tangents)
-        saved: dict[_Value, None] = {}
+        made: set[Value] = set(self.tangents)
+        saved: dict[Value, None] = {}
         steps = []
         for step in self.backward:
             if step.picks() and step.node.args[0] not in made:
@@ -246,6 +155,7 @@ class _Emitter:
                 continue
             if node not in made or node in self.first_runs:
                 saved[node] = None
+        saved.update(dict.fromkeys(self.ends.values()))
         self.backward = steps
         for node in [v for v in saved if isinstance(v, fx.Node) and v.op == "call_function"]:
             others = self.graph.witnesses.get(node, ())
@@ -254,7 +164,7 @@ class _Emitter:
         self._add_parts([v for v in saved if isinstance(v, fx.Node)])
         position = {n: i for i, n in enumerate(self.graph.order) if n is not None}
         moved = sorted(
-            (v for v in saved if isinstance(v, _Moved)),
+            (v for v in saved if isinstance(v, Moved)),
             key=lambda v: (position[v.node], v.what, v.position or 0, v.number),
         )
         for node in sorted((v for v in saved if isinstance(v, fx.Node)), key=position.__getitem__):
@@ -263,16 +173,50 @@ class _Emitter:
         self.tensors.sort(key=lambda v: isinstance(v, fx.Node) and _UNCHECKED in v.meta)
         self.numbers = self._with_symbols(self.numbers)
 
+    def _make_views(self, gradient: fx.Node | None) -> None:
+        """Makes the backward run the views that lead to a gradient with an update. In the problem
+        nothing reads them, so a plan has no steps for them."""
+        ran = {s.node: i for i, s in enumerate(self.backward) if s.move is None}
+        chain: list[EmittedStep] = []
+        node = gradient
+        while node is not None and node not in ran:
+            chain.insert(0, EmittedStep(node))
+            memory = set(self.graph.storages[node])
+            sources = [n for n in node.all_input_nodes if memory & {*self.graph.storages[n]}]
+            node = sources[0] if sources else None
+        if node is not None:
+            self.backward[ran[node] + 1 : ran[node] + 1] = chain
+
+    def _find_updates(self) -> dict[int, list[int]]:
+        """Returns the updates that follow each step of the backward: outputs of the joint graph by
+        the step's position."""
+        lies_in = self.graph.storages if self.ends else {}
+        steps = [
+            (
+                lies_in.get(s.node, ()),
+                {m for n in s.reads for m in lies_in.get(n, ())},
+                s.node in self.views,
+            )
+            for s in (self.backward if self.ends else ())
+        ]
+        found: dict[int, list[int]] = {}
+        for k, leaf in self.ends.items():
+            gradient = self.graph.outputs[k]
+            assert gradient is not None
+            last = due(steps, lies_in[gradient][0], lies_in[leaf][0])
+            found.setdefault(last, []).append(k)
+        return found
+
     @staticmethod
     def _reads_and_makes(
-        step: _Step, made: set[_Value]
-    ) -> tuple[Sequence[_Value], Sequence[_Value]]:
+        step: EmittedStep, made: set[Value]
+    ) -> tuple[Sequence[Value], Sequence[Value]]:
         """Notes what a backward step reads and makes; ``made``: what was made there before."""
         move = step.move
         if move is None:
             return step.reads, [step.node]
         if move.action == "out":
-            reads: Sequence[_Value] = [step.node] if step.node in made else step.here()
+            reads: Sequence[Value] = [step.node] if step.node in made else step.here()
             return reads, [*step.moved("host"), *step.moved("left", move.number)]
         if move.action == "in":
             return step.moved("host"), [v for p in step.positions for v in step.names(p)]
@@ -294,7 +238,7 @@ class _Emitter:
         else:
             raise UnsupportedGraphError(
                 f"{node.name} ({location(node) or node.target}): the backward needs it, and it is "
-                f"neither a tensor nor a number, but a {_type_name(val)}, which PyTorch does not "
+                f"neither a tensor nor a number, but a {type_name(val)}, which PyTorch does not "
                 "keep between forward and backward. Keep what uses it out of the compiled part"
             )
 
@@ -340,7 +284,7 @@ class _Emitter:
             if source not in self.first_runs:
                 raise AssertionError(f"the plan's backward reads {node.name}, which never ran")
             at = max(i for i, s in enumerate(self.forward) if s.node is source)
-            self.forward.insert(at + 1, _Step(node))
+            self.forward.insert(at + 1, EmittedStep(node))
             self.first_runs.add(node)
 
     def _with_symbols(self, numbers: list[fx.Node]) -> list[fx.Node]:
@@ -356,7 +300,7 @@ class _Emitter:
                 bindings.append(node)
         by_symbol = find_symbol_binding_fx_nodes(self.gm.graph)
         for node in [*derived, *self.tensors, *self.tangents]:
-            for symbol in sorted(free_symbols(_val(node)) - known, key=lambda s: s.name):
+            for symbol in sorted(free_symbols(val_of(node)) - known, key=lambda s: s.name):
                 if symbol in by_symbol and not is_tangent(by_symbol[symbol]):
                     bindings.append(by_symbol[symbol])
                     known.add(symbol)
@@ -364,7 +308,9 @@ class _Emitter:
 
     # ---- graphs -------------------------------------------------------------------------------
 
-    def _copy(self, graph: fx.Graph, env: dict[_Value, Argument], step: _Step, late: bool) -> None:
+    def _copy(
+        self, graph: fx.Graph, env: dict[Value, Argument], step: EmittedStep, late: bool
+    ) -> None:
         if step.move is not None:
             self._move(graph, env, step, step.move)
             return
@@ -390,16 +336,18 @@ class _Emitter:
         env[node] = copied
         self.first.setdefault(node, copied)
 
-    def _move(self, graph: fx.Graph, env: dict[_Value, Argument], step: _Step, move: Move) -> None:
-        def call(function: Target, moved: _Moved, *args: Argument) -> fx.Node:
+    def _move(
+        self, graph: fx.Graph, env: dict[Value, Argument], step: EmittedStep, move: Move
+    ) -> None:
+        def call(function: Target, moved: Moved, *args: Argument) -> fx.Node:
             node = graph.call_function(function, args)
             node.meta = {**step.node.meta, "val": None if function is transfers.gone else moved.val}
             return node
 
         for position in step.positions:
-            host = _Moved("host", step.node, position)
+            host = Moved("host", step.node, position)
             here, *others = step.names(position)
-            left = _Moved("left", step.node, position, move.number)
+            left = Moved("left", step.node, position, move.number)
             device = left.val.device
             if move.action == "out":
                 env[left] = self._part(graph, env, step.node, position, here)
@@ -418,10 +366,10 @@ class _Emitter:
     def _part(
         self,
         graph: fx.Graph,
-        env: dict[_Value, Argument],
+        env: dict[Value, Argument],
         node: fx.Node,
         at: int | None,
-        here: _Value,
+        here: Value,
     ) -> fx.Node:
         """Returns one tensor of a node, on the device."""
         if at is None or node not in env:
@@ -432,7 +380,7 @@ class _Emitter:
             part.meta = {**node.meta, "val": node.meta["val"][at]}
         return part
 
-    def _receive(self, graph: fx.Graph, env: dict[_Value, Argument], value: _Value) -> None:
+    def _receive(self, graph: fx.Graph, env: dict[Value, Argument], value: Value) -> None:
         """Waits for a value that comes back, before it is read."""
         coming = env[value]
         if coming not in self.coming:
@@ -443,7 +391,7 @@ class _Emitter:
         for name in [name for name, node in env.items() if node is coming]:
             env[name] = here
 
-    def _have(self, graph: fx.Graph, env: dict[_Value, Argument], node: fx.Node) -> None:
+    def _have(self, graph: fx.Graph, env: dict[Value, Argument], node: fx.Node) -> None:
         if node in env:
             return
         if node.op == "get_attr":
@@ -471,25 +419,28 @@ class _Emitter:
     def _outputs(
         self,
         graph: fx.Graph,
-        env: dict[_Value, Argument],
+        env: dict[Value, Argument],
         results: Sequence[fx.Node | None],
-        saved: Sequence[_Value],
+        saved: Sequence[Value],
         descs: list[AOTOutput | None],
+        updates: Mapping[int, fx.Node] = MappingProxyType({}),
     ) -> None:
         """``results``: values for the caller, of the first run. ``saved``: values of the latest
-        run."""
+        run. ``updates``: results of the graph that replace these, by position."""
         outputs = [*results, *saved]
         for node in outputs:
             if isinstance(node, fx.Node):
                 self._have(graph, env, node)
                 self._receive(graph, env, node)
-            elif isinstance(node, _Moved) and node.what == "here":
+            elif isinstance(node, Moved) and node.what == "here":
                 env[node] = self._part(graph, env, node.node, node.position, node)
         values = tuple(
-            self._first_run(graph, n)
+            updates[i]
+            if i in updates
+            else self._first_run(graph, n)
             if i < len(results) and n in self.first
             else env[n]
-            if isinstance(n, (fx.Node, _Moved))
+            if isinstance(n, (fx.Node, Moved))
             else n
             for i, n in enumerate(outputs)
         )
@@ -509,7 +460,7 @@ class _Emitter:
         from torch._functorch._aot_autograd.descriptors import SavedForBackwardsAOTOutput
 
         graph = fx.Graph()
-        env: dict[_Value, Argument] = {}
+        env: dict[Value, Argument] = {}
         self.coming: set[fx.Node] = set()  # nodes that bring something back, not yet waited for
         self.first: dict[fx.Node, Argument] = {}  # first runs
         for node in self.primals:
@@ -535,9 +486,18 @@ class _Emitter:
         found = {n for v in saved for n in witnesses.get(v, ()) if n in views}
         return tuple(sorted(views[n] for n in found))
 
+    def _update(self, graph: fx.Graph, output: int) -> fx.Node:
+        """Adds the update of the parameter whose gradient is an output of the joint graph."""
+        gradient = self.graph.outputs[output]
+        assert self.graph.updates is not None and gradient is not None
+        args = (self.first[self.ends[output]], self._first_run(graph, gradient))
+        made = graph.call_function(self.graph.updates.update, args)
+        made.meta = {"val": gradient.meta["val"], NAME: "update", UPDATE: True}
+        return made
+
     def backward_module(self) -> fx.GraphModule:
         graph = fx.Graph()
-        env: dict[_Value, Argument] = {}
+        env: dict[Value, Argument] = {}
         self.coming = set()
         self.first = {}
         taken = [*self.numbers, *self.tensors, *self.objects, *self.tangents, *self.states]
@@ -547,10 +507,12 @@ class _Emitter:
             if isinstance(node, fx.Node):
                 self.first[node] = env[node]
                 self.memory.given(node, env[node])
-        for step in self.backward:
-            self._copy(graph, env, step, True)
         k = self.graph.num_fwd_outputs
-        self._outputs(graph, env, self.graph.outputs[k:], [], self.graph.descs[k:])
+        updates = {}
+        for i, step in enumerate(self.backward):
+            self._copy(graph, env, step, True)
+            updates.update({u - k: self._update(graph, u) for u in self.updates.get(i, ())})
+        self._outputs(graph, env, self.graph.outputs[k:], [], self.graph.descs[k:], updates)
         return self._module(graph)
 
 

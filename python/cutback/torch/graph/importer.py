@@ -34,7 +34,7 @@ import torch
 from torch import fx
 
 from ...problem import ONCE, Constraint, Flag, Op, Problem, Storage, StorageFlag, Value, Work
-from . import decisions, gathers, leaves, ops, rerunnable, taking_over
+from . import decisions, gathers, leaves, ops, rerunnable, taking_over, updated
 from .graphs import Masked, OneMemory, Reader, Tensor, is_tangent, location, nodes_in
 from .sizes import hint
 
@@ -87,6 +87,7 @@ class Imported(NamedTuple):
     over: Mapping[fx.Node, Sequence[int]] = MappingProxyType(
         {}
     )  # by node: positions of the arguments that it may write its result over
+    updates: updated.Updates | None = None  # parameters that are stepped inside the backward
 
     @property
     def storages(self) -> dict[fx.Node, list[int]]:
@@ -337,6 +338,8 @@ class Import:
     takes_over: bool = False
     """Results may take over the memory of inputs (:mod:`graph.taking_over`), if kernels are the
     same."""
+    updating: updated.Updating | None = None
+    """Parameters that an optimizer steps inside the backward."""
 
 
 def import_joint(gm: fx.GraphModule, num_fwd_outputs: int, known: Import) -> Imported:
@@ -370,9 +373,15 @@ def import_joint(gm: fx.GraphModule, num_fwd_outputs: int, known: Import) -> Imp
         writer.add(node)
     _drop_impossible_wishes(writer.ops)
     copies = leaves.copied(outputs, reader.descs, primals, _shared(reader), known.is_leaf)
+    updates = None
+    if known.updating is not None and known.emitted:
+        updates = updated.find(reader, copies, known.updating)
     forward_outputs = _hold_forward(writer, set(overwritten))
-    backward_outputs, copied = _hold_backward(writer, copies)
+    backward_outputs, copied = _hold_backward(writer, copies, updates)
     problem = _problem(writer, start, parameters, forward_outputs, backward_outputs)
+    for k, leaf in () if updates is None else updates.leaves.items():
+        gradient, parameter = (reader.tensors[n][0].storage for n in (outputs[k], leaf))
+        problem.storages[gradient].updates = parameter
     if known.emitted and known.same_kernels and decisions.same_bits(writer.order):
         problem.reruns = "all"
     takes_over = known.emitted and known.same_kernels and known.takes_over
@@ -380,7 +389,7 @@ def import_joint(gm: fx.GraphModule, num_fwd_outputs: int, known: Import) -> Imp
     return Imported(
         problem, writer.order, outputs, reader.descs, num_fwd_outputs, reader.masked,
         reader.again, writer.positions, reader.rewritten(), copied, reader.witnesses(),
-        reader.returned_views(), gathered.groups, bool(gathered.nodes), over,
+        reader.returned_views(), gathered.groups, bool(gathered.nodes), over, updates,
     )  # fmt: skip
 
 
@@ -491,17 +500,19 @@ def _hold_forward(w: _Writer, overwritten: set[int]) -> list[int]:
 
 
 def _hold_backward(
-    w: _Writer, copies: list[leaves.Copied]
+    w: _Writer, copies: list[leaves.Copied], updates: updated.Updates | None
 ) -> tuple[list[int], dict[int, leaves.Copied]]:
     """Holds the results of the backward, or the copies that leaves make of them. Returns the
     values, and the copies by op id. A copied gradient is freed after its copy, unless the forward
     made it: then the graph holds the result of its first run. The order of the leaves is unknown,
     so the copies are in the order with the highest peak: first those that are larger than the freed
-    gradient, and the largest last."""
+    gradient, and the largest last. A gradient that ends at an update inside the backward is not
+    held, and no result."""
     r = w.r
+    ends = {} if updates is None else updates.leaves
     replaced = {c.output: c for c in copies}
     for k, node in enumerate(r.outputs[r.num_fwd_outputs :], r.num_fwd_outputs):
-        if isinstance(node, fx.Node) and not (k in replaced and node in r.late):
+        if k not in ends and isinstance(node, fx.Node) and not (k in replaced and node in r.late):
             _hold(w, node)
     for node in r.nodes:  # backward() makes the gradient of a scalar and holds it to its end
         if is_tangent(node) and any(t.val.dim() == 0 for t in r.tensors[node]):
@@ -522,7 +533,7 @@ def _hold_backward(
         made[copy.output] = w.accumulate(copy)
     values: dict[int, None] = {}
     for k, node in enumerate(r.outputs[r.num_fwd_outputs :], r.num_fwd_outputs):
-        if isinstance(node, fx.Node):
+        if isinstance(node, fx.Node) and k not in ends:
             values.update(dict.fromkeys([made[k]] if k in made else w.values_of(node)))
     return list(values), by_op
 

@@ -1,0 +1,149 @@
+"""One step of one parameter, as PyTorch's loops over tensors compute it (``torch.optim.sgd``,
+``torch.optim.adam``).
+
+The operations and their order are PyTorch's, so the bits are. Where PyTorch allocates a temporary,
+these write into the gradient, which nothing reads afterwards: a step allocates nothing.
+:func:`agree` compares the two on small tensors, because another version of PyTorch may compute
+differently.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..types import Group, ParamState
+
+Formula = Callable[[torch.Tensor, torch.Tensor, ParamState, Group], None]
+"""Steps a parameter. Its state is there; the gradient is overwritten."""
+
+
+def _decayed(p: torch.Tensor, g: torch.Tensor, group: Group) -> None:
+    """Applies ``maximize``, and weight decay that is a part of the gradient."""
+    if group["maximize"]:
+        g.neg_()
+    if group["weight_decay"] != 0 and not group.get("decoupled_weight_decay", False):
+        g.add_(p, alpha=group["weight_decay"])
+
+
+def sgd(p: torch.Tensor, g: torch.Tensor, state: ParamState, group: Group) -> None:
+    """``torch.optim.SGD``. ``state`` has ``momentum_buffer`` if the group has momentum; the first
+    step's is named ``empty``."""
+    _decayed(p, g, group)
+    momentum, step = group["momentum"], g
+    if momentum != 0:
+        buffer = state.pop("empty", None)
+        if buffer is not None:
+            state["momentum_buffer"] = buffer.copy_(g)
+        else:
+            buffer = state["momentum_buffer"]
+            buffer.mul_(momentum).add_(g, alpha=1 - group["dampening"])
+        step = g.add_(buffer, alpha=momentum) if group["nesterov"] else buffer
+    p.add_(step, alpha=-group["lr"])
+
+
+def adam(p: torch.Tensor, g: torch.Tensor, state: ParamState, group: Group) -> None:
+    """``torch.optim.Adam`` and ``AdamW``."""
+    beta1, beta2 = group["betas"]
+    lr = group["lr"]
+    if group["maximize"]:
+        g.neg_()
+    state["step"] += 1
+    if group["weight_decay"] != 0:
+        if group["decoupled_weight_decay"]:
+            p.mul_(1 - lr * group["weight_decay"])
+        else:
+            g.add_(p, alpha=group["weight_decay"])
+    mean, square = state["exp_avg"], state["exp_avg_sq"]
+    mean.lerp_(g, 1 - beta1)
+    square.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+    step = state["step"].item()
+    size = lr / (1 - beta1**step)
+    root = (1 - beta2**step) ** 0.5
+    if group["amsgrad"]:
+        torch.maximum(state["max_exp_avg_sq"], square, out=state["max_exp_avg_sq"])
+        square = state["max_exp_avg_sq"]
+    denominator = torch.sqrt(square, out=g).div_(root).add_(group["eps"])
+    p.addcdiv_(mean, denominator, value=-size)
+
+
+def begin(optimizer: torch.optim.Optimizer, p: torch.Tensor, group: Group) -> None:
+    """Allocates the state of a parameter that has none, as PyTorch's first step does."""
+    state = optimizer.state[p]
+    if isinstance(optimizer, torch.optim.SGD):
+        if group["momentum"] != 0 and state.get("momentum_buffer") is None:
+            state["empty"] = torch.empty_like(p, memory_format=torch.preserve_format)
+        return
+    if state:
+        return
+    on = p.device if group["fused"] else torch.device("cpu")
+    kind = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
+    state["step"] = torch.zeros((), dtype=torch.float32 if group["fused"] else kind, device=on)
+    names = ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
+    for name in names:
+        state[name] = torch.zeros_like(p, memory_format=torch.preserve_format)
+
+
+FORMULAS: dict[type[torch.optim.Optimizer], Formula] = {
+    torch.optim.SGD: sgd,
+    torch.optim.Adam: adam,
+    torch.optim.AdamW: adam,
+}
+
+
+def by_torch(optimizer: Any, p: torch.Tensor, g: torch.Tensor, group: Group) -> None:
+    """Steps one parameter with PyTorch's own code, without the optimizer's hooks."""
+    groups = optimizer.param_groups
+    p.grad = g
+    try:
+        optimizer.param_groups = [{**group, "params": [p]}]
+        type(optimizer).step.__wrapped__(optimizer)
+    finally:
+        optimizer.param_groups = groups
+        p.grad = None
+
+
+def _small(group: Group) -> dict[str, Any]:
+    return {k: v for k, v in group.items() if k not in ("params", "param_names", "initial_lr")}
+
+
+@torch.no_grad()
+def agree(optimizer: torch.optim.Optimizer, group: Group) -> bool:
+    """True if the formula gives the bits of PyTorch's steps with a group's options."""
+    kind = type(optimizer)
+    numbers = torch.arange(1, 200, dtype=torch.float32)
+
+    def make() -> tuple[torch.nn.Parameter, torch.optim.Optimizer]:
+        p = torch.nn.Parameter((numbers * 0.37).sin())
+        made = kind([p], lr=0.1)
+        made.param_groups[0].update(_small(group))
+        return p, made
+
+    (mine, ours), (its, theirs) = make(), make()
+    for k in range(3):
+        gradient = (numbers * (0.11 + k)).cos()
+        its.grad = gradient.clone()
+        theirs.step()
+        begin(ours, mine, ours.param_groups[0])
+        FORMULAS[kind](mine, gradient, ours.state[mine], ours.param_groups[0])
+    first, second = ours.state[mine], theirs.state[its]
+    return torch.equal(mine, its) and all(
+        torch.equal(first[key], value) for key, value in second.items() if value is not None
+    )
+
+
+@functools.cache
+def _noted() -> dict[tuple[Any, ...], bool]:
+    return {}
+
+
+def agrees(optimizer: torch.optim.Optimizer, group: Group) -> bool:
+    """:func:`agree`, computed once for an optimizer's class and options."""
+    key = (type(optimizer), repr(sorted(_small(group).items())))
+    known = _noted()
+    if key not in known:
+        known[key] = agree(optimizer, group)
+    return known[key]

@@ -1,0 +1,138 @@
+"""Updates inside the backward of a compiled model: the bits of the separate step, the planned peak,
+and the memory that it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from small_models import make
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
+
+import cutback.torch as ct
+from cutback.torch.updates import formulas
+
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "sgd": lambda p: SGD(p, 0.1),
+    "decayed": lambda p: SGD(p, 0.1, weight_decay=0.1, maximize=True),
+    "momentum": lambda p: SGD(p, 0.1, momentum=0.9, dampening=0.1, weight_decay=0.1),
+    "nesterov": lambda p: SGD(p, 0.1, momentum=0.9, nesterov=True),
+    "adam": lambda p: Adam(p, weight_decay=0.1),
+    "amsgrad": lambda p: Adam(p, amsgrad=True, maximize=True),
+    "adamw": lambda p: AdamW(p, weight_decay=0.1),
+    "fused": lambda p: AdamW(p, fused=True),
+}
+
+
+class Wide(nn.Module):
+    """Parameters that are much larger than activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).square().mean()
+
+
+def case(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
+    torch.manual_seed(0)
+    return (Wide(), (torch.randn(2, 64),)) if name == "wide" else make(name)
+
+
+def trained(
+    name: str, optimizer: str, updates: str, budget: Any = None, steps: int = 3
+) -> tuple[Any, ...]:
+    """Returns the compiled model, the optimizer, and losses, parameters and states."""
+    model, inputs = case(name)
+    trains = OPTIMIZERS[optimizer](model.parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(trains, 1, 0.5)
+    options = {} if updates == "after" else {"optimizer": trains, "updates": updates}
+    compiled: Any = ct.compile(model, budget=budget, **options)
+    losses = []
+    torch.manual_seed(7)
+    for _ in range(steps):
+        trains.zero_grad()
+        loss = compiled(*inputs)
+        loss.backward()
+        trains.step()
+        schedule.step()
+        losses.append(loss.detach())
+    states = [sorted(state.items()) for state in trains.state.values()]
+    return compiled, trains, (losses, list(model.parameters()), states)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_formulas_are_those_of_pytorch(optimizer: str) -> None:
+    trains = OPTIMIZERS[optimizer]([nn.Parameter(torch.ones(2))])
+    trains.param_groups[0]["fused"] = False
+    assert formulas.agree(trains, trains.param_groups[0])
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        pytest.param(name, marks=[] if name == "nesterov" else pytest.mark.very_slow)
+        for name in OPTIMIZERS
+    ],
+)
+def test_the_bits_of_the_separate_step(optimizer: str, same_bits: Callable[..., bool]) -> None:
+    (_, _, after), (compiled, trains, inside) = (
+        trained("wide", optimizer, updates) for updates in ("after", "inside")
+    )
+    assert compiled.updates_inside and compiled.updates_reason == ""
+    assert same_bits(after, inside)
+    assert all(p.grad is None for group in trains.param_groups for p in group["params"])
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize(("name", "budget"), [("gpt", None), ("gpt", "smallest"), ("resnet", None)])
+def test_the_planned_peak_is_the_measured_one(
+    name: str, budget: Any, same_bits: Callable[..., bool]
+) -> None:
+    found = {updates: trained(name, "adamw", updates, budget) for updates in ("after", "inside")}
+    assert same_bits(found["after"][2], found["inside"][2])
+    peaks = []
+    for updates, (compiled, trains, _) in found.items():
+        _, inputs = case(name)
+        trains.zero_grad()
+        with ct.MemoryTracker() as memory:
+            loss = compiled(*inputs)
+            loss.backward()
+        (plan,) = compiled.plans
+        assert memory.peak_bytes == plan.numbers["live_bytes"], updates
+        peaks.append(memory.peak_bytes)
+        trains.step()
+    assert peaks[1] < peaks[0] if budget == "smallest" else peaks[1] <= peaks[0]
+
+
+def test_the_gradients_never_exist_together() -> None:
+    model, inputs = case("wide")
+    trains = AdamW(model.parameters())
+    compiled = ct.compile(model, measure="total", optimizer=trains, updates="inside")
+    for _ in range(2):
+        with ct.MemoryTracker(model, trains) as memory:
+            compiled(*inputs).backward()
+            trains.step()
+        (plan,) = compiled.plans
+    assert memory.peak_total_bytes == plan.numbers["total_bytes"]  # fused or not, no scratch
+    static = plan.problem["static_bytes"]
+    assert plan.numbers["total_bytes"] < static + 1.5 * model.layers[0].weight.nbytes
+
+
+def test_a_formula_that_differs_from_pytorch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(p: Any, g: Any, state: Any, group: Any) -> None:
+        formulas.sgd(p, g, state, {**group, "lr": group["lr"] * 1.0001})
+
+    model, inputs = case("wide")
+    monkeypatch.setitem(formulas.FORMULAS, SGD, other)
+    trains = SGD(model.parameters(), 0.123)
+    compiled = ct.compile(model, optimizer=trains, updates="inside")
+    assert "is stepped differently by torch" in compiled.updates_reason
+    compiled(*inputs).backward()
+    assert all(p.grad is not None for p in model.parameters())
