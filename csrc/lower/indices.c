@@ -90,10 +90,15 @@ static void mark_needed(const cb_graph *g, bool *needed) {
             needed[g->values.at[cb_op_ins(g, id)[k]].producer] = true;
 }
 
-/* A copy that is made once, or numbers that no input changes. */
-static bool is_steady(const cb_graph *g, cb_value_id index) {
-    const cb_op_id root = root_of(g, index);
-    return cb_copies_indices(g, root) || (g->ops.at[root].n_in == 0 && !is_input(g, root));
+/* Marks ops whose results are the same each time they run in a step: copies that are made once, and
+ * what is computed from them and from constants. */
+static void mark_steady(const cb_graph *g, bool *steady) {
+    for (cb_op_id id = 0; id < g->ops.len; id++) {
+        steady[id] = !is_input(g, id);
+        for (uint32_t k = 0; steady[id] && k < g->ops.at[id].n_in; k++)
+            steady[id] = steady[g->values.at[cb_op_ins(g, id)[k]].producer];
+        steady[id] |= cb_copies_indices(g, id);
+    }
 }
 
 /* True if an op of the graph makes these indices as positions of elements, below a bound that its
@@ -107,10 +112,10 @@ static bool are_positions(const cb_graph *g, const bound *own) {
     return x->dim[2] * x->dim[3] <= own->rows;
 }
 
-static bool is_checked(const cb_graph *g, const bool *needed, cb_op_id id) {
+static bool is_checked(const cb_graph *g, const bool *needed, const bool *steady, cb_op_id id) {
     const bound own = bound_of(g, id);
     if (are_positions(g, &own)) return true;
-    if (!is_steady(g, own.index)) return false;
+    if (!steady[g->values.at[own.index].producer]) return false;
     bool is = needed[id];
     for (cb_op_id other = 0; other < g->ops.len && !is; other++) {
         if (!needed[other] || cb_op_index_input(g->ops.at[other].code) < 0) continue;
@@ -124,11 +129,17 @@ cb_status cb_find_late_check(const cb_graph *joint, cb_op_id *out, cb_error *err
     cb_arena scratch;
     cb_arena_init(&scratch, joint->arena.alloc);
     bool *needed = CB_NEW(&scratch, bool, joint->ops.len);
+    bool *steady = CB_NEW(&scratch, bool, joint->ops.len);
+    const bool is_there = needed && steady;
     *out = CB_NONE;
-    if (needed) mark_needed(joint, needed);
-    for (cb_op_id id = 0; needed && id < joint->ops.len && *out == CB_NONE; id++)
-        if (cb_op_index_input(joint->ops.at[id].code) >= 0 && !is_checked(joint, needed, id))
+    if (is_there) {
+        mark_needed(joint, needed);
+        mark_steady(joint, steady);
+    }
+    for (cb_op_id id = 0; is_there && id < joint->ops.len && *out == CB_NONE; id++)
+        if (cb_op_index_input(joint->ops.at[id].code) >= 0 &&
+            !is_checked(joint, needed, steady, id))
             *out = id;
     cb_arena_free(&scratch);
-    return needed ? CB_OK : cb_no_memory(err);
+    return is_there ? CB_OK : cb_no_memory(err);
 }
