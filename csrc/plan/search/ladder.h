@@ -11,6 +11,7 @@
 #ifndef CB_PLAN_LADDER_H
 #define CB_PLAN_LADDER_H
 
+#include "floor.h"
 #include "rung.h"
 #include "sweep.h"
 #include "tuning.h"
@@ -57,6 +58,8 @@ typedef struct cb_ladder {
     cb_candidate low[CB_MEASURE_COUNT], min[CB_MEASURE_COUNT];
     bool judged[CB_RUNGS_MOST], spared[CB_RUNGS_MOST]; /* see cb_ladder_spares */
     bool modest; /* set by the caller: peaks are solved exactly, so no effort is added */
+    bool has_floor;
+    cb_floor floor; /* of all plans of the ladder's class; computed for the first deep search */
     bool has_dug;
     cb_candidate dug[CB_DUG_MOST]; /* see cb_ladder_dig_down */
     uint32_t n_dug;
@@ -94,6 +97,8 @@ void cb_ladder_begin(const cb_ladder *d, cb_worker *c);
  * hold an answer. */
 static inline bool cb_ladder_pages(const cb_ladder *d) { return d->n_priced < d->n_near; }
 static inline bool cb_ladder_is_paged(const cb_ladder *d, uint32_t r) { return r >= d->n_priced; }
+/* Returns the extra time of the fastest plan of the base that fits, or infinity. */
+double cb_ladder_known(const cb_ladder *d, uint64_t target);
 /* Returns the first rung whose plan may be as small as `bytes`. */
 uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes);
 /* Returns a lower bound on the extra time of the plan of rung `r`, from the base and, with `deep`,
@@ -107,6 +112,8 @@ CB_MUST_CHECK cb_status cb_ladder_spares(cb_ladder *d, uint32_t r, bool *out, cb
 /* `least_ps` gets the least extra time of the plan of near rung `r`, from a guess at its target: at
  * least cb_ladder_least, and worth computing before a search. */
 CB_MUST_CHECK cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error *err);
+/* Computes `floor`, once. */
+CB_MUST_CHECK cb_status cb_ladder_find_floor(cb_ladder *d, cb_error *err);
 /* Searches the near rungs in `wanted` [CB_RUNGS_MOST] that have not been searched, and the first
  * deep one if any deep rung is wanted. */
 CB_MUST_CHECK cb_status cb_ladder_climb_many(cb_ladder *d, const bool *wanted, cb_error *err);

@@ -11,7 +11,6 @@
 
 #include <math.h>
 
-#include "floor.h"
 #include "front.h"
 #include "refusal.h"
 #include "tuning.h"
@@ -255,11 +254,10 @@ static cb_status dig_at_thirds(cb_chooser *k, cb_ladder *d, low_search *s, cb_er
 static cb_status dig_low(cb_chooser *k, cb_ladder *d, cb_error *err) {
     const uint64_t near = (uint64_t)(CB_LOW_GAP * (double)d->whole) + CB_ATTEMPTS;
     const uint64_t base = d->base->at[0].size;
-    cb_floor floor;
-    CB_TRY(cb_find_floor(&d->first.ledger, d->first.t->scratch, &floor, err));
+    CB_TRY(cb_ladder_find_floor(d, err));
     low_search s = {.from = k->best,
                     .high = k->best.size < base ? k->best.size : base,
-                    .low = floor.op == CB_NONE ? 0 : floor.bytes};
+                    .low = d->floor.op == CB_NONE ? 0 : d->floor.bytes};
     for (int round = 0; round < CB_LOW_ROUNDS && s.high > s.low + near; round++)
         CB_TRY(dig_at_thirds(k, d, &s, err));
     return CB_OK;

@@ -79,7 +79,7 @@
 #define CB_ROUNDS_OPS 40         /* ops per round of a last attempt; fewer ops get more rounds */
 #define CB_ROUNDS_MOST 4         /* maximum of rounds; every second starts from saving everything */
 
-/* ---- the ladder: ladder.c -------------------------------------------------------------------- */
+/* ---- the ladder: ladder.c, climb.c ----------------------------------------------------------- */
 
 #define CB_RUNGS_MOST 120 /* maximum number of targets */
 /* number of shares of the memory at which prices are found first: 0.9, 0.8 ... 0.1 */
