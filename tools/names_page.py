@@ -1,5 +1,6 @@
 """docs/names.md: which names of NumPy, of `torch.nn.functional` and of JAX exist, and why others do
-not. Written by gen_docs.py from `python/cutback/names.py` and `python/cutback/nn/functional.py`."""
+not. Written by gen_docs.py from `python/cutback/names.py`, `foreign.py` and
+`nn/functional.py`."""
 
 from __future__ import annotations
 
@@ -100,13 +101,14 @@ def text() -> str:
         KeyError: a missing name has no reason.
     """
     names = _module("python/cutback/names.py")
+    foreign = _module("python/cutback/foreign.py")
     arrays = {*names.OPERATIONS, *names.CONSTANTS, "linalg", "random"}
     functional = set(_assigned("python/cutback/nn/functional.py", "__all__"))
     why = _assigned("python/cutback/nn/functional.py", "_NOT_BUILT")
     transforms = {*names.TRANSFORMS, "grad", "value_and_grad", "checkpoint", "tree"}
     jax = transforms | ({*JAX.split()} & arrays)
     lines = [HEAD]
-    lines += _section("NumPy", NUMPY.split(), arrays, {**names.NOT_BUILT, **OTHER})
+    lines += _section("NumPy", NUMPY.split(), arrays, {**foreign.NOT_BUILT, **OTHER})
     lines += _section("torch.nn.functional", TORCH.split(), functional, why)
-    lines += _section("JAX", JAX.split(), jax, names.NOT_BUILT)
+    lines += _section("JAX", JAX.split(), jax, foreign.NOT_BUILT)
     return "\n".join(lines).rstrip() + "\n"

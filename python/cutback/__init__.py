@@ -18,8 +18,6 @@ operators and the operations of this package: ``cutback.exp`` and others with Nu
 # nn, torch. All of them use the top-level modules, except cli, doctor and __main__, which are the
 # command line. Start at frontend/training.py, which has the functions that users call.
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from ._native import (
@@ -27,7 +25,6 @@ from ._native import (
     get_num_threads,
     set_num_threads,
 )
-from .names import CONSTANTS, HOMES, OPERATIONS, TRANSFORMS
 
 if TYPE_CHECKING:
     from . import budgets as budgets
@@ -309,40 +306,24 @@ __all__ = [
     "zeros_like",
 ]  # fmt: skip
 
-# These are imported on first use, so that `import cutback` is fast (an eighth of the time of a
-# first step) and a program loads only what it uses: cutback.torch does not load operations or
-# optimizers, and a step does not load file formats.
-_HOMES = {
-    "Array": "frontend.tracer", "BudgetError": "errors", "CheckpointPolicy": "policies",
-    "DeviceArray": "device_arrays", "Estimate": "planner.estimating",
-    "Frontier": "planner.tradeoffs", "Graph": "frontend.graph",
-    "Memory": "run.memory", "MemoryLimitError": "run.memory", "memory": "run.memory",
-    "Plan": "planner.plan", "Stats": "run.measures", "Step": "frontend.step",
-    "Traced": "frontend.tracing", "checkpoint": "frontend.regions",
-    "checkpoint_name": "frontend.regions", "compile": "frontend.training",
-    "estimate": "frontend.estimating", "frontier": "frontend.planning",
-    "grad": "frontend.training", "plan": "frontend.planning",
-    "plans": "planner.search", "release_memory": "run.memory", "trace": "frontend.training",
-    "value_and_grad": "frontend.training",
-    **dict.fromkeys(TRANSFORMS, "frontend.transforms"),
-    "linalg": "frontend.linalg", "random": "frontend.random", **HOMES,
-    **dict.fromkeys(CONSTANTS, "frontend.namespace"),
-}  # fmt: skip
-_MODULES = (
-    "budgets", "constraints", "devices", "dtypes", "files", "frontend", "integers", "nn", "optim",
-    "policies", "problem", "report", "run", "schedule", "source", "tree",
-)  # fmt: skip
+# Public names are imported on first use, so that `import cutback` is fast (an eighth of the time of
+# a first step) and a program loads only what it uses: cutback.torch does not load operations or
+# optimizers, and a step does not load file formats. For the same reason this module and _native
+# need no other: names.py, which knows the homes, is loaded with the first of them, and there is no
+# `from __future__ import annotations`, whose module NumPy does not load.
 
 if not TYPE_CHECKING:  # type checkers know all names, and must report unknown ones
 
     def __getattr__(name: str) -> object:
         from importlib import import_module
 
+        from .names import MODULES, PUBLIC
+
         if name in ("linalg", "random"):
             value = import_module(f".frontend.{name}", __name__)
-        elif name in _HOMES:
-            value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
-        elif name in _MODULES:
+        elif name in PUBLIC:
+            value = getattr(import_module(f".{PUBLIC[name]}", __name__), name)
+        elif name in MODULES:
             value = import_module(f".{name}", __name__)
         else:
             from .removed import missing
@@ -353,4 +334,6 @@ if not TYPE_CHECKING:  # type checkers know all names, and must report unknown o
 
 
 def __dir__() -> list[str]:
+    from .names import OPERATIONS
+
     return sorted({*__all__, *OPERATIONS, "compile"})

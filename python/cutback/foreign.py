@@ -7,7 +7,41 @@ import difflib
 from functools import cache
 from importlib import import_module
 
-from .names import NOT_BUILT
+_UNKNOWN_SIZE = "its result has a size that depends on elements"
+_NEEDS = "it needs an operation that the core does not have"
+_INEXACT = "a composition of existing operations would not be exact; it needs its own operation"
+NOT_BUILT = {
+    "arccos": _NEEDS, "arccosh": _INEXACT, "arcsin": _NEEDS, "arcsinh": _INEXACT,
+    "arctan": _NEEDS, "arctan2": _NEEDS, "bincount": "use segment_sum(ones, x, n)",
+    "cbrt": _INEXACT, "compress": _UNKNOWN_SIZE, "extract": _UNKNOWN_SIZE,
+    "fft": "there are no complex numbers",
+    "flatnonzero": _UNKNOWN_SIZE, "floor_divide": _INEXACT, "fmod": _INEXACT,
+    "histogram": "compare with the edges and sum", "mod": _INEXACT, "nonzero": _UNKNOWN_SIZE,
+    "remainder": _INEXACT, "unique": _UNKNOWN_SIZE,
+    "put": "nothing writes into a traced array; use cutback.where",
+    "segment_max": _NEEDS, "segment_min": _NEEDS, "segment_prod": _NEEDS,
+    "scan": "write a Python loop over the steps", "cond": "use cutback.where",
+    "while_loop": "the number of rounds must be known: write a Python loop",
+    "fori_loop": "write a Python loop", "jit": "cutback.compile(f, argnums=None) compiles f",
+    "tensor": "cutback.asarray makes an array",
+    "no_grad": "cutback.stop_gradient(x) makes x a constant to gradients",
+    **{
+        f"linalg.{name}": "singular vectors and eigenvectors need an operation that the core does "
+        "not have; find the largest by power iteration"
+        for name in ("eig", "eigh", "eigvals", "eigvalsh", "svd", "svdvals")
+    },
+    "linalg.qr": "factorize with cutback.linalg.cholesky(x.T @ x, upper=True)",
+    "linalg.lstsq": "cutback.linalg.solve(x.T @ x, x.T @ y)",
+    "linalg.pinv": "cutback.linalg.solve(x.T @ x, x.T)",
+    "linalg.matrix_rank": "it needs singular values",
+    "linalg.cond": "it needs singular values",
+    "linalg.cho_factor": "(cutback.linalg.cholesky(a), True)",
+    "linalg.cholesky_solve": "cutback.linalg.cho_solve((factor, True), b)",
+    "tree_map": "write cutback.tree.map(f, x)", "tree_util": "write cutback.tree",
+    "jacobian": "cutback.jacrev(f)", "linearize": "cutback.jvp(f, primals, tangents)",
+    "save": "numpy.savez saves arrays", "load": "numpy.load loads arrays",
+}  # fmt: skip
+"""Names that users look for and that do not exist, with the reason or with what to write."""
 
 _SUM = "x + cutback.segment_sum(y, ids, n)"
 WRITE = {
@@ -59,7 +93,6 @@ _ARRAYS = "parameters are NumPy arrays in arguments of the function"
 _LAYER = f"layers are functions, such as cutback.nn.functional.linear(x, w, b); {_ARRAYS}"
 _KEYS = "each call draws other numbers, and seed= of cutback.compile repeats a run"
 _MODE = "only cutback.grad, cutback.compile and their like compute gradients"
-_NEEDS = "it needs an operation that the core does not have"
 WHY = {
     "Parameter": _ARRAYS, "initializers": _ARRAYS, "init": _ARRAYS,
     **dict.fromkeys(

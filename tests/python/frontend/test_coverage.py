@@ -11,7 +11,7 @@ import pytest
 from coverage_rows import NUMPY, TORCH, Row, drawn, ours, weighted
 
 import cutback
-from cutback import foreign, names
+from cutback import foreign
 from cutback.frontend import methods
 
 
@@ -98,7 +98,7 @@ def test_every_shape_and_type(row: Row) -> None:
 def test_advice_names_what_exists() -> None:
     """A replacement suggested by an error is a name of the package."""
     advice = [
-        *names.NOT_BUILT.values(), *methods._OURS.values(), *foreign.WRITE.values(),
+        *foreign.NOT_BUILT.values(), *methods._OURS.values(), *foreign.WRITE.values(),
         *foreign.WHY.values(),
     ]  # fmt: skip
     for name in sorted(
@@ -110,6 +110,6 @@ def test_advice_names_what_exists() -> None:
 
 
 def test_what_is_missing_is_missing() -> None:
-    for name in (*foreign.WRITE, *foreign.WHY, *names.NOT_BUILT):
+    for name in (*foreign.WRITE, *foreign.WHY, *foreign.NOT_BUILT):
         place, _, last = name.rpartition(".")
         assert not hasattr(getattr(cutback, place) if place else cutback, last), name
