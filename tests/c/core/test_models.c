@@ -258,7 +258,8 @@ static void check_plans(void (*build)(net *)) {
     const bool slow = CB_TSAN; /* thread safety does not depend on the plan */
     for (int n_threads = slow ? 2 : 1; n_threads <= 2; n_threads++) {
         CHECK_OK(cb_context_set_threads(ctx, n_threads, &err));
-        for (int preset = 0; preset < CB_PRESET_COUNT; preset += slow ? CB_PRESET_COUNT : 1) {
+        const int step = slow ? CB_PRESET_COUNT : 2 * n_threads - 1; /* two threads: some plans */
+        for (int preset = 0; preset < CB_PRESET_COUNT; preset += step) {
             outcome cpu = run_model(build, (cb_compile_options){.preset = (cb_preset)preset});
             CHECK(same_bits(&want, &cpu) && cpu.peak == cpu.numbers.arena_bytes);
             outcome debug = run_model(

@@ -46,6 +46,7 @@ static void visit_window(const problem *p, const cb_shape *y, int64_t out, const
 }
 
 static void check_sums(const test_op *op, const problem *p, const cb_shape *y, sums s) {
+    if (!is_compared()) return;
     const cb_tensor *out = &op->out[0];
     int64_t n = cb_numel(&out->shape), wrong = 0;
     s.sum = calloc((size_t)n + 1, sizeof *s.sum);

@@ -150,8 +150,8 @@ static void judge_all(uint64_t begin, uint64_t end, void (*change)(maker *, uint
 
 TEST(no_set_is_faster) {
     tally sum = {0};
-    judge_all(0, check_rounds(150, 400), NULL, &sum);
-    CHECK(sum.judged > 100 && sum.met > sum.judged / 2 && sum.exact > sum.judged / 2);
+    judge_all(0, check_rounds(check_few(150), 400), NULL, &sum);
+    CHECK(sum.judged > check_few(100) && sum.met > sum.judged / 2 && sum.exact > sum.judged / 2);
 }
 
 /* The forward returns more values, most of them large: values, views, one of two outputs of an op.
@@ -172,15 +172,15 @@ static void return_more(maker *m, uint64_t seed) {
 
 TEST(no_set_is_faster_whatever_the_forward_returns) {
     tally sum = {0};
-    judge_all(1000, 1000 + check_rounds(200, CB_ASAN ? 400 : 2000), return_more, &sum);
-    CHECK(sum.exact > 300 && sum.met < sum.judged);
+    judge_all(1000, 1000 + check_rounds(check_few(200), CB_ASAN ? 400 : 2000), return_more, &sum);
+    CHECK(sum.exact > check_few(300) && sum.met < sum.judged);
 }
 
 /* Some outputs of an op are held or are the caller's; the op reruns for the others. */
 TEST(no_set_is_faster_where_parts_are_held) {
     tally sum = {0};
-    judge_all(5000, 5000 + check_rounds(150, CB_ASAN ? 300 : 800), hold_parts, &sum);
-    CHECK(sum.exact > 100 && sum.met > sum.exact / 2);
+    judge_all(5000, 5000 + check_rounds(check_few(150), CB_ASAN ? 300 : 800), hold_parts, &sum);
+    CHECK(sum.exact > check_few(100) && sum.met > sum.exact / 2);
 }
 
 /* Outputs may reuse the memory of inputs. */
@@ -194,34 +194,34 @@ static void hold_and_take_over(maker *m, uint64_t seed) {
 
 TEST(no_set_is_faster_where_memory_is_taken_over) {
     tally sum = {0}, held = {0};
-    judge_all(0, check_rounds(60, 2000), take_over, &sum);
-    judge_all(0, check_rounds(60, 2000), hold_and_take_over, &held);
-    CHECK(sum.exact > 100 && held.exact > 60 && sum.met > sum.exact / 2);
+    judge_all(0, check_rounds(check_few(30), 2000), take_over, &sum);
+    judge_all(0, check_rounds(check_few(30), 2000), hold_and_take_over, &held);
+    CHECK(sum.exact > check_few(50) && held.exact > check_few(30) && sum.met > sum.exact / 2);
 }
 
 TEST(no_set_of_outputs_is_faster) {
     tally sum = {0}, more = {0}, held = {0};
     insides = true;
-    judge_all(0, check_rounds(200, 2000), NULL, &sum);
-    judge_all(0, check_rounds(200, 2000), return_more, &more);
-    judge_all(0, check_rounds(200, 2000), hold_parts, &held);
+    judge_all(0, check_rounds(check_few(200), 2000), NULL, &sum);
+    judge_all(0, check_rounds(check_few(200), 2000), return_more, &more);
+    judge_all(0, check_rounds(check_few(200), 2000), hold_parts, &held);
     insides = false;
-    CHECK(sum.exact > 100 && sum.met > sum.exact / 2);
-    CHECK(more.exact > 100 && held.exact > 100);
+    CHECK(sum.exact > check_few(100) && sum.met > sum.exact / 2);
+    CHECK(more.exact > check_few(100) && held.exact > check_few(100));
 }
 
 /* Each anchor inlines a value or does not, independently of the others. */
 TEST(no_set_of_inlinings_is_faster) {
     tally sum = {0}, more = {0}, held = {0}, all = {0};
     inlinings = true;
-    judge_all(0, check_rounds(100, 2000), NULL, &sum);
-    judge_all(0, check_rounds(100, 2000), return_more, &more);
-    judge_all(0, check_rounds(100, 2000), hold_parts, &held);
+    judge_all(0, check_rounds(check_few(100), 2000), NULL, &sum);
+    judge_all(0, check_rounds(check_few(100), 2000), return_more, &more);
+    judge_all(0, check_rounds(check_few(100), 2000), hold_parts, &held);
     insides = true;
-    judge_all(0, check_rounds(100, 2000), NULL, &all);
+    judge_all(0, check_rounds(check_few(100), 2000), NULL, &all);
     insides = inlinings = false;
-    CHECK(sum.exact > 100 && sum.met > sum.exact / 2);
-    CHECK(more.exact > 60 && held.exact > 60 && all.exact > 60);
+    CHECK(sum.exact > check_few(100) && sum.met > sum.exact / 2);
+    CHECK(more.exact > check_few(60) && held.exact > check_few(60) && all.exact > check_few(60));
 }
 
 /* The fastest plan within `bytes` over all sets of pairs, and of the exact solver if the problem is
