@@ -46,6 +46,6 @@ stage=build/asan-python
 rm -rf $stage && mkdir -p $stage
 cp -r python/cutback $stage/cutback
 cp "$(find build/asan-ubsan -name '_native*.so' | head -1)" $stage/cutback/
-LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
+CUTBACK_TEST_PLANS=unchecked LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
   ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc PYTHONPATH=$stage \
   $python -m pytest -q -n auto --dist worksteal -m "not slow and not very_slow" "${tests[@]}"
