@@ -1,6 +1,6 @@
-"""Claim: positions have not made planning in bytes slower.
+"""Claim: positions have not made planning in bytes slower, and later searches no plan worse.
 
-python benchmarks/planner/bench_unchanged.py [--older PYTHON] [GRAPH ...]
+python benchmarks/planner/bench_unchanged.py [--older PYTHON] [--plans] [GRAPH ...]
 
 PYTHON is the interpreter of an environment with an older cutback, such as the last commit without
 positions (`git worktree add ../older 369a555a^`, with an environment in it). Without it nothing
@@ -13,6 +13,12 @@ two rounds in which the versions alternate. "extra %" is the plan's extra time. 
 the plan at position 0 cannot be the answer, a budget may take 1.1 times the older planner's time;
 elsewhere, and at a position, 1.3 times, or 0.5 s more. If plans differ, "older extra %" is the
 older one's.
+
+`planner_no_worse` (alone with `--plans`): the plans for ten shares of saving everything and for
+`min`, with forward reruns only and with `reruns: "all"`. No budget that the older version meets may
+be refused, no plan take more than 0.5 points more extra time, and no smallest plan be larger. The
+older version knows forward reruns only. "worst points" is the largest difference in extra time;
+negative: all plans are faster.
 """
 
 from __future__ import annotations
@@ -23,6 +29,7 @@ import math
 import subprocess
 import sys
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +59,26 @@ for budget in json.loads(sys.argv[2]):
     except cutback.BudgetError:
         extra = None
     out.append([time.process_time() - begin, extra])
+print(json.dumps(out))
+"""
+
+PLAN_SHARES = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.35, 0.3, 0.25)
+MOST_POINTS = 0.5
+PLANS = """
+import json, sys
+import cutback
+path, fields, shares, device = sys.argv[1], *map(json.loads, sys.argv[2:4]), sys.argv[4]
+graph = json.loads(cutback.files.read_text(path))
+everything = cutback.plan(json.dumps(graph), device=device).numbers["live_bytes"]
+budgets = [*(f"{int(share * everything)}B" for share in shares), "min"]
+out = []
+for plan in cutback.plans(json.dumps({**graph, **fields}), budgets, measure="live", device=device):
+    if isinstance(plan, cutback.BudgetError):
+        out.append(None)
+        continue
+    numbers = plan.numbers
+    extra = 100 * (numbers["time_ps"] / numbers["once_ps"] - 1)
+    out.append([100 * numbers["live_bytes"] / everything, extra])
 print(json.dumps(out))
 """
 
@@ -122,25 +149,80 @@ def rows_of(older: str, path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+Peaks = list[list[float] | None]
+"""For each budget: percent of saving everything, and percent of extra time; None: refused."""
+
+
+def plans_of(python: str, path: Path, fields: dict[str, str]) -> Peaks:
+    """The plans of the interpreter's version for all budgets."""
+    done = subprocess.run(
+        [python, "-c", PLANS, str(path), json.dumps(fields), json.dumps(PLAN_SHARES),
+         GRAPHS_DEVICE],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    answers: Peaks = json.loads(done.stdout)
+    return answers
+
+
+def compare_plans(older: str, path: Path, reruns: str) -> dict[str, Any]:
+    """One row: what the older version meets, and where the newer one is worse."""
+    before = plans_of(older, path, {})
+    now = plans_of(sys.executable, path, {} if reruns == "forward" else {"reruns": reruns})
+    refused, points = 0, [0.0]
+    for old, new in zip(before[:-1], now[:-1], strict=True):
+        refused += old is not None and new is None
+        if old and new:
+            points.append(new[1] - old[1])
+    times = [plan[1] for plan in now[:-1] if plan]
+    old_least, least = before[-1], now[-1]
+    assert old_least and least
+    worst = max(points[1:], default=0.0)
+    met = (
+        not refused
+        and worst <= MOST_POINTS
+        and least[0] <= old_least[0]
+        and all(a <= b for a, b in pairwise(times))
+    )
+    return {
+        "graph": path.name.removesuffix(".json.gz"),
+        "reruns": reruns,
+        "older meets": sum(plan is not None for plan in before[:-1]),
+        "meets": sum(plan is not None for plan in now[:-1]),
+        "refused": refused,
+        "worst points": round(worst, 2),
+        "mean points": round(sum(points) / max(1, len(points) - 1), 2),
+        "older smallest %": round(old_least[0], 2),
+        "smallest %": round(least[0], 2),
+        "met": "yes" if met else "no",
+    }
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--older", help="interpreter of an environment with an older cutback")
+    parser.add_argument("--plans", action="store_true", help="compare plans only, not seconds")
     parser.add_argument("graphs", nargs="*", help="names in tests/data/graphs; all unless given")
     options = parser.parse_args()
     if not options.older:
         print("skipped: no older version to compare with")
         return
     cutback.set_num_threads(1)
-    rows = []
+    rows, plans = [], []
     for path in sorted(GRAPHS.glob("*.json.gz")):
         if options.graphs and path.name.removesuffix(".json.gz") not in options.graphs:
             continue
-        rows += rows_of(options.older, path)
-        print(*rows[-len(SHARES) :], sep="\n", flush=True)
+        for reruns in ("forward", "all"):
+            plans.append(compare_plans(options.older, path, reruns))
+            print(plans[-1], flush=True)
+        if not options.plans:
+            rows += rows_of(options.older, path)
+            print(*rows[-len(SHARES) :], sep="\n", flush=True)
     if not options.graphs:
+        save("planner_no_worse", f"{COMMAND} --plans", plans)
+    if not options.graphs and not options.plans:
         save("planner_unchanged", COMMAND, rows)
 
 
