@@ -97,6 +97,7 @@ static cb_status attempt(cb_ladder *d, deep_search *s, cb_worker *c, uint32_t i,
                                 .attempt = i + (s->last ? CB_LAST_ATTEMPTS : 0),
                                 .descent = s->descent,
                                 .share = s->share / CB_ATTEMPTS,
+                                .follows = d->follows,
                                 .improves = d->follows || (s->r == CB_NONE && cb_ladder_pages(d)),
                                 .least_ps = s->least_ps,
                                 .most_ps = s->most_ps};

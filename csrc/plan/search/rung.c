@@ -171,7 +171,7 @@ cb_status cb_prove_bound(cb_prices *prices, const cb_price_span *start, uint64_t
 static cb_status search_deep(cb_moves *m, const cb_deep_search *s, const cb_candidate *from,
                              cb_error *err) {
     bool last = s->attempt >= CB_LAST_ATTEMPTS;
-    const cb_ruin_limits limits = {
+    cb_ruin_limits limits = {
         .settlings = effort(m, last ? 1 : s->descent),
         .patience = CB_DEEP_PATIENCE,
         .least_ps = s->least_ps,
@@ -184,7 +184,10 @@ static cb_status search_deep(cb_moves *m, const cb_deep_search *s, const cb_cand
     for (int i = 0; i < fmax(1, rounds) && (i == 0 || m->l->peak > m->l->target); i++) {
         CB_TRY(i % 2 == 0 ? load(m, from, s->target, err)
                           : cb_ledger_load(m->l, NULL, 0, (double)s->target, err));
-        CB_TRY(cb_walk_down(m, effort(m, last ? 1 : CB_WALK_SHARE), err));
+        const double above = m->l->peak;
+        CB_TRY(cb_walk_down(m, effort(m, last ? 1 : CB_WALK_SHARE),
+                            s->follows ? CB_FOLLOW_WALK_PATIENCE : 1, err));
+        if (s->follows && m->l->peak >= above) limits.patience = CB_FOLLOW_PATIENCE;
         if (m->l->peak > m->l->target) CB_TRY(cb_ruin_and_recreate(m, &limits, err));
     }
     if (m->l->peak > m->l->target) return CB_OK;
@@ -224,7 +227,7 @@ cb_status cb_search_briefly(cb_moves *m, uint64_t target, double share, cb_error
     m->chance = target;
     if (above < all->n) {
         CB_TRY(load(m, &all->at[above], target, err));
-        CB_TRY(cb_walk_down(m, effort(m, share), err));
+        CB_TRY(cb_walk_down(m, effort(m, share), 1, err));
         if (m->l->peak <= m->l->target) CB_TRY(cb_trim(m, 0, err));
     }
     return ruin(m, target, share, CB_PATIENCE, 0, err);

@@ -30,6 +30,8 @@ typedef struct cb_deep_search {
     double share;     /* share of the usual effort for ruin and recreate */
     double least_ps;
     double most_ps; /* the extra time allowed: descents that exceed it are given up; 0: any */
+    bool follows;   /* another search has tried the target: this one gives up if the peak does not
+                       fall soon */
     bool improves;  /* a candidate that fits is improved; otherwise it ends the search */
 } cb_deep_search;
 /* For targets where prices find no plan: a penalty walk, then ruin and recreate. */

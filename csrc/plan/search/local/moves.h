@@ -71,7 +71,8 @@ CB_MUST_CHECK cb_status cb_moves_offer(cb_moves *m, cb_error *err);
 /* The searches. Each starts from the plan in the ledger, leaves its best plan there, and offers it
  * to the candidates. None goes below `least_ps` of extra time. */
 CB_MUST_CHECK cb_status cb_trim(cb_moves *m, double least_ps, cb_error *err);
-CB_MUST_CHECK cb_status cb_walk_down(cb_moves *m, uint32_t moves, cb_error *err);
+/* Ends after a share `patience` of the moves if no peak has been lower than the first. */
+CB_MUST_CHECK cb_status cb_walk_down(cb_moves *m, uint32_t moves, double patience, cb_error *err);
 typedef struct cb_ruin_limits {
     uint32_t settlings;
     double patience; /* share of the settlings: as many without progress end the search */

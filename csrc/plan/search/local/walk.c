@@ -120,11 +120,13 @@ static void review_penalty(walker *w) {
 }
 
 /* Ends at the first plan under the target, because ruin and recreate is better from there. */
-cb_status cb_walk_down(cb_moves *m, uint32_t moves, cb_error *err) {
+cb_status cb_walk_down(cb_moves *m, uint32_t moves, double patience, cb_error *err) {
     walker w = {.m = m, .penalty = CB_WALK_PENALTY, .ok = true};
-    double smallest = m->l->peak;
+    const double above = m->l->peak;
+    double smallest = above;
+    uint32_t most = (uint32_t)(patience * moves);
     w.score = score_of(&w);
-    for (uint32_t i = 0; i < moves && w.ok && m->l->peak > m->l->target; i++) {
+    for (uint32_t i = 0; i < most && w.ok && m->l->peak > m->l->target; i++) {
         if (i % CB_WALK_REVIEW == CB_WALK_REVIEW - 1) {
             review_penalty(&w);
             if (m->l->peak < smallest) { /* an archive of peaks and times on the way */
@@ -142,6 +144,7 @@ cb_status cb_walk_down(cb_moves *m, uint32_t moves, cb_error *err) {
         } else {
             cb_ledger_keep(m->l); /* nothing */
         }
+        if (m->l->peak < above) most = moves;
     }
     return w.ok ? cb_moves_offer(m, err) : cb_no_memory(err);
 }
