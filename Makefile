@@ -23,6 +23,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TREE   := build/package
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Python compiles the modules that are imported; compiling all of PyTorch's takes longer than importing it.
+export PIP_COMPILE := 0
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PARALLEL := -n auto --dist worksteal
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.cuh' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
@@ -31,7 +34,10 @@ SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --out demo $(if $(DEVICE),--device $(DEVICE))
 
-test: check test-c test-python test-far test-torch test-sanitize test-notebooks
+# Installs packages while the core compiles: pip keeps one core busy.
+test:
+	$(MAKE) -j 2 $(VENV)/.torch
+	$(MAKE) check test-c test-python test-far test-torch test-sanitize test-notebooks
 	@echo "all tests passed"
 
 check:
@@ -182,8 +188,12 @@ $(VENV)/.demo: $(VENV)/.package requirements/demo.txt
 	$(BIN)/python -m pip install -q -r requirements/demo.txt
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.package requirements/test.txt
+# What tests need beside the package, which `make test` compiles meanwhile.
+$(VENV)/.test-packages: $(VENV)/.build-tools requirements/test.txt
 	$(BIN)/python -m pip install -q -r requirements/test.txt
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.package $(VENV)/.test-packages
 	@touch $@
 
 $(VENV)/.mutate: $(VENV)/.test requirements/mutate.txt
@@ -194,8 +204,11 @@ $(VENV)/.bench: $(VENV)/.demo requirements/bench.txt
 	$(BIN)/python -m pip install -q -r requirements/bench.txt
 	@touch $@
 
-$(VENV)/.torch: $(VENV)/.test requirements/torch.txt
+$(VENV)/.torch-packages: $(VENV)/.test-packages requirements/torch.txt
 	$(BIN)/python -m pip install -q -r requirements/torch.txt
+	@touch $@
+
+$(VENV)/.torch: $(VENV)/.test $(VENV)/.torch-packages
 	@touch $@
 
 $(VENV)/.frontends: $(VENV)/.torch requirements/frontends.txt
