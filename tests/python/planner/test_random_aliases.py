@@ -199,7 +199,7 @@ def check_promises(seed, shares):
 
 
 def test_promises_with_offload():
-    check_promises(3, ["1.0x", "0.75x", "0.5x"])
+    check_promises(3, ["1.0x", "0.6x"])
 
 
 @pytest.mark.very_slow

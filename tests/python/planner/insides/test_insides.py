@@ -169,9 +169,9 @@ def ask_everything(seed, most, inlines=False):
 
 def test_every_question_about_random_insides():
     for inlines in (False, True):
-        found = [ask_everything(seed, most, inlines) for most in (4, 12) for seed in range(4)]
-        assert sum(answers for answers, _ in found) > 60
-        assert sum(partial for _, partial in found) > 30
+        found = [ask_everything(seed, most, inlines) for most in (4, 12) for seed in range(2)]
+        assert sum(answers for answers, _ in found) > 30
+        assert sum(partial for _, partial in found) > 15
 
 
 @pytest.mark.very_slow
@@ -212,8 +212,8 @@ def check_optima(seeds, inlines=False):
 
 @pytest.mark.parametrize("inlines", [False, True])
 def test_plans_of_insides_are_optimal(inlines):
-    judged, impossible, partial, rest = check_optima(range(40), inlines)
-    assert judged > 60 and impossible > 50 and partial > 20 and rest == 0
+    judged, impossible, partial, rest = check_optima(range(20), inlines)
+    assert judged > 30 and impossible > 25 and partial > 10 and rest == 0
 
 
 @pytest.mark.very_slow

@@ -100,8 +100,8 @@ def check_graphs(seeds, most=5):
 
 
 def test_what_was_planned_in_groups_is_what_runs():
-    programs, partial, taking, fastest = check_graphs(range(40))
-    assert programs > 100 and partial > 15 and taking > 30 and fastest > 50
+    programs, partial, taking, fastest = check_graphs(range(20))
+    assert programs > 50 and partial > 7 and taking > 15 and fastest > 25
 
 
 @pytest.mark.very_slow
