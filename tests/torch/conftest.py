@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import os
 import sys
 import threading
 from collections import Counter
@@ -34,6 +35,10 @@ if _has_torch() and importlib.util.find_spec("torchvision") is not None:
     import vision_operators
 
     vision_operators.define()  # models of other libraries import it
+
+
+# Inductor compiles and loads a library for each instruction set, to see whether that works.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -54,9 +54,10 @@ def test_import_of_the_package_leaves_torch_alone() -> None:
 
 
 @pytest.mark.skipif(not hooks.own_entries(), reason="before PyTorch 2.13 they share a limit")
+@torch._dynamo.config.patch(recompile_limit=3)
 def test_many_modules_of_one_forward() -> None:
-    """PyTorch recompiles a function at most eight times, and all these modules share
-    ``nn.Sequential.forward``."""
+    """PyTorch limits how often it recompiles a function (eight times by default), and all these
+    modules share ``nn.Sequential.forward``."""
     x = torch.randn(64, 8)
     models = [
         nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Tanh()) for _ in range(k)))

@@ -149,7 +149,7 @@ def test_two_processes(tmp_path: Path) -> None:
     check_pipeline([first["pipeline"], second["pipeline"]])
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_four_processes(tmp_path: Path) -> None:
     check_grid(run("grid", tmp_path / "four", ranks=4))
 
