@@ -62,10 +62,13 @@ static cb_part reduction_of(const cb_attrs *attrs, const cb_shape *in, cb_domain
 
 static bool is_sum(cb_opcode code) { return code == CB_OP_SUM || code == CB_OP_MEAN; }
 
-/* True if rows of the domain divide into pieces of this length. */
-static bool has_pieces(const cb_domain *domain, int64_t length) {
-    return has_rows(domain) && length >= CB_PIECE_MIN && length <= CB_PIECE_MAX &&
-           (length & (length - 1)) == 0 && domain->columns % length == 0;
+/* The part of a sum over pieces of rows. */
+static cb_part pieces_of(const cb_domain *domain, int64_t length) {
+    const bool has = has_rows(domain) && length >= CB_PIECE_MIN && domain->columns % length == 0;
+    const bool is_whole =
+        length >= CB_PIECE_WHOLE && length <= CB_PIECE_MAX && (length & (length - 1)) == 0;
+    if (!has) return CB_PART_NONE;
+    return is_whole ? CB_PART_PIECES : CB_PART_ODD_PIECES;
 }
 
 /* The rows of these are the last axis. */
@@ -73,6 +76,12 @@ static cb_part last_axis(cb_part part, const cb_shape *full, cb_domain *own) {
     if (full->rank == 0) return CB_PART_NONE;
     *own = (cb_domain){.count = cb_numel(full), .columns = full->dim[full->rank - 1]};
     return part;
+}
+
+/* The same for ops with a position in each row. */
+static cb_part indexed_axis(cb_part part, const cb_shape *full, cb_domain *own) {
+    part = last_axis(part, full, own);
+    return own->columns < CB_ROW_INDEXED ? CB_PART_NONE : part;
 }
 
 /* An index for each row, along it. */
@@ -100,14 +109,14 @@ static cb_part own_part(const cb_shaped *op, cb_domain *own) {
         case CB_OP_LAYER_NORM:
         case CB_OP_LAYER_NORM_BWD:
         case CB_OP_RMS_NORM:
-        case CB_OP_RMS_NORM_BWD:
-        case CB_OP_CROSS_ENTROPY_BWD: return last_axis(CB_PART_ROW_WISE, op->out0, own);
+        case CB_OP_RMS_NORM_BWD: return last_axis(CB_PART_ROW_WISE, op->out0, own);
+        case CB_OP_CROSS_ENTROPY_BWD: return indexed_axis(CB_PART_ROW_WISE, op->out0, own);
         case CB_OP_SCATTER_ADD:
             if (!indexes_rows(op)) return CB_PART_NONE;
-            return last_axis(CB_PART_ROW_WISE, op->out0, own);
-        case CB_OP_CROSS_ENTROPY: return last_axis(CB_PART_ROWS, op->in0, own);
+            return indexed_axis(CB_PART_ROW_WISE, op->out0, own);
+        case CB_OP_CROSS_ENTROPY: return indexed_axis(CB_PART_ROWS, op->in0, own);
         case CB_OP_GATHER:
-            return indexes_rows(op) ? last_axis(CB_PART_ROWS, op->in0, own) : CB_PART_NONE;
+            return indexes_rows(op) ? indexed_axis(CB_PART_ROWS, op->in0, own) : CB_PART_NONE;
         default: break;
     }
     if (!(cb_op_def_of(op->code)->flags & CB_OPF_POINTWISE)) return CB_PART_NONE;
@@ -115,9 +124,10 @@ static cb_part own_part(const cb_shaped *op, cb_domain *own) {
     return CB_PART_MAP;
 }
 
-/* Its gradients of weights are sums of columns. */
-static bool is_norm_gradient(cb_opcode code) {
-    return code == CB_OP_LAYER_NORM_BWD || code == CB_OP_RMS_NORM_BWD;
+/* Its gradients of weights, if anything reads them, are sums of columns. */
+static bool is_norm_gradient(const cb_shaped *op) {
+    return (op->code == CB_OP_LAYER_NORM_BWD || op->code == CB_OP_RMS_NORM_BWD) &&
+           !op->has_one_result;
 }
 
 /* True if an op sums adjacent elements. */
@@ -142,9 +152,9 @@ cb_part cb_part_of(const cb_shaped *op, const cb_domain *domain) {
     if (sums_lines(op, part, &own, domain)) return CB_PART_LINES;
     if (own.inner != domain->inner) return CB_PART_NONE;
     if (part == CB_PART_ROWS && is_sum(op->code) && own.columns < domain->columns)
-        return has_pieces(domain, own.columns) ? CB_PART_PIECES : CB_PART_NONE;
+        return pieces_of(domain, own.columns);
     if (own.columns != domain->columns || !has_rows(&own)) return CB_PART_NONE;
-    bool columns = part == CB_PART_COLUMNS || is_norm_gradient(op->code);
+    bool columns = part == CB_PART_COLUMNS || is_norm_gradient(op);
     if (part == CB_PART_COLUMNS && own.columns < COLUMNS_MIN) return CB_PART_NONE;
     return columns && !sums_columns(domain) ? CB_PART_NONE : part;
 }

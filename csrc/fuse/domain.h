@@ -12,14 +12,17 @@
  *     COLUMNS     one per column            sum, mean over the rows
  *     TOTAL       one                       sum, mean over everything
  *     ONE         one                       pointwise on single values
- *     PIECES      one per piece of row      sum, mean over even pieces of each row
+ *     PIECES      one per piece of row      sum, mean over even pieces of each row, of whole
+ *                                           lanes and at most one leaf (micro/sums.h)
+ *     ODD_PIECES  one per piece of row      sum, mean over other even pieces
  *     ACROSS      one per row               sum, mean, amax, amin over strided rows
  *     LINES       one per line              sum, mean over adjacent strided rows
  *
  * A value that is made in a group is read there as it was made: SAME if it has count elements, ROW
  * if it has one per row (repeated along the row, or by a ROW_MAP), ONE if it is a single element.
  * COLUMNS and TOTAL are complete only when the group is. ONE instructions may read a total and then
- * run after everything else; nothing else reads these two, nor PIECES and LINES.
+ * run after everything else; nothing else reads these two, nor PIECES,
+ * ODD_PIECES and LINES.
  *
  * Rows are strided if the group reduces an inner axis. Then `inner` rows are adjacent in memory, so
  * that element c of row r is element (r / inner * columns + c) * inner + r % inner of the domain,
@@ -34,11 +37,15 @@
 #include "../ir/op.h"
 
 /* Shorter rows cost more than they save; sums over longer ones are cut into segments, which are
- * separate tasks. */
-#define CB_ROW_MIN 32
+ * separate tasks. An op with positions in rows does not join shorter rows than CB_ROW_INDEXED: rows
+ * with positions run one by one. */
+#define CB_ROW_MIN 4
+#define CB_ROW_INDEXED 32
 #define CB_ROW_MAX ((int64_t)1 << 16)
-/* Pieces of rows are powers of two: whole lanes, and no more than one leaf of a sum. */
-#define CB_PIECE_MIN 64
+/* Shorter pieces of rows are better summed by a separate kernel. Those of a power of two elements,
+ * within these limits, are whole lanes of one leaf. */
+#define CB_PIECE_MIN 16
+#define CB_PIECE_WHOLE 64
 #define CB_PIECE_MAX 1024
 /* Strided rows are computed in parallel, as the lanes of vectors; the tiles of that many lanes
  * limit their length. A sum of all elements or of lines takes whole lines, whose tiles have at most
@@ -66,6 +73,7 @@ typedef enum cb_part {
     CB_PART_TOTAL,
     CB_PART_ONE,
     CB_PART_PIECES,
+    CB_PART_ODD_PIECES,
     CB_PART_ACROSS,
     CB_PART_LINES
 } cb_part;
@@ -83,6 +91,7 @@ typedef struct cb_shaped { /* an op and its operands; NULL: no such input */
     cb_opcode code;
     const cb_attrs *attrs;
     const cb_shape *in0, *in1, *out0;
+    bool has_one_result; /* nothing reads the outputs after the first */
 } cb_shaped;
 
 /* Returns the part of an op in this domain. */

@@ -17,8 +17,9 @@ static bool is_only_full(cb_opcode code) {
            code == CB_OP_GELU_BWD;
 }
 
-bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
-                     const cb_dtype *out, uint32_t n_out) {
+bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_domain *domain, const cb_dtype *in,
+                     uint32_t n_in, const cb_dtype *out, uint32_t n_out) {
+    (void)domain;
     const bool is_small = part == CB_PART_ROW_MAP || part == CB_PART_ONE;
     const uint32_t flags = cb_op_def_of(code)->flags;
     const bool with_bool = flags & CB_OPF_BOOLS;
@@ -31,10 +32,10 @@ bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t 
     return !is_pointwise || flags & CB_OPF_FUSES;
 }
 
-bool cb_part_fuses(cb_fuses_fn fuses, cb_opcode code, cb_part part, const cb_dtype *dtype,
-                   uint32_t n_in, uint32_t n_out) {
+bool cb_part_fuses(cb_fuses_fn fuses, cb_opcode code, cb_part part, const cb_domain *domain,
+                   const cb_dtype *dtype, uint32_t n_in, uint32_t n_out) {
     cb_parts own = {0};
     if (part == CB_PART_NONE || n_in + n_out > CB_PART_OPERANDS) return false;
     for (uint32_t k = 0; k < n_in + n_out; k++) cb_parts_add_dtype(&own, dtype[k]);
-    return cb_parts_agree(&own) && fuses(code, part, dtype, n_in, dtype + n_in, n_out);
+    return cb_parts_agree(&own) && fuses(code, part, domain, dtype, n_in, dtype + n_in, n_out);
 }

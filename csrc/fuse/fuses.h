@@ -4,22 +4,23 @@
 
 #include "domain.h"
 
-/* Tells whether a backend can run an op as this part of a group of several instructions. */
-typedef bool (*cb_fuses_fn)(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
-                            const cb_dtype *out, uint32_t n_out);
+/* Tells whether a backend can run an op as this part of a group of several instructions over
+ * `domain`. */
+typedef bool (*cb_fuses_fn)(cb_opcode code, cb_part part, const cb_domain *domain,
+                            const cb_dtype *in, uint32_t n_in, const cb_dtype *out, uint32_t n_out);
 
 #define CB_PART_OPERANDS 8 /* no op with more inputs and outputs has a part */
 
 /* True if the backend runs it and it computes in one width of floats. `dtype`: of inputs, then of
  * outputs; not used if there are too many. */
-bool cb_part_fuses(cb_fuses_fn fuses, cb_opcode code, cb_part part, const cb_dtype *dtype,
-                   uint32_t n_in, uint32_t n_out);
+bool cb_part_fuses(cb_fuses_fn fuses, cb_opcode code, cb_part part, const cb_domain *domain,
+                   const cb_dtype *dtype, uint32_t n_in, uint32_t n_out);
 
 /* Backends that run the executor's microcode fuse these: pointwise ops, reductions and rows of
  * floats, with bools for ops that compare and choose, and integers that are indices. Fused and
  * unfused execution give bitwise identical results. */
-bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
-                     const cb_dtype *out, uint32_t n_out);
+bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_domain *domain, const cb_dtype *in,
+                     uint32_t n_in, const cb_dtype *out, uint32_t n_out);
 
 /* Why a group ends: the reason against the first step that was passed over after the last one that
  * joined. */

@@ -11,14 +11,15 @@ cb_status cb_joining_init(cb_joining *x, const cb_steps *steps, cb_fuses_fn fuse
     return x->made ? CB_OK : cb_no_memory(err);
 }
 
-static bool backend_fuses(const cb_joining *x, uint32_t step, cb_part part) {
+static bool backend_fuses(const cb_joining *x, uint32_t step, cb_part part,
+                          const cb_domain *domain) {
     const cb_graph *g = x->steps->g;
     const cb_op *op = cb_step_op(x->steps, step);
     const cb_value_id *ins = cb_op_ins(g, cb_step_id(x->steps, step));
     cb_dtype dtype[CB_PART_OPERANDS];
     for (uint32_t k = 0; k < op->n_in + op->n_out && k < CB_PART_OPERANDS; k++)
         dtype[k] = g->values.at[k < op->n_in ? ins[k] : op->out_begin + k - op->n_in].dtype;
-    return cb_part_fuses(x->fuses, op->code, part, dtype, op->n_in, op->n_out);
+    return cb_part_fuses(x->fuses, op->code, part, domain, dtype, op->n_in, op->n_out);
 }
 
 static void forget(cb_joining *x, uint32_t step) {
@@ -36,7 +37,7 @@ static cb_group_end fit(cb_joining *x, uint32_t i) {
     const cb_part part = cb_part_of(&of, &x->domain);
     bool late = false;
     if (part == CB_PART_NONE) return CB_END_DOMAIN;
-    if (!backend_fuses(x, step, part)) return CB_END_OP;
+    if (!backend_fuses(x, step, part, &x->domain)) return CB_END_OP;
     for (uint32_t k = 0; k < op->n_in; k++) {
         const cb_value *v = &s->g->values.at[cb_op_ins(s->g, cb_step_id(s, step))[k]];
         const cb_made made = (cb_made)x->made[cb_place_in(s, step, k)];
@@ -69,7 +70,7 @@ static cb_group_end fit_all(cb_joining *x) {
 bool cb_can_join(const cb_joining *x, uint32_t step) {
     const cb_shaped of = shapes_of(x->steps, step);
     cb_domain own = {0};
-    return cb_domain_join(&own, &of) && backend_fuses(x, step, cb_part_of(&of, &own));
+    return cb_domain_join(&own, &of) && backend_fuses(x, step, cb_part_of(&of, &own), &own);
 }
 
 cb_group_end cb_join(cb_joining *x, uint32_t step) {

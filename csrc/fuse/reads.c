@@ -14,6 +14,7 @@ cb_made cb_made_by(cb_opcode code, cb_part part, uint32_t output, bool late) {
         case CB_PART_ROW_MAP: return CB_MADE_ROW;
         case CB_PART_COLUMNS:
         case CB_PART_PIECES:
+        case CB_PART_ODD_PIECES:
         case CB_PART_LINES: return CB_MADE_LAST;
         case CB_PART_TOTAL: return CB_MADE_LATE;
         case CB_PART_ONE: return late ? CB_MADE_LATE : CB_MADE_ONE;
@@ -60,8 +61,9 @@ void cb_parts_add_dtype(cb_parts *parts, cb_dtype dtype) {
 }
 
 /* A sum of all elements adds leaves of a fixed number of elements in a fixed number of lanes
- * (micro/sums.h); a generator draws a fixed number at a time. Rows must not cut lanes, and blocks
- * of rows must not cut leaves. */
+ * (micro/sums.h); a generator draws a fixed number at a time, which rows must not cut. Rows that
+ * cut lanes leave what is summed in memory; then two blocks of rows at most may share a leaf. Else
+ * blocks must not cut leaves. */
 #define LEAF 1024
 #define LANES 64
 #define DRAWN 8
@@ -79,8 +81,8 @@ bool cb_parts_fit(const cb_parts *parts, const cb_domain *domain) {
     if (domain->inner) return fit_across(parts, domain);
     if (parts->draws && domain->columns % DRAWN) return false;
     if (!parts->total) return true;
-    if (domain->columns % LANES) return false;
     const int64_t rows = domain->count / domain->columns,
                   blocks = parts->columns ? cb_row_blocks(rows, domain->columns) : 1;
-    return blocks == 1 || (rows + blocks - 1) / blocks * domain->columns % LEAF == 0;
+    const int64_t in_block = (rows + blocks - 1) / blocks * domain->columns;
+    return blocks == 1 || (domain->columns % LANES ? in_block >= LEAF : in_block % LEAF == 0);
 }

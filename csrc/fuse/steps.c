@@ -2,6 +2,29 @@
 
 #include "../plan/model/updates.h"
 
+static bool reads(const cb_graph *g, cb_op_id id, cb_value_id first, uint32_t n) {
+    const cb_value_id *ins = cb_op_ins(g, id);
+    bool is = false;
+    for (uint32_t k = 0; k < g->ops.at[id].n_in; k++) is |= ins[k] - first < n;
+    return is;
+}
+
+/* Looks only where the gradients of a norm's weights are unread: its weight is a constant, as in a
+ * norm of groups of channels. */
+static bool has_one_result(const cb_graph *g, cb_op_id id) {
+    const cb_op *op = &g->ops.at[id];
+    const bool is_norm = op->code == CB_OP_LAYER_NORM_BWD || op->code == CB_OP_RMS_NORM_BWD;
+    if (!is_norm) return false;
+    const cb_op_id maker = g->values.at[cb_op_ins(g, id)[2]].producer;
+    const cb_value_id first = op->out_begin + 1;
+    bool is_read = g->ops.at[maker].code != CB_OP_FULL;
+    for (uint32_t k = 0; k < g->outputs.len && !is_read; k++)
+        is_read = g->outputs.at[k].value - first < op->n_out - 1;
+    for (cb_op_id at = id + 1; at < g->ops.len && !is_read; at++)
+        is_read = reads(g, at, first, op->n_out - 1);
+    return !is_read;
+}
+
 cb_shaped cb_shaped_op(const cb_graph *g, cb_op_id id) {
     const cb_op *op = &g->ops.at[id];
     const cb_value *values = g->values.at;
@@ -12,6 +35,7 @@ cb_shaped cb_shaped_op(const cb_graph *g, cb_op_id id) {
         .in0 = op->n_in > 0 ? &values[ins[0]].shape : NULL,
         .in1 = op->n_in > 1 ? &values[ins[1]].shape : NULL,
         .out0 = &values[op->out_begin].shape,
+        .has_one_result = has_one_result(g, id),
     };
 }
 

@@ -2,6 +2,14 @@
 
 #include "../fuse/reads.h"
 
+/* Outputs of a group's last values are read by nothing if they have no memory. */
+static bool has_one_result(const cb_program *p, const cb_instr *instr) {
+    bool is = instr->n_out > 1;
+    for (uint32_t k = 1; k < instr->n_out; k++)
+        is &= p->operand[p->operand_id[instr->out_begin + k]].space == CB_SPACE_LOCAL;
+    return is;
+}
+
 cb_shaped cb_shaped_instr(const cb_program *program, const cb_instr *instr) {
     const uint32_t *ins = program->operand_id + instr->in_begin;
     return (cb_shaped){
@@ -10,6 +18,7 @@ cb_shaped cb_shaped_instr(const cb_program *program, const cb_instr *instr) {
         .in0 = instr->n_in > 0 ? &program->operand[ins[0]].shape : NULL,
         .in1 = instr->n_in > 1 ? &program->operand[ins[1]].shape : NULL,
         .out0 = &program->operand[program->operand_id[instr->out_begin]].shape,
+        .has_one_result = has_one_result(program, instr),
     };
 }
 
@@ -25,7 +34,8 @@ static bool may_run(const cb_program *p, const cb_instr *instr, const cb_alone *
     }
     cb_parts_add(&parts, instr->code, alone->part);
     return cb_parts_fit(&parts, &alone->domain) &&
-           cb_part_fuses(fuses, instr->code, alone->part, dtype, instr->n_in, instr->n_out);
+           cb_part_fuses(fuses, instr->code, alone->part, &alone->domain, dtype, instr->n_in,
+                         instr->n_out);
 }
 
 cb_alone cb_alone_of(const cb_program *program, const cb_instr *instr, cb_fuses_fn fuses) {

@@ -122,7 +122,8 @@ static double numbers_of(const timing *t, const cb_instr *instr, const cb_domain
         case CB_PART_ROWS: return rows;
         case CB_PART_ACROSS: return 0; /* adjacent numbers are computed as vectors */
         case CB_PART_LINES:
-        case CB_PART_PIECES: return (double)cb_numel(&out->shape);
+        case CB_PART_PIECES:
+        case CB_PART_ODD_PIECES: return (double)cb_numel(&out->shape);
         default: return 0;
     }
 }

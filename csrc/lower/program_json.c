@@ -25,8 +25,8 @@ static const char *const reasons[] = {
     "dtype", "read",    "wait",    "room", "limit",  "plan",
 };
 static const char *const parts[] = {
-    "none",  "map", "row_wise", "rows",   "row_map", "columns",
-    "total", "one", "pieces",   "across", "lines",
+    "none",  "map", "row_wise", "rows",       "row_map", "columns",
+    "total", "one", "pieces",   "odd_pieces", "across",  "lines",
 };
 _Static_assert(sizeof parts / sizeof *parts == CB_PART_LINES + 1, "a name for each part");
 

@@ -58,6 +58,8 @@ typedef enum cb_x_source {
     CB_X_TRIANGLE, /* a tile: 1 where tril keeps an element, else 0 */
     CB_X_SUMS,     /* column sums of the current block of rows */
     CB_X_PIECES,   /* one element for each piece of a row */
+    CB_X_REPEATED, /* a tile: a row that is the same for all rows, once for each row of a batch */
+    CB_X_SPREAD,   /* a tile: the number of each row of a batch, once for each element of the row */
     CB_X_VECTORS   /* a vector of rows that lie side by side: an element for each of them */
 } cb_x_source;
 
@@ -65,7 +67,7 @@ typedef struct cb_x_stream {
     cb_x_source source;
     uint32_t tensor; /* position in cb_program.operand_id */
     uint32_t instr;  /* KEPT, TRIANGLE, SUMS: the instruction with the attributes and scratch */
-    int16_t part;    /* SUMS: which of the instruction's sums; VECTORS: which vector */
+    int16_t part;    /* SUMS: which of the instruction's sums; VECTORS: which; SPREAD: the number */
     cb_x_format format;
     uint8_t size; /* bytes of an element */
     bool is_read, is_written;
@@ -93,13 +95,17 @@ typedef struct cb_x_total { /* a sum over all elements */
 
 typedef struct cb_x_columns { /* sums of columns over blocks of rows */
     int16_t stream;
-    uint32_t tensor; /* the result */
+    int16_t terms, phase; /* the stream that holds what is summed (together.h), -1: none */
+    uint32_t tensor;      /* the result */
     bool is_mean;
 } cb_x_columns;
 
 typedef struct cb_x_pieces { /* sums of pieces of rows */
     int16_t stream, acc;
-    int16_t log_length; /* a piece has 2^log_length elements */
+    bool is_whole;      /* a power of two elements: whole lanes, one leaf (fuse/domain.h) */
+    int16_t log_length; /* if is_whole: a piece has 2^log_length elements */
+    int16_t phase;      /* if batches add it up (together.h) */
+    int64_t length;
     bool is_mean;
 } cb_x_pieces;
 
@@ -135,9 +141,10 @@ enum {
     CB_X_VALUES = 512
 };
 
-/* How many streams, numbers and accumulators a backend supports: at most the sizes above. */
+/* What a backend supports: how many streams, numbers and accumulators, at most the sizes above. */
 typedef struct cb_x_limits {
     int streams, scalars, accs;
+    bool together; /* it runs batches of rows (together.h) */
 } cb_x_limits;
 
 /* The tables of a group: type, name, field with the length, largest length. The first is empty once
@@ -172,6 +179,7 @@ typedef struct cb_x_room {
 typedef struct cb_microcode {
     int64_t rows, columns; /* columns: length of a row, chosen freely if !has_rows */
     int64_t inner;         /* rows that lie side by side, across memory; 0: rows lie along it */
+    int64_t together;      /* rows of a batch (together.h); 0: nothing needs batches */
     bool has_rows;         /* the domain has rows, which must not be split */
     bool is_wide;          /* computes in f64 */
     int n_micro, n_number, n_stream, n_value, n_phase, n_scalar;

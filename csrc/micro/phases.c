@@ -5,6 +5,7 @@
 #include "phases.h"
 
 #include "across.h"
+#include "together.h"
 
 /* Marks operations as dead if nothing reads their values. */
 static void drop_dead(cb_translation *x) {
@@ -189,4 +190,5 @@ void cb_t_arrange(cb_translation *x) {
     if (x->is_full) return;
     number_accumulators(x);
     cb_t_lay_across(x);
+    if (x->limits->together) cb_t_lay_together(x);
 }

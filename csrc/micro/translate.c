@@ -210,7 +210,8 @@ static void column_sum(cb_translation *x, uint32_t at, int16_t part, uint32_t te
     x->m->stream[id].is_read = x->m->stream[id].is_written = true;
     if (has_runs) x->m->stream[id].tile = x->m->n_tile++;
     cb_t_emit(x, CB_X_COLUMN, of, CB_T_NOTHING, CB_T_NOTHING)->dst = id;
-    x->m->column[entry] = (cb_x_columns){.stream = id, .tensor = tensor, .is_mean = is_mean};
+    x->m->column[entry] =
+        (cb_x_columns){.stream = id, .terms = -1, .tensor = tensor, .is_mean = is_mean};
 }
 
 static void translate_columns(cb_translation *x, uint32_t at) {
@@ -219,7 +220,7 @@ static void translate_columns(cb_translation *x, uint32_t at) {
                cb_t_read_full(x, instr->in_begin));
 }
 
-static void translate_pieces(cb_translation *x, const cb_instr *instr) {
+static void translate_pieces(cb_translation *x, const cb_instr *instr, bool is_whole) {
     const cb_operand *out = cb_t_operand(x, instr->out_begin);
     if (out->space == CB_SPACE_LOCAL) return; /* the sum is never read */
     cb_x_ref in = cb_t_read_full(x, instr->in_begin);
@@ -228,10 +229,13 @@ static void translate_pieces(cb_translation *x, const cb_instr *instr) {
             id = cb_t_new_stream(x, CB_X_PIECES, instr->out_begin, out->dtype);
     x->m->stream[id].is_written = true;
     cb_t_emit(x, CB_X_ACC, in, CB_T_NOTHING, CB_T_NOTHING)->dst = acc;
-    x->m->pieces[at] =
-        (cb_x_pieces){.stream = id, .acc = acc, .is_mean = instr->code == CB_OP_MEAN};
-    int64_t length = x->domain.count / cb_numel(&out->shape);
-    while (length >>= 1) x->m->pieces[at].log_length++;
+    const int64_t length = x->domain.count / cb_numel(&out->shape);
+    x->m->pieces[at] = (cb_x_pieces){.stream = id,
+                                     .acc = acc,
+                                     .length = length,
+                                     .is_whole = is_whole,
+                                     .is_mean = instr->code == CB_OP_MEAN};
+    while (length >> x->m->pieces[at].log_length > 1) x->m->pieces[at].log_length++;
 }
 
 static void translate_lines(cb_translation *x, const cb_instr *instr) {
@@ -416,7 +420,8 @@ void cb_t_instruction(cb_translation *x, uint32_t at, cb_part part) {
         case CB_PART_ROWS:
         case CB_PART_ACROSS: translate_rows(x, at); break;
         case CB_PART_COLUMNS: translate_columns(x, at); break;
-        case CB_PART_PIECES: translate_pieces(x, instr); break;
+        case CB_PART_PIECES:
+        case CB_PART_ODD_PIECES: translate_pieces(x, instr, part == CB_PART_PIECES); break;
         case CB_PART_LINES: translate_lines(x, instr); break;
         case CB_PART_TOTAL: translate_total(x, instr); break;
         case CB_PART_ROW_WISE: translate_row_wise(x, at); break;

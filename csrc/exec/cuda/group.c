@@ -6,9 +6,12 @@
 #include <string.h>
 
 #include "../../lower/alone.h"
+#include "../../micro/sums.h"
 #include "../executable.h"
 #include "ops/plain.h"
 #include "text/fused.h"
+
+#define SHORTEST_ROW 32
 
 static bool are_known(const cb_dtype *dtype, uint32_t n, bool with_bool) {
     for (uint32_t k = 0; k < n; k++)
@@ -16,13 +19,22 @@ static bool are_known(const cb_dtype *dtype, uint32_t n, bool with_bool) {
     return true;
 }
 
-bool cb_cu_fuses(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
-                 const cb_dtype *out, uint32_t n_out) {
+/* Short rows would leave most threads of a block idle, and sums of everything take whole lanes of
+ * each row. */
+static bool has_long_rows(cb_part part, const cb_domain *domain) {
+    if (domain->columns == 0 || domain->inner) return true;
+    if (domain->columns < SHORTEST_ROW) return false;
+    return part != CB_PART_TOTAL || domain->columns % CB_X_LANES == 0;
+}
+
+bool cb_cu_fuses(cb_opcode code, cb_part part, const cb_domain *domain, const cb_dtype *in,
+                 uint32_t n_in, const cb_dtype *out, uint32_t n_out) {
     const bool with_bool = part != CB_PART_ROW_MAP && part != CB_PART_ONE;
     /* A block of threads has one row: neighbours in it would read what lies apart. */
-    if (part == CB_PART_ACROSS || part == CB_PART_LINES) return false;
+    if (part == CB_PART_ACROSS || part == CB_PART_LINES || part == CB_PART_ODD_PIECES) return false;
+    if (!has_long_rows(part, domain)) return false;
     return are_known(in, n_in, with_bool) && are_known(out, n_out, with_bool) &&
-           cb_kernels_fuse(code, part, in, n_in, out, n_out);
+           cb_kernels_fuse(code, part, domain, in, n_in, out, n_out);
 }
 
 /* Writes an instruction as a group of one, in a program with only this group. */

@@ -14,7 +14,7 @@ CB_MUST_CHECK cb_status cb_cu_supports(const cb_program *program, uint32_t group
 
 /* True if the op may be part of a group: what the CPU fuses, except ops with f64, and except bools
  * that are one number per row or one in all. */
-bool cb_cu_fuses(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
-                 const cb_dtype *out, uint32_t n_out);
+bool cb_cu_fuses(cb_opcode code, cb_part part, const cb_domain *domain, const cb_dtype *in,
+                 uint32_t n_in, const cb_dtype *out, uint32_t n_out);
 
 #endif

@@ -79,15 +79,29 @@ TEST(rows_of_a_size) {
           CB_PART_NONE);
     CHECK(part_in(CB_OP_LAYER_NORM, nothing, SHAPE(33, 1024), SHAPE(33, 1024), 33792, 1024) ==
           CB_PART_ROW_WISE);
+    const cb_shape few = SHAPE(33, 1024);
+    const cb_shaped unread = {.code = CB_OP_LAYER_NORM_BWD,
+                              .attrs = &(cb_attrs){0},
+                              .in0 = &few,
+                              .in1 = &few,
+                              .out0 = &few,
+                              .has_one_result = true};
+    CHECK(cb_part_of(&unread, &(cb_domain){.count = 33792, .columns = 1024}) == CB_PART_ROW_WISE);
 }
 
-/* Sums of equal pieces of the domain's rows, of 64 to 1024 elements and a power of two. */
+/* Sums of equal pieces of the domain's rows: of 64 to 1024 elements and a power of two, or odd. */
 TEST(pieces_of_rows) {
     const struct {
         int64_t pieces, length;
         cb_part part;
-    } cases[] = {{8, 64, CB_PART_PIECES}, {2, 1024, CB_PART_PIECES}, {2, 2048, CB_PART_NONE},
-                 {16, 32, CB_PART_NONE},  {4, 192, CB_PART_NONE},    {1, 256, CB_PART_ROWS}};
+    } cases[] = {{8, 64, CB_PART_PIECES},
+                 {2, 1024, CB_PART_PIECES},
+                 {2, 2048, CB_PART_ODD_PIECES},
+                 {16, 32, CB_PART_ODD_PIECES},
+                 {4, 192, CB_PART_ODD_PIECES},
+                 {3, CB_PIECE_MIN, CB_PART_ODD_PIECES},
+                 {16, CB_PIECE_MIN - 1, CB_PART_NONE},
+                 {1, 256, CB_PART_ROWS}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const int64_t n = cases[i].pieces, length = cases[i].length, columns = n * length;
         const cb_shape in = SHAPE(4, n, length), out = SHAPE(4, n);
@@ -164,7 +178,7 @@ TEST(domains_join) {
     CHECK(joins(&d, CB_OP_GELU, nothing, full, full) && d.count == 512 && d.columns == 0);
     CHECK(!joins(&d, CB_OP_GELU, nothing, other, other) && d.count == 512);
     CHECK(!joins(&d, CB_OP_RSQRT, nothing, rows, rows) && d.columns == 0);
-    CHECK(!joins(&d, CB_OP_SUM, AXES(1), SHAPE(32, 16), SHAPE(32)) && d.columns == 0);
+    CHECK(!joins(&d, CB_OP_SUM, AXES(1), SHAPE(256, 2), SHAPE(256)) && d.columns == 0);
     CHECK(joins(&d, CB_OP_SUM, AXES(1), full, rows) && d.count == 512 && d.columns == 64);
     CHECK(joins(&d, CB_OP_RSQRT, nothing, rows, rows) && d.columns == 64);
     CHECK(joins(&d, CB_OP_SUM, nothing, full, scalar) && d.columns == 64);

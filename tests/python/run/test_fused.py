@@ -229,7 +229,7 @@ def test_sums_of_pieces_of_rows(size, channels):
             columns = int(match[1]) if (match := re.search(r"\[\d+x(\d+)\]", line)) else 0
         is_sum = re.search(rf":f32\[6,{channels}\] = (sum|mean)\(", line)
         found |= bool(is_sum) and columns > size * size
-    assert found == (size in (8, 16, 32))
+    assert found
 
 
 def by_cross_entropy(x, bias, labels, weight):

@@ -7,23 +7,13 @@
 #include "../../../lower/alone.h"
 #include "../../../micro/across.h"
 #include "../../../micro/decompose.h"
-#include "lanes.h"
+#include "../../../micro/together.h"
+#include "../batches/lanes.h"
+#include "../batches/streams.h"
+#include "../batches/together.h"
 #include "numbers.h"
 #include "print.h"
 #include "scalar.h"
-
-struct cb_executor {
-    cb_executable *x;
-    cb_x_fused **group;    /* [n_group] NULL: left to the kernels */
-    cb_x_context *context; /* [n_thread] */
-    char *tile;            /* [n_thread][thread_bytes] */
-    size_t thread_bytes;
-    int n_thread; /* that have memory */
-    /* of the running group */
-    const cb_x_fused *f;
-    cb_philox random;
-    cb_x_context *shared; /* numbers that are the same for all rows */
-};
 
 /* ---- making ready ---------------------------------------------------------------------------- */
 
@@ -121,66 +111,19 @@ void cb_executor_print(const cb_executor *e, uint32_t group, cb_str *out) {
 typedef struct piece { /* elements first..last of one row, and its addresses */
     int64_t row, first, last, block;
     int64_t begin, end; /* rows of the task */
+    cb_x_lines lines;   /* the task, for sums that its rows cut */
     int thread;
 } piece;
-
-static char *tile_of(const cb_executor *e, int thread, int32_t tile) {
-    return e->tile + (size_t)thread * e->thread_bytes + (size_t)tile * e->f->tile_bytes;
-}
-
-static void fill_triangle(const cb_instr *instr, const cb_tensor *t, int64_t at, int64_t n,
-                          uint8_t *out) {
-    int64_t columns = t->shape.dim[t->shape.rank - 1], rows = t->shape.dim[t->shape.rank - 2];
-    for (int64_t i = 0; i < n; i++) {
-        int64_t column = (at + i) % columns, row = (at + i) / columns % rows;
-        out[i] = column <= row + instr->attrs.i[0];
-    }
-}
-
-static void fill(cb_executor *e, const cb_x_stream *s, int k, int64_t at, int64_t n, void *out) {
-    const cb_tensor *t = &e->x->tensor[s->tensor];
-    const cb_instr *instr = &e->x->program->instr[s->instr];
-    if (s->source == CB_X_GATHERED) {
-        const cb_walk *w = &e->f->walk[k];
-        cb_walk_copy(w, cb_walk_to(w, at), 0, t->data, s->size, out, n);
-    } else if (s->source == CB_X_KEPT) {
-        cb_philox philox = e->random;
-        philox.stream = (uint32_t)instr->attrs.i[0];
-        e->f->table->keep(&philox, (uint64_t)at, cb_dropout_threshold(instr->attrs.f[0]), out, n);
-    } else if (s->source == CB_X_TRIANGLE) {
-        fill_triangle(instr, t, at, n, out);
-    }
-}
 
 /* Returns a row of a tensor with strided rows: the first row of a batch gathers all of them. */
 static char *row_across(cb_executor *e, int k, const piece *p) {
     const cb_x_fused *f = e->f;
-    const cb_walk *w = &f->walk[k];
     const int32_t in_batch = (int32_t)((p->row - p->begin) % f->batch);
-    const size_t size = f->m.stream[k].size;
-    const int axis = w->rank - 2; /* the axis along which memory is contiguous */
-    int64_t n = in_batch ? 0 : min_i64(f->batch, p->end - p->row), some;
-    for (int64_t done = 0; done < n; done += some) {
-        const cb_position at = cb_walk_to(w, (p->row + done) * f->m.columns);
-        const char *from = e->x->tensor[f->m.stream[k].tensor].data;
-        some = min_i64(n - done, w->dim[axis] - at.index[axis]);
-        cb_copy_across(from + at.offset[0] * (int64_t)size, w->stride[0][axis + 1], size,
-                       tile_of(e, p->thread, f->across[k] + (int32_t)done),
-                       (int64_t)(f->tile_bytes / size), some, f->m.columns);
-    }
-    return tile_of(e, p->thread, f->across[k] + in_batch);
-}
-
-/* Returns where a block's column sums are: in the scratch, or, with a single block, in the result
- * if its dtype can hold them. */
-static char *sums_of_block(const cb_executor *e, const cb_x_stream *s, int64_t block) {
-    const cb_x_fused *f = e->f;
-    const cb_instr *instr = &e->x->program->instr[s->instr];
-    int64_t blocks = f->n_task;
-    if (f->column[s - f->m.stream]) return f->column[s - f->m.stream];
-    if (blocks == 1) return e->x->tensor[s->tensor].data;
-    int64_t at = ((int64_t)s->part * blocks + block) * f->m.columns;
-    return e->x->address[instr->scratch] + at * f->real;
+    if (in_batch == 0)
+        cb_x_gather_across(e, k, p->row, min_i64(f->batch, p->end - p->row),
+                           cb_x_tile(e, p->thread, f->across[k]),
+                           (int64_t)(f->tile_bytes / f->m.stream[k].size));
+    return cb_x_tile(e, p->thread, f->across[k] + in_batch);
 }
 
 /* Returns element 0 of the piece's row in stream k; a filled stream holds only the piece. */
@@ -190,11 +133,11 @@ static char *row_of_stream(cb_executor *e, int k, const piece *p) {
     if (s->source == CB_X_PIECES)
         return (char *)e->x->tensor[s->tensor].data + p->row * e->f->step[k];
     if (s->source == CB_X_SUMS)
-        return s->tile >= 0 ? tile_of(e, p->thread, s->tile) : sums_of_block(e, s, p->block);
+        return s->tile >= 0 ? cb_x_tile(e, p->thread, s->tile) : cb_x_sums_of_block(e, s, p->block);
     if (e->f->across[k] >= 0) return row_across(e, k, p);
     if (s->source != CB_X_ARRAY) {
-        char *tile = tile_of(e, p->thread, s->tile);
-        fill(e, s, k, at, p->last - p->first, tile);
+        char *tile = cb_x_tile(e, p->thread, s->tile);
+        cb_x_fill(e, s, k, at, p->last - p->first, tile);
         return tile - p->first * s->size;
     }
     const cb_walk *w = &e->f->walk[k];
@@ -226,6 +169,7 @@ static void run_piece(cb_executor *e, const piece *p, bool is_next) {
     for (int k = 0; k < m->n_phase; k++) {
         bool is_last = p->row + 1 == m->rows && p->last == m->columns;
         cb_x_phase_run(f->table, c, &f->phase[k], p->first, p->last, is_last);
+        if (m->together) cb_x_add_terms(&p->lines, p->row, 1, k);
         cb_x_numbers_after(f, c, k);
     }
     for (int k = 0; k < m->n_store; k++)
@@ -233,28 +177,6 @@ static void run_piece(cb_executor *e, const piece *p, bool is_next) {
 }
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
-
-static void clear_sums(cb_executor *e, int64_t block, int thread) {
-    const cb_microcode *m = &e->f->m;
-    size_t bytes = (size_t)(m->columns * e->f->real);
-    for (int k = 0; k < m->n_columns; k++) {
-        const cb_x_stream *s = &m->stream[m->column[k].stream];
-        memset(sums_of_block(e, s, block), 0, bytes);
-        if (s->tile >= 0) memset(tile_of(e, thread, s->tile), 0, bytes);
-    }
-}
-
-/* Adds the sums of a run of rows to those of their block. */
-static void end_run(cb_executor *e, int64_t block, int thread) {
-    const cb_microcode *m = &e->f->m;
-    for (int k = 0; k < m->n_columns; k++) {
-        const cb_x_stream *s = &m->stream[m->column[k].stream];
-        if (s->tile < 0) continue;
-        char *tile = tile_of(e, thread, s->tile);
-        e->f->table->add(sums_of_block(e, s, block), tile, m->columns);
-        memset(tile, 0, (size_t)(m->columns * e->f->real));
-    }
-}
 
 static void task(void *user, int64_t index, int thread) {
     cb_executor *e = user;
@@ -266,18 +188,20 @@ static void task(void *user, int64_t index, int thread) {
     p.first = f->chunks > 1 ? chunk * CB_X_CHUNK : 0;
     p.last = f->chunks > 1 ? min_i64(p.first + CB_X_CHUNK, m->columns) : m->columns;
     int64_t begin = block * f->rows_in_task, end = min_i64(begin + f->rows_in_task, m->rows);
-    if (m->n_columns) clear_sums(e, block, thread);
+    if (m->n_columns) cb_x_clear_sums(e, block, thread);
     for (int k = 0; k < m->n_total; k++) {
         e->context[thread].sum[m->total[k].acc].leaves =
-            (char *)f->leaf[k] + (begin * m->columns + p.first) / CB_X_LEAF * f->real;
+            (char *)f->leaf[k] + div_up(begin * m->columns + p.first, CB_X_LEAF) * f->real;
     }
     p.begin = begin;
     p.end = end;
+    p.lines = cb_x_lines_of(e, begin, end, thread);
     for (p.row = begin; p.row < end; p.row++) {
         run_piece(e, &p, p.row > begin);
         bool ends_run = (p.row - begin + 1) % CB_RUN_ROWS == 0 || p.row + 1 == end;
-        if (m->n_columns && ends_run) end_run(e, block, thread);
+        if (m->n_columns && ends_run) cb_x_end_run(e, block, thread);
     }
+    if (m->together) cb_x_lines_end(&p.lines);
     cb_x_fence();
 }
 
@@ -309,12 +233,12 @@ static void find_stream(cb_executor *e, int k, sides *at) {
         at->from[k] = cb_at(&e->x->tensor[s->tensor], at->at);
         at->step[k] = band * s->size;
     } else {
-        at->from[k] = tile_of(e, at->thread, s->tile);
+        at->from[k] = cb_x_tile(e, at->thread, s->tile);
         at->step[k] = f->pitch * s->size;
         if (s->source == CB_X_TILE) return;
         for (int64_t i = 0; i < f->bands; i++)
-            fill(e, s, k, at->at + i * band, lines_of_band(f, i) * at->lines.lanes.n,
-                 at->from[k] + i * at->step[k]);
+            cb_x_fill(e, s, k, at->at + i * band, lines_of_band(f, i) * at->lines.lanes.n,
+                      at->from[k] + i * at->step[k]);
     }
 }
 
@@ -425,14 +349,7 @@ static void task_across(void *user, int64_t index, int thread) {
         e->context[thread].sum[m->total[k].acc].leaves =
             (char *)f->leaf[k] + div_up(begin * m->columns * m->inner, CB_X_LEAF) * f->real;
     }
-    const cb_x_lines lines = {
-        .lanes = {.f = f,
-                  .c = &e->context[thread],
-                  .vector = tile_of(e, thread, (int32_t)f->n_tile)},
-        .tensor = e->x->tensor,
-        .begin = begin * m->columns * m->inner,
-        .end = end * m->columns * m->inner,
-    };
+    const cb_x_lines lines = cb_x_lines_of(e, begin * m->inner, end * m->inner, thread);
     for (int64_t unit = begin; unit < end; unit++) run_sides(e, unit, &lines, thread);
     cb_x_lines_end(&lines);
     cb_x_fence();
@@ -461,8 +378,8 @@ static void combine_task(void *user, int64_t index, int thread) {
     const cb_x_columns *column = &m->column[index / tiles];
     const cb_x_stream *s = &m->stream[column->stream];
     /* Several blocks are stored one after another. */
-    cb_x_combine(f, &e->x->tensor[column->tensor], at, n, sums_of_block(e, s, 0) + at * f->real,
-                 column->is_mean);
+    cb_x_combine(f, &e->x->tensor[column->tensor], at, n,
+                 cb_x_sums_of_block(e, s, 0) + at * f->real, column->is_mean);
 }
 
 static void after_all(cb_executor *e) {
@@ -497,6 +414,14 @@ static bool gets_in_the_way(const cb_x_table *table, const uintptr_t *far, int n
     return false;
 }
 
+/* Elements after which each part that runs at once begins. */
+static int64_t elements_at_once(const cb_x_fused *f) {
+    const cb_microcode *m = &f->m;
+    if (m->inner) return m->inner * f->band_lines;
+    const bool has_batches = m->together > 1 && f->rows_in_task % CB_X_BATCH_ROWS == 0;
+    return m->columns * (has_batches ? CB_X_BATCH_ROWS : 1);
+}
+
 /* Large results that no later phase reads bypass the caches if every row is aligned. */
 static void choose_stores(cb_executor *e, const cb_x_fused *f) {
     const cb_microcode *m = &f->m;
@@ -512,9 +437,8 @@ static void choose_stores(cb_executor *e, const cb_x_fused *f) {
                           far = e->f->table->store_far[s->format][at.reg];
             uintptr_t address = (uintptr_t)e->x->tensor[s->tensor].data;
             const uint64_t bytes = (uint64_t)(m->rows * m->columns) * s->size;
-            const int64_t line = m->inner ? m->inner * e->f->band_lines : m->columns;
             bool is_far = bytes >= CB_FAR_BYTES && far && !s->is_read_later && address % 64 == 0 &&
-                          (line * s->size % 64 == 0 || m->rows == 1) &&
+                          (elements_at_once(f) * s->size % 64 == 0 || m->rows == 1) &&
                           !gets_in_the_way(e->f->table, around, n_around, address);
             ph->code[r].fn = is_far ? far : near;
             if (is_far) around[n_around++] = address;
@@ -531,7 +455,11 @@ cb_status cb_executor_run(cb_executor *e, uint32_t group, const cb_bindings *bin
     e->random = (cb_philox){.seed = bindings->seed, .step = bindings->step};
     choose_stores(e, f);
     before_all(e);
-    cb_parallel(e->x->runtime->pool, f->n_task, f->m.inner ? task_across : task, e);
+    cb_parallel(e->x->runtime->pool, f->n_task,
+                f->m.inner          ? task_across
+                : f->m.together > 1 ? cb_x_task_together
+                                    : task,
+                e);
     after_all(e);
     return CB_OK;
 }

@@ -412,6 +412,8 @@ static void add(void *to, const void *from, int64_t n) {
     for (int64_t i = 0; i < n; i++) t[i] += f[i];
 }
 
+#include "kern_together.h"
+
 static void to_lanes(cb_x_context *c, int k, int64_t at, const void *line, int64_t n) {
     const EX_REAL *from = line;
     for (int64_t some; n > 0; at += some, from += some, n -= some) {
@@ -582,6 +584,10 @@ const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
     .run = run,
     .fold = fold,
     .add = add,
+    .row_sums = row_sums,
+    .row_largest = row_largest,
+    .spread = spread,
+    .add_rows = add_rows,
     .to_lanes = to_lanes,
     .largest = largest,
     .keep = keep,

@@ -145,3 +145,17 @@ void cb_x_combine(const cb_x_fused *f, const cb_tensor *out, int64_t at, int64_t
     if (f->m.is_wide) combine_f64(f, out, at, n, from, (double)divisor);
     else combine_f32(f, out, at, n, from, (float)divisor);
 }
+
+void cb_x_put_sums(const cb_x_fused *f, const cb_tensor *out, int64_t at, int64_t n, void *sums,
+                   int64_t divisor) {
+    if (f->m.is_wide) put_sums_f64(out, at, n, sums, (double)divisor);
+    else put_sums_f32(out, at, n, sums, (float)divisor);
+}
+
+void cb_x_sum_long(const cb_x_fused *f, cb_x_context *c, int acc, const void *elements, int64_t n,
+                   void *sum) {
+    f->table->to_lanes(c, acc, 0, elements, n);
+    if (n & (CB_X_LEAF - 1)) f->table->fold(c, acc, 1);
+    if (f->m.is_wide) *(double *)sum = cb_x_sum_of64(&c->sum[acc]);
+    else *(float *)sum = cb_x_sum_of(&c->sum[acc]);
+}

@@ -29,5 +29,11 @@ void cb_x_sum_up(const cb_microcode *m, cb_x_context *c, const cb_x_total *total
  * block's. */
 void cb_x_combine(const cb_x_fused *f, const cb_tensor *out, int64_t at, int64_t n,
                   const char *from, bool is_mean);
+/* Sets n elements of `out` from `at` on to sums, or to means if `divisor` is not 0. */
+void cb_x_put_sums(const cb_x_fused *f, const cb_tensor *out, int64_t at, int64_t n, void *sums,
+                   int64_t divisor);
+/* The sum of n elements, of any number of leaves, to *sum. Accumulator `acc` is empty. */
+void cb_x_sum_long(const cb_x_fused *f, cb_x_context *c, int acc, const void *elements, int64_t n,
+                   void *sum);
 
 #endif

@@ -32,11 +32,16 @@ static CB_REAL CB_TYPED(total_of)(const CB_REAL *leaf, int64_t count) {
     return NUM_SUM_OF(&all);
 }
 
+static void CB_TYPED(put_sums)(const cb_tensor *out, int64_t at, int64_t n, CB_REAL *sum,
+                               CB_REAL divisor) {
+    for (int64_t i = 0; i < n && divisor != 0; i++) sum[i] /= divisor;
+    NUM_PUT_ROW(out, at, n, sum);
+}
+
 static void CB_TYPED(combine)(const cb_x_fused *f, const cb_tensor *out, int64_t at, int64_t n,
                               const char *from, CB_REAL divisor) {
     CB_REAL sum[CB_TILE] = {0};
     for (int64_t block = 0; block < f->n_task; block++)
         f->table->add(sum, from + block * f->m.columns * f->real, n);
-    for (int64_t i = 0; i < n && divisor != 0; i++) sum[i] /= divisor;
-    NUM_PUT_ROW(out, at, n, sum);
+    CB_TYPED(put_sums)(out, at, n, sum, divisor);
 }

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-const cb_x_limits cb_x_record_limits = {CB_R_STREAMS, CB_R_SCALARS, CB_R_ACCS};
+const cb_x_limits cb_x_record_limits = {CB_R_STREAMS, CB_R_SCALARS, CB_R_ACCS, true};
 
 /* ---- making ready ---------------------------------------------------------------------------- */
 
@@ -56,6 +56,7 @@ cb_status cb_x_phase_make(const cb_microcode *m, int at, const cb_x_table *table
                         .store = kept,
                         .n_record = whole.n,
                         .n_prefetch = whole.n_prefetch,
+                        .has_work = whole.n > whole.n_prefetch + 2,
                         .touched = touched};
     list_touched(m, at, out);
     CB_TRY_NEW(out->touched, memory, (size_t)out->n_touched, err);

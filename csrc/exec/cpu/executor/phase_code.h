@@ -18,6 +18,7 @@ typedef struct cb_x_phase {
     const cb_record *masked;
     const cb_x_store *store;
     int n_record, n_prefetch; /* the first n_prefetch may be left out */
+    bool has_work;            /* there are records besides those and the loop */
     int16_t first_sum, n_sum, first_total, n_total;
     cb_x_touched *touched; /* [n_touched] */
     int n_touched;

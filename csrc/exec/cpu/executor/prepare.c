@@ -37,13 +37,15 @@ static bool lies_across(const cb_x_fused *f, int k) {
 
 static void make_tiles(cb_x_fused *f) {
     const cb_microcode *m = &f->m;
-    const int64_t row = m->inner ? f->bands * f->pitch : m->columns,
+    const int64_t row = m->inner ? f->bands * f->pitch : m->columns * max_i64(m->together, 1),
                   elements = f->chunks > 1 ? CB_X_CHUNK : row;
     const size_t bytes = ((size_t)elements + CB_X_TILE_PAD) * (size_t)f->real;
     f->n_tile = (size_t)m->n_tile;
     f->lane_bytes = cb_align_up((size_t)(m->n_lanes * f->pitch * f->real));
     f->tile_bytes = cb_align_up(bytes);
-    f->batch = min_i64(CB_ACROSS, max_i64(BATCH_ELEMENTS / max_i64(m->columns, 1), 1));
+    f->batch = m->together > 1
+                   ? 1 /* a tile holds all of them */
+                   : min_i64(CB_ACROSS, max_i64(BATCH_ELEMENTS / max_i64(m->columns, 1), 1));
     for (int k = 0; k < m->n_stream; k++) {
         const bool is_across = lies_across(f, k);
         f->across[k] = is_across ? (int32_t)f->n_tile : -1;
@@ -89,6 +91,19 @@ static void cut_across(cb_x_fused *f) {
     for (int k = 0; k < m->n_stream; k++) f->runs_over &= m->stream[k].over < 0;
 }
 
+/* Rows that run together, or whose sums of everything are cut by rows (micro/together.h). */
+static void cut_together(cb_x_fused *f) {
+    const cb_microcode *m = &f->m;
+    const int64_t rows = m->together;
+    f->band_lines = 1;
+    f->runs_over = true;
+    for (int k = 0; k < m->n_stream; k++) f->runs_over &= m->stream[k].over < 0;
+    f->pitch = div_up(rows, CB_X_LANES) * CB_X_LANES;
+    if (m->n_columns) return;
+    if (m->n_line_sum) f->rows_in_task = max_i64(f->rows_in_task, div_up(m->rows, SHARING_TASKS));
+    f->rows_in_task = div_up(f->rows_in_task, rows) * rows;
+}
+
 /* Tasks are cut by shape only. */
 static void cut(cb_x_fused *f) {
     const cb_microcode *m = &f->m;
@@ -107,10 +122,12 @@ static void cut(cb_x_fused *f) {
             if (m->stream[k].source == CB_X_GATHERED)
                 f->rows_in_task = max_i64(f->rows_in_task, repeats(f, k) ? ROWS_ONCE : CB_ACROSS);
         }
-        while (m->n_total && f->rows_in_task * m->columns % CB_X_LEAF) f->rows_in_task++;
+        while (m->n_total && !m->n_line_sum && f->rows_in_task * m->columns % CB_X_LEAF)
+            f->rows_in_task++;
     } else {
         f->chunks = div_up(m->columns, CB_X_CHUNK);
     }
+    if (m->together) cut_together(f);
     f->n_task = div_up(m->rows, f->rows_in_task) * f->chunks;
 }
 
@@ -136,7 +153,7 @@ static void make_walks(const cb_executable *x, cb_x_fused *f) {
     }
     for (int k = 0; k < m->n_pieces; k++) {
         const int16_t id = m->pieces[k].stream;
-        f->step[id] = (m->columns >> m->pieces[k].log_length) * m->stream[id].size;
+        f->step[id] = m->columns / m->pieces[k].length * m->stream[id].size;
     }
     for (int k = 0; k < m->n_line; k++) f->line_walk[k] = walk_of(&x->tensor[m->line[k].tensor]);
     for (int k = 0; k < m->n_load; k++) {

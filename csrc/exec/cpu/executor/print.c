@@ -235,6 +235,7 @@ static void print_source(const cb_program *p, const cb_x_stream *s, cb_str *out)
                                        [CB_X_TRIANGLE] = "what tril keeps",
                                        [CB_X_SUMS] = "sums of columns",
                                        [CB_X_PIECES] = "sums of pieces, ",
+                                       [CB_X_REPEATED] = "repeated for each row, ",
                                        [CB_X_VECTORS] = "rows side by side, vector "};
     switch (s->source) {
         case CB_X_ARRAY:
@@ -243,6 +244,8 @@ static void print_source(const cb_program *p, const cb_x_stream *s, cb_str *out)
             cb_program_print_operand(p, p->operand_id[s->tensor], out);
             break;
         case CB_X_TILE: cb_str_addf(out, "tile %" PRId32, s->tile); break;
+        case CB_X_SPREAD: cb_str_addf(out, "s%d of each row", s->part); break;
+        case CB_X_REPEATED:
         case CB_X_PIECES:
             cb_str_addf(out, "%s", made[s->source]);
             cb_program_print_operand(p, p->operand_id[s->tensor], out);
@@ -352,8 +355,8 @@ void cb_x_print(const cb_x_fused *f, const cb_program *p, cb_str *out) {
     }
     print_values(p, m->store, m->n_store, "for each row", true, out);
     for (int k = 0; k < m->n_line_sum; k++)
-        cb_str_addf(out, "  acc %d = sum of each line of vector %d\n", m->line_sum[k].acc,
-                    m->acc_lanes[m->line_sum[k].acc]);
+        cb_str_addf(out, "  acc %d = sum of %s %d\n", m->line_sum[k].acc,
+                    m->inner ? "each line of vector" : "stream", m->acc_lanes[m->line_sum[k].acc]);
     for (int k = 0; k < m->n_total; k++)
         cb_str_addf(out, "  s%d = %s of acc %d over all rows\n", m->total[k].number,
                     m->total[k].is_mean ? "mean" : "sum", m->total[k].acc);

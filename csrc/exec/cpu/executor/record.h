@@ -134,6 +134,12 @@ typedef struct cb_x_table {
      * lanes. */
     void (*fold)(cb_x_context *c, int first, int n);
     void (*add)(void *to, const void *from, int64_t n); /* elements */
+    /* Of rows of `columns` elements, one after another (kern_together.h): a sum or an extreme of
+     * each; each number as often as its row has elements; and the rows added to a row of sums. */
+    void (*row_sums)(void *to, const void *from, int64_t rows, int64_t columns);
+    void (*row_largest)(void *to, const void *from, int64_t rows, int64_t columns, bool is_min);
+    void (*spread)(void *to, const void *numbers, int64_t rows, int64_t columns);
+    void (*add_rows)(void *to, const void *from, int64_t rows, int64_t columns);
     /* Adds elements at..at+n to accumulator k, and folds its leaves. */
     void (*to_lanes)(cb_x_context *c, int k, int64_t at, const void *line, int64_t n);
     /* Stores the maximum of accumulator k (or the minimum, if keys are negated) in s[to] and resets

@@ -31,7 +31,7 @@ static void check_indices(cb_cu_code *code, const cb_microcode *m) {
 }
 
 /* Kernels have no limits below the sizes of the tables. */
-static const cb_x_limits limits = {CB_X_STREAMS, CB_X_SCALARS, CB_X_ACCS};
+static const cb_x_limits limits = {CB_X_STREAMS, CB_X_SCALARS, CB_X_ACCS, false};
 
 cb_status cb_cu_fused(cb_cu_code *code, const cb_program *program, uint32_t group,
                       cb_arena *scratch, cb_error *err) {

@@ -7,7 +7,7 @@
 #ifndef CB_EXEC_LANES_H
 #define CB_EXEC_LANES_H
 
-#include "prepare.h"
+#include "../executor/prepare.h"
 
 typedef struct cb_x_lanes {
     const cb_x_fused *f;
@@ -46,6 +46,9 @@ typedef struct cb_x_lines {
 
 /* After a phase has run over n lines, of which the first begins with element `first`. */
 void cb_x_lines_add(const cb_x_lines *l, int phase, int64_t first, int64_t n);
+/* Adds elements first..first+n of everything, which are at `kept`, to a total. */
+void cb_x_lines_total(const cb_x_lines *l, const cb_x_line_sum *s, int64_t first, int64_t n,
+                      const char *kept);
 /* At the end of a task. */
 void cb_x_lines_end(const cb_x_lines *l);
 /* When all tasks have run: the leaves that they share. `c`: a context that no thread uses. */

@@ -7,8 +7,8 @@
 #include "../../../ir/work.h"
 #include "../../../micro/across.h"
 #include "../../../micro/vecmath.h"
-#include "numbers.h"
-#include "scalar.h"
+#include "../executor/numbers.h"
+#include "../executor/scalar.h"
 
 char *cb_x_lane_vector(const cb_x_lanes *l, int k) {
     return l->vector + (int64_t)k * l->f->pitch * l->f->real;
@@ -92,6 +92,15 @@ int64_t cb_x_lanes_fold(const cb_x_lanes *l, int phase, int64_t done) {
     return next;
 }
 
+/* A batch of rows has left the terms in a stream (micro/together.h). */
+static void over_rows(const cb_x_lanes *l, const cb_x_number *number) {
+    const cb_microcode *m = &l->f->m;
+    const char *terms = l->c->p[m->acc_lanes[number->a]];
+    char *to = cb_x_lane_vector(l, m->number_lanes[number->dst]);
+    if (number->op == CB_X_ACC) l->f->table->row_sums(to, terms, l->n, m->columns);
+    else l->f->table->row_largest(to, terms, l->n, m->columns, number->op == CB_X_AMIN);
+}
+
 static bool is_over_row(cb_x_op op) { return op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN; }
 
 void cb_x_lanes_after(const cb_x_lanes *l, int phase) {
@@ -99,7 +108,8 @@ void cb_x_lanes_after(const cb_x_lanes *l, int phase) {
     const bool is_wide = f->m.is_wide;
     for (int k = f->first_number[phase + 1]; k < f->first_number[phase + 2]; k++) {
         const cb_x_number *number = &f->m.number[f->order[k]];
-        if (is_over_row(number->op)) (is_wide ? finish_f64 : finish_f32)(l, number);
+        if (is_over_row(number->op) && !f->m.inner) over_rows(l, number);
+        else if (is_over_row(number->op)) (is_wide ? finish_f64 : finish_f32)(l, number);
         else (is_wide ? compute_f64 : compute_f32)(l, number);
         cb_x_lanes_repeat(l, number->dst);
     }
@@ -156,7 +166,7 @@ static int64_t count_of(const cb_x_fused *f) { return f->m.rows * f->m.columns; 
 
 /* Elements of every task except the last. */
 static int64_t task_elements(const cb_x_fused *f) {
-    return f->rows_in_task * f->m.columns * f->m.inner;
+    return f->rows_in_task * f->m.columns * max_i64(f->m.inner, 1);
 }
 
 /* Returns the elements of the leaf that contains the first element of a task, if two tasks share
@@ -172,8 +182,8 @@ static int64_t last_leaf(const cb_x_lines *l) {
     return l->end == count_of(l->lanes.f) ? l->end : l->end & ~(int64_t)(CB_X_LEAF - 1);
 }
 
-static void add_to_total(const cb_x_lines *l, const cb_x_line_sum *s, int64_t first, int64_t n,
-                         const char *kept) {
+void cb_x_lines_total(const cb_x_lines *l, const cb_x_line_sum *s, int64_t first, int64_t n,
+                      const char *kept) {
     const cb_x_fused *f = l->lanes.f;
     const int64_t from = first_leaf(l), to = last_leaf(l), task = l->begin / task_elements(f);
     for (int64_t some, at = first, end = first + n; at < end; at += some) {
@@ -206,7 +216,7 @@ void cb_x_lines_add(const cb_x_lines *l, int phase, int64_t first, int64_t n) {
         const cb_x_line_sum *s = &m->line_sum[k];
         if (s->phase != phase) continue;
         const char *kept = cb_x_lane_vector(&l->lanes, m->acc_lanes[s->acc]);
-        if (s->total >= 0) add_to_total(l, s, first, n * m->inner, kept);
+        if (s->total >= 0) cb_x_lines_total(l, s, first, n * m->inner, kept);
         for (int64_t i = 0; s->total < 0 && i < n; i++)
             store_sum(l, s, first / m->inner + i, kept + i * m->inner * l->lanes.f->real);
     }

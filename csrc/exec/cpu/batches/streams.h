@@ -1,0 +1,34 @@
+/* streams.h: the memory of a running group's streams: tiles of a thread, and what is copied to them
+ * before rows are run. Shared by the functions that run rows one by one, in batches (together.h)
+ * and side by side. */
+#ifndef CB_EXEC_STREAMS_H
+#define CB_EXEC_STREAMS_H
+
+#include "../executor/prepare.h"
+
+typedef struct cb_executor {
+    cb_executable *x;
+    cb_x_fused **group;    /* [n_group] NULL: left to the kernels */
+    cb_x_context *context; /* [n_thread] */
+    char *tile;            /* [n_thread][thread_bytes] */
+    size_t thread_bytes;
+    int n_thread; /* that have memory */
+    /* of the running group */
+    const cb_x_fused *f;
+    cb_philox random;
+    cb_x_context *shared; /* numbers that are the same for all rows */
+} cb_executor;
+
+char *cb_x_tile(const cb_executor *e, int thread, int32_t tile);
+/* Copies elements at..at+n of the domain to `out`, for a stream that is not in an array. */
+void cb_x_fill(cb_executor *e, const cb_x_stream *s, int k, int64_t at, int64_t n, void *out);
+/* Gathers n strided rows, from row `row` on, to rows that are `pitch` elements apart. */
+void cb_x_gather_across(cb_executor *e, int k, int64_t row, int64_t n, char *to, int64_t pitch);
+/* Returns where a block's column sums are: in the scratch, or, with a single block, in the result
+ * if its dtype can hold them. */
+char *cb_x_sums_of_block(const cb_executor *e, const cb_x_stream *s, int64_t block);
+void cb_x_clear_sums(cb_executor *e, int64_t block, int thread);
+/* Adds the sums of a run of rows to those of their block. */
+void cb_x_end_run(cb_executor *e, int64_t block, int thread);
+
+#endif

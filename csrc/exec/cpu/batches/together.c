@@ -1,0 +1,174 @@
+#include "together.h"
+
+#include <string.h>
+
+#include "../executor/numbers.h"
+
+cb_x_lines cb_x_lines_of(cb_executor *e, int64_t begin, int64_t end, int thread) {
+    const cb_x_fused *f = e->f;
+    return (cb_x_lines){.lanes = {.f = f,
+                                  .c = &e->context[thread],
+                                  .vector = cb_x_tile(e, thread, (int32_t)f->n_tile)},
+                        .tensor = e->x->tensor,
+                        .begin = begin * f->m.columns,
+                        .end = end * f->m.columns};
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+#define PIECES_ONCE 64
+
+/* Sums of n pieces, one after another, from piece `at` on. */
+static void add_pieces(const cb_x_lines *l, const cb_x_pieces *p, const char *terms, int64_t at,
+                       int64_t n) {
+    const cb_x_fused *f = l->lanes.f;
+    const cb_tensor *out = &l->tensor[f->m.stream[p->stream].tensor];
+    double sums[PIECES_ONCE];
+    for (int64_t done = 0, some; done < n; done += some) {
+        const char *from = terms + done * p->length * f->real;
+        some = min_i64(n - done, PIECES_ONCE);
+        if (p->length <= CB_X_LEAF) f->table->row_sums(sums, from, some, p->length);
+        else some = 1, cb_x_sum_long(f, l->lanes.c, p->acc, from, p->length, sums);
+        cb_x_put_sums(f, out, at + done, some, sums, p->is_mean ? p->length : 0);
+    }
+}
+
+void cb_x_add_terms(const cb_x_lines *l, int64_t row, int64_t n, int phase) {
+    const cb_x_fused *f = l->lanes.f;
+    const cb_microcode *m = &f->m;
+    char *const *p = l->lanes.c->p;
+    for (int k = 0; k < m->n_line_sum; k++) {
+        const cb_x_line_sum *s = &m->line_sum[k];
+        if (s->phase == phase)
+            cb_x_lines_total(l, s, row * m->columns, n * m->columns, p[m->acc_lanes[s->acc]]);
+    }
+    for (int k = 0; k < m->n_pieces; k++) {
+        const cb_x_pieces *s = &m->pieces[k];
+        const int64_t each = m->columns / s->length;
+        if (s->phase == phase && m->acc_lanes[s->acc] >= 0)
+            add_pieces(l, s, p[m->acc_lanes[s->acc]], row * each, n * each);
+    }
+    for (int k = 0; k < m->n_columns; k++) {
+        const cb_x_columns *s = &m->column[k];
+        if (s->phase == phase && s->terms >= 0)
+            f->table->add_rows(p[s->stream], p[s->terms], n, m->columns);
+    }
+}
+
+/* ---- a batch --------------------------------------------------------------------------------- */
+
+typedef struct batch {
+    cb_x_lines lines;
+    int64_t row, block;
+    int thread;
+    bool is_first; /* of the task */
+} batch;
+
+static void repeat_row(const cb_executor *e, const cb_x_stream *s, char *to) {
+    const int64_t bytes = e->f->m.columns * s->size, all = bytes * e->f->m.together;
+    memcpy(to, e->x->tensor[s->tensor].data, (size_t)bytes);
+    for (int64_t done = bytes; done < all; done *= 2)
+        memcpy(to + done, to, (size_t)min_i64(done, all - done));
+}
+
+/* Returns element 0 of the batch in stream k. */
+static char *find_stream(cb_executor *e, int k, const batch *b) {
+    const cb_x_fused *f = e->f;
+    const cb_x_stream *s = &f->m.stream[k];
+    const int64_t at = b->row * f->m.columns, n = b->lines.lanes.n;
+    if (s->source == CB_X_ARRAY) return cb_at(&e->x->tensor[s->tensor], at);
+    if (s->source == CB_X_SUMS && s->tile < 0) return cb_x_sums_of_block(e, s, b->block);
+    if (s->tile < 0) return NULL;
+    if (f->across[k] >= 0) {
+        char *rows = cb_x_tile(e, b->thread, f->across[k]);
+        cb_x_gather_across(e, k, b->row, n, rows, f->m.columns);
+        return rows;
+    }
+    char *tile = cb_x_tile(e, b->thread, s->tile);
+    if (s->source == CB_X_REPEATED && b->is_first) repeat_row(e, s, tile);
+    cb_x_fill(e, s, k, at, n * f->m.columns, tile);
+    return tile;
+}
+
+/* Numbers of rows that are not one after another: the tensor has one for each element of the row,
+ * or for each row. */
+static void load_apart(cb_executor *e, const batch *b, int k) {
+    const cb_microcode *m = &e->f->m;
+    const cb_walk *w = &e->f->load_walk[k];
+    const int64_t step = w->count == m->rows ? 1 : m->columns;
+    cb_x_lanes lane = b->lines.lanes;
+    cb_position at = cb_walk_to(w, b->row * step);
+    lane.n = 1;
+    for (int64_t i = 0; i < b->lines.lanes.n; i++, lane.vector += e->f->real) {
+        cb_x_lanes_load(&lane, m->load[k].number, &m->load[k], &e->x->tensor[m->load[k].tensor],
+                        at.offset[0]);
+        cb_walk_step(w, &at, step);
+    }
+}
+
+static void spread(const batch *b, int phase) {
+    const cb_x_lanes *l = &b->lines.lanes;
+    const cb_microcode *m = &l->f->m;
+    for (int k = 0; k < m->n_stream; k++) {
+        const cb_x_stream *s = &m->stream[k];
+        if (s->source == CB_X_SPREAD && s->first_phase == phase)
+            l->f->table->spread(l->c->p[k], cb_x_lane_vector(l, m->number_lanes[s->part]), l->n,
+                                m->columns);
+    }
+}
+
+/* Whole iterations, where that does no harm: the next batch overwrites what is too much. */
+static int64_t elements_of(const batch *b) {
+    const cb_x_fused *f = b->lines.lanes.f;
+    const int64_t n = b->lines.lanes.n * f->m.columns, whole = div_up(n, CB_X_LANES) * CB_X_LANES;
+    return f->runs_over && b->row * f->m.columns + whole <= b->lines.end ? whole : n;
+}
+
+static void run_batch(cb_executor *e, const batch *b) {
+    const cb_x_fused *f = e->f;
+    const cb_microcode *m = &f->m;
+    const cb_x_lanes *lanes = &b->lines.lanes;
+    cb_x_context *c = lanes->c;
+    const bool is_last = b->row + lanes->n == m->rows;
+    const int64_t n = elements_of(b);
+    for (int k = 0; k < m->n_stream; k++) c->p[k] = find_stream(e, k, b);
+    for (int k = 0; k < m->n_load; k++) {
+        const cb_x_row_value *v = &m->load[k];
+        if (f->one_a_row[k]) cb_x_lanes_load(lanes, v->number, v, &e->x->tensor[v->tensor], b->row);
+        else load_apart(e, b, k);
+    }
+    cb_x_lanes_after(lanes, -1);
+    for (int k = 0; k < m->n_phase; k++) {
+        spread(b, k);
+        if (f->phase[k].has_work) cb_x_phase_run(f->table, c, &f->phase[k], 0, n, is_last);
+        cb_x_add_terms(&b->lines, b->row, lanes->n, k);
+        cb_x_lanes_after(lanes, k);
+    }
+    for (int k = 0; k < m->n_store; k++)
+        cb_x_lanes_store(lanes, m->store[k].number, &e->x->tensor[m->store[k].tensor], b->row);
+}
+
+void cb_x_task_together(void *user, int64_t index, int thread) {
+    cb_executor *e = user;
+    const cb_x_fused *f = e->f;
+    const cb_microcode *m = &f->m;
+    const int64_t begin = index * f->rows_in_task, end = min_i64(begin + f->rows_in_task, m->rows);
+    batch b = {.lines = cb_x_lines_of(e, begin, end, thread), .block = index, .thread = thread};
+    cb_x_start(m, b.lines.lanes.c, e->shared);
+    for (int k = 0; k < m->n_total; k++)
+        b.lines.lanes.c->sum[m->total[k].acc].leaves =
+            (char *)f->leaf[k] + div_up(b.lines.begin, CB_X_LEAF) * f->real;
+    if (m->n_columns) cb_x_clear_sums(e, index, thread);
+    for (b.row = begin; b.row < end; b.row += b.lines.lanes.n) {
+        const int64_t in_run = (b.row - begin) % CB_RUN_ROWS;
+        b.lines.lanes.n = min_i64(m->together, end - b.row);
+        if (m->n_columns) b.lines.lanes.n = min_i64(b.lines.lanes.n, CB_RUN_ROWS - in_run);
+        b.is_first = b.row == begin;
+        run_batch(e, &b);
+        const bool ends_run =
+            in_run + b.lines.lanes.n == CB_RUN_ROWS || b.row + b.lines.lanes.n == end;
+        if (m->n_columns && ends_run) cb_x_end_run(e, index, thread);
+    }
+    cb_x_lines_end(&b.lines);
+    cb_x_fence();
+}
