@@ -132,13 +132,23 @@ def test_optimizers_that_need_a_separate_step() -> None:
         ct.compile(model, max_norm=0)
 
 
+def scaled(step: Any, model: Any, x: Any) -> None:
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(step(x)).backward()
+
+
 BACKWARDS: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
-    "twice in one loss": (lambda f, m, x: (f(x) + f(2 * x)).backward(), "another gradient"),
+    "twice in one loss": (lambda f, m, x: (f(x) + f(2 * x)).backward(), "another call of"),
     "weights in the loss": (
         lambda f, m, x: (f(x) + m.layer.weight.square().sum()).backward(),
-        "another gradient",
+        "gets another gradient",
     ),
     "some only": (lambda f, m, x: f(x).backward(inputs=[m.layer.weight]), "some gradients only"),
+    "pending together": (
+        lambda f, m, x: [loss.backward() for loss in [f(x), f(2 * x)]],
+        "another call of the model is pending",
+    ),
+    "scaled": (scaled, "a GradScaler scales the loss"),
     "hooks": (
         lambda f, m, x: (m.layer.weight.register_hook(lambda g: 2 * g), f(x).backward()),
         "has a hook (register_hook)",

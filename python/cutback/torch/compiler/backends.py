@@ -39,6 +39,7 @@ from .replaceable import Compile, JointGraph
 from .returned import watch_views
 from .several import ModelPartitioner
 from .sharing import size_of
+from .together import compiled_node
 
 if TYPE_CHECKING:
     from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
@@ -150,7 +151,7 @@ def _compiler(partitioner: Partitioner, at_hand: AtHand, notes: Notes) -> Compil
             gm.meta[codegen.PLUGS] = str(device), placed.plugs
         run = _watched(gm, name, graph, partitioner, notes)
         if name == "backward":
-            return _updating(gm, _first_derivatives(run), partitioner)
+            return _updating(gm, _first_derivatives(run), partitioner, at_hand)
         return run if placed is None else _in_segment(run, placed.segment, device)
 
     return compile
@@ -255,7 +256,26 @@ def _first_derivatives(run: codegen.Boxed) -> codegen.Boxed:
     return call
 
 
-def _updating(gm: fx.GraphModule, run: codegen.Boxed, partitioner: Partitioner) -> codegen.Boxed:
+def _note_runs(run: GraphFunction, partitioner: Partitioner) -> GraphFunction:
+    """Wraps the current graph so that its runs are noted until their backward, if an optimizer
+    steps parameters there."""
+    inside, at_hand = partitioner.options.updates, partitioner.at_hand
+    if inside is None or at_hand.updating is None:
+        return run
+
+    @functools.wraps(run)
+    def call(*args: GraphInput) -> Sequence[GraphValue]:
+        result = run(*args)
+        if not inside.reason:
+            inside.ran(compiled_node(result), at_hand)
+        return result
+
+    return call
+
+
+def _updating(
+    gm: fx.GraphModule, run: codegen.Boxed, partitioner: Partitioner, at_hand: AtHand
+) -> codegen.Boxed:
     """Wraps a backward in which an optimizer steps parameters: it checks first that it may."""
     inside = partitioner.options.updates
     given = gm.graph.find_nodes(op="placeholder")
@@ -265,7 +285,7 @@ def _updating(gm: fx.GraphModule, run: codegen.Boxed, partitioner: Partitioner) 
         return run
 
     def call(args: list[GraphInput]) -> Sequence[GraphValue]:
-        with inside.backward([args[i] for i in places]):
+        with inside.backward([args[i] for i in places], at_hand):
             return run(args)
 
     call._boxed_call = True  # type: ignore[attr-defined]
@@ -281,7 +301,7 @@ def _backward(
     notes: Notes,
 ) -> codegen.Boxed:
     run = _first_derivatives(_watched(gm, "backward", graph, partitioner, notes))
-    run = _updating(gm, run, partitioner)
+    run = _updating(gm, run, partitioner, partitioner.at_hand)
     return kept[0].backward(run) if kept else run
 
 
@@ -571,6 +591,6 @@ def make_backend(
             asks = guards and (at_hand.kept is None or not at_hand.kept.is_replaceable)
             if asks and all(inputs[i] <= planned for i, planned in limits):
                 at_hand.sized.arguments = []
-        return partitioner.counted(_watch_views(compiled, partitioner))
+        return partitioner.counted(_note_runs(_watch_views(compiled, partitioner), partitioner))
 
     return backend

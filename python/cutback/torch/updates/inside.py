@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,12 @@ from .formulas import FORMULAS, begin, by_torch
 from .reasons import SeparateStepError
 
 if TYPE_CHECKING:
+    from torch.autograd.graph import Node
+
     from ..types import GraphInput
+
+_LOOKS = 3
+"""In how many backwards to look for a ``GradScaler``, which takes some milliseconds."""
 
 
 class Inside:
@@ -33,7 +39,9 @@ class Inside:
         self._groups: dict[int, Group] = {}
         self._stepped: dict[int, torch.Tensor] = {}  # since the last optimizer.step()
         self._consumed: dict[int, ConsumedGradient] = {}
+        self._looks = _LOOKS
         self._updates = False  # in the backward under way
+        self._pending: weakref.WeakKeyDictionary[Node, object] = weakref.WeakKeyDictionary()
         self._own_hooks: tuple[Any, ...] = ()
         if not self.reason:
             self._own_hooks = (
@@ -65,19 +73,35 @@ class Inside:
         """Makes the step separate from now on."""
         self.reason = self.reason or reason
 
+    def ran(self, node: Node | None, graph: object) -> None:
+        """Notes a run of a graph whose backward is still to come.
+
+        Args:
+            node: its node of autograd's graph.
+        """
+        if node is not None:
+            self._pending[node] = graph
+
     # ---- a backward -----------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def backward(self, given: Sequence[Any]) -> Iterator[None]:
+    def backward(self, given: Sequence[Any], graph: object) -> Iterator[None]:
         """The context of one backward with updates.
 
         Args:
             given: the parameters that it may step.
+            graph: the one given to :meth:`ran`.
 
         Raises:
             SeparateStepError: it would update some of them again before ``optimizer.step()``, or
                 one has a gradient already. Nothing has changed.
         """
+        own: Any = torch._C._current_autograd_node()
+        self._pending.pop(own, None)
+        if graph in self._pending.values():
+            self.give_up(
+                "another call of the model is pending, whose backward needs the parameters"
+            )
         self._updates = self._may(given)
         try:
             yield
@@ -117,6 +141,11 @@ class Inside:
             why = reasons.of_parameter(p) or reasons.of_hooks(p)
             if why:
                 return f"a parameter of shape {list(p.shape)} {why}"
+        if self._looks > 0:
+            self._looks -= 1
+            why = reasons.of_scaler()
+            if why:
+                return why
         return (
             reasons.of_optimizer(self.optimizer)
             or reasons.of_surroundings()

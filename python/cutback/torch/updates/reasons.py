@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _DEPTH = 60  # frames between a backward's code and the call that runs autograd's engine
 _ENGINE = "_engine_run_backward"
+_PRODUCT = "MulBackward0"
 _OUTPUTS = "t_outputs"  # its argument: the tensors whose backward runs
 
 
@@ -127,6 +129,22 @@ def _walk(roots: Iterable[Any]) -> Iterator[Node]:
         seen.add(node)
         yield node
         stack.extend(n for n, _ in node.next_functions if n is not None)
+
+
+def of_scaler() -> str:
+    """Returns why a backward may not step parameters because its loss is scaled, or "". To be
+    called by the code of a backward. It looks for a ``GradScaler`` that has scaled something, if
+    the loss is a product; by then PyTorch has freed the factor."""
+    roots = [getattr(root, "grad_fn", None) for root in _roots() or ()]
+    if not any(type(node).__name__ == _PRODUCT for node in roots):
+        return ""
+    kinds = [torch.amp.GradScaler]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    for found in gc.get_referrers(*kinds):
+        if isinstance(found, torch.amp.GradScaler) and found._scale is not None:
+            return "a GradScaler scales the loss, and its unscale_ needs all gradients"
+    return ""
 
 
 def of_backward(parameters: Sequence[torch.Tensor]) -> str:
