@@ -207,6 +207,7 @@ policy: Any = lambda ctx, op, *args, **kwargs: torch.utils.checkpoint.Checkpoint
     "docs/torch.md": [
         MODEL,
         MODEL + PROCESS_GROUP,
+        MODEL,
         "from typing import Any\n\nimport torch\nfrom torch import nn\n\nimport cutback.torch\n"
         + IMAGES,
         MODEL + OPS,

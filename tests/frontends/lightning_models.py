@@ -47,6 +47,6 @@ def quiet(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def fit(module: Any, folder: Path, callbacks: list[Any] | None = None) -> None:
+def fit(module: Any, folder: Path, callbacks: list[Any] | None = None, **options: Any) -> None:
     """Trains for one epoch."""
-    lightning.Trainer(**quiet(folder), callbacks=callbacks).fit(module)
+    lightning.Trainer(**quiet(folder), callbacks=callbacks, **options).fit(module)

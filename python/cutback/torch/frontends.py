@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 
+from .. import budgets
+from ..run.compiling import UPDATES
 from .compiler.compiled import CompiledModule
 from .compiler.compiling import compile as compile_module
 
@@ -63,9 +65,16 @@ def compile_in_place(module: torch.nn.Module, **options: Any) -> CompiledModule:
 def _check(options: dict[str, Any]) -> None:
     """Checks options for :func:`cutback.torch.compile` here, so that a mistake is an error at this
     call and not when training begins."""
-    if options.get("measure") == "total":  # the optimizer is not known yet
-        options = {**options, "measure": "live", "optimizer": None}
+    if _counts_optimizer(options):  # it is not known yet
+        budgets.choice("updates", options.get("updates", "after"), UPDATES)
+        known = {"measure": "live", "optimizer": None, "updates": "after"}
+        options = {**options, **known}
     compile_module(torch.nn.Identity(), **options)
+
+
+def _counts_optimizer(options: dict[str, Any]) -> bool:
+    """True if the options need an optimizer."""
+    return options.get("measure") == "total" or "updates" in options
 
 
 def trainer_callback(**options: Any) -> Any:
@@ -79,7 +88,10 @@ def trainer_callback(**options: Any) -> Any:
 
     Args:
         options: as for :func:`cutback.torch.compile`, except ``optimizer``: with
-            ``measure="total"`` the trainer's own is used.
+            ``measure="total"`` or ``updates="inside"`` the trainer's own is used. If the trainer
+            clips gradients, as it does by default (``max_grad_norm``), accumulates or scales them,
+            or logs their norm (transformers 5 always does), its step stays separate, and
+            ``compiled.updates_reason`` says so.
 
     Returns:
         A ``transformers.TrainerCallback``. From the beginning of training on its ``compiled`` is
@@ -88,7 +100,9 @@ def trainer_callback(**options: Any) -> Any:
     Raises:
         ImportError: transformers is not installed. Others as :func:`cutback.torch.compile`.
     """
-    TrainerCallback: Any = import_module("transformers").TrainerCallback  # noqa: N806
+    package = import_module("transformers")
+    TrainerCallback: Any = package.TrainerCallback  # noqa: N806
+    logs = hasattr(package.Trainer, "_get_grad_norm") if "updates" in options else False
 
     _check(options)
 
@@ -98,20 +112,46 @@ def trainer_callback(**options: Any) -> Any:
         def __init__(self) -> None:
             self.compiled: CompiledModule | None = None
 
-        def on_train_begin(self, *_: Any, model: Any = None, **known: Any) -> None:
+        def on_train_begin(self, args: Any, *_: Any, model: Any = None, **known: Any) -> None:
             """The trainer has prepared model and optimizer."""
             if self.compiled is not None and self.compiled._orig_mod is model:
                 return  # train() was called again
             self.compiled = compile_in_place(model, **_with_optimizer(options, known))
+            steps = args.gradient_accumulation_steps
+            _as_trained(self.compiled, args.max_grad_norm, steps, bool(args.fp16), logs)
 
     return CutbackCallback()
 
 
 def _with_optimizer(options: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-    """The options, with the front end's optimizer if it counts."""
-    if options.get("measure") != "total":
+    """The options, with the front end's optimizer if it counts or steps inside the backward."""
+    if options.get("measure") != "total" and options.get("updates") != "inside":
         return options
     return {**options, "optimizer": known.get("optimizer")}
+
+
+def _as_trained(
+    compiled: CompiledModule, clips: float | None, steps: int, scales: bool, logs: bool = False
+) -> None:
+    """Keeps the optimizer's step separate where a front end needs all gradients.
+
+    Args:
+        clips: the norm or value to which it clips gradients; None or 0: it does not.
+        steps: backwards before each step of the optimizer.
+        scales: it scales the loss for half precision.
+        logs: it computes the norm of all gradients before each step.
+    """
+    inside = compiled.dynamo_ctx.wishes["updates"]
+    if inside is None:
+        return
+    if clips:
+        inside.give_up(f"the front end clips gradients to {clips}, which needs all of them")
+    if steps > 1:
+        inside.give_up(f"the front end accumulates the gradients of {steps} backwards")
+    if scales:
+        inside.give_up("the front end scales the loss, and finds infinities in all gradients")
+    if logs:
+        inside.give_up("the front end logs the norm of all gradients before each step")
 
 
 def lightning_callback(**options: Any) -> Any:
@@ -123,8 +163,9 @@ def lightning_callback(**options: Any) -> Any:
     ``self.log`` and of other Lightning methods stay eager.
 
     Args:
-        options: as for :func:`cutback.torch.compile`; with ``measure="total"`` the trainer's first
-            optimizer is used.
+        options: as for :func:`cutback.torch.compile`; with ``measure="total"`` or
+            ``updates="inside"`` the trainer's first optimizer is used. If the trainer clips,
+            accumulates or scales gradients, its step stays separate.
 
     Returns:
         A ``Callback``. From the beginning of the fit on its ``compiled`` has the plans.
@@ -147,6 +188,9 @@ def lightning_callback(**options: Any) -> Any:
             """Modules and optimizers exist now."""
             known = {"optimizer": next(iter(trainer.optimizers), None)}
             self.compiled = compile_module(pl_module, **_with_optimizer(options, known))
+            scales = getattr(trainer.precision_plugin, "scaler", None) is not None
+            clips, steps = trainer.gradient_clip_val, trainer.accumulate_grad_batches
+            _as_trained(self.compiled, clips, steps, scales)
             for name in ("log", "log_dict"):
                 setattr(pl_module, name, torch._dynamo.disable(getattr(pl_module, name)))
             pl_module.training_step = self.compiled.dynamo_ctx(pl_module.training_step)
@@ -184,6 +228,11 @@ def accelerate(accelerator: Any, **options: Any) -> Any:
     prepare: Callable[..., Any] | None = getattr(accelerator, "prepare_model", None)
     if prepare is None:
         raise TypeError(f"accelerator={accelerator!r:.60} has no prepare_model")
+    if options.get("updates") == "inside" and options.get("optimizer") is None:
+        raise ValueError(
+            "accelerate(updates='inside'): models are prepared before their optimizers are known; "
+            "pass optimizer=, the one that is given to prepare"
+        )
     _check(options)
     accelerator.cutback_compiled = []
 
@@ -191,7 +240,10 @@ def accelerate(accelerator: Any, **options: Any) -> Any:
     def prepare_model(model: Any, *args: Any, **kwargs: Any) -> Any:
         prepared = prepare(model, *args, **kwargs)
         inner = accelerator.unwrap_model(prepared)
-        accelerator.cutback_compiled.append(compile_in_place(inner, **options))
+        compiled = compile_in_place(inner, **options)
+        steps, scales = accelerator.gradient_accumulation_steps, accelerator.scaler is not None
+        _as_trained(compiled, None, steps, scales)
+        accelerator.cutback_compiled.append(compiled)
         return prepared
 
     accelerator.prepare_model = prepare_model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -170,13 +171,33 @@ class Inside:
 
     # ---- optimizer.step() -----------------------------------------------------------------------
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _drop_consumed(self) -> None:
         for p in self._stepped.values():
             if isinstance(p.grad, ConsumedGradient):
                 p.grad = None
 
+    def _before_step(
+        self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Leaves nothing for the step to do with the parameters that are stepped already, also if
+        a closure runs the backward."""
+        self._drop_consumed()
+        own, *given = args
+        closure = given[0] if given else kwargs.get("closure")
+        if closure is None:
+            return None
+
+        @functools.wraps(closure)
+        def closed() -> Any:
+            result = closure()
+            self._drop_consumed()
+            return result
+
+        if given:
+            return (own, closed, *given[1:]), kwargs
+        return args, {**kwargs, "closure": closed}
+
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._before_step(optimizer, args, kwargs)  # a closure runs in between
         self._stepped.clear()
 
 

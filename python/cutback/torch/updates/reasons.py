@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from ..types import Group
 from .formulas import FORMULAS, agrees
@@ -41,7 +42,7 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> str:
     name = type(optimizer).__name__
     if type(optimizer) not in FORMULAS:
         return f"{name} is not one of PyTorch's SGD, Adam and AdamW"
-    if _foreign(optimizer._optimizer_step_pre_hooks):
+    if _foreign(optimizer._optimizer_step_pre_hooks) or _foreign(_global_optimizer_pre_hooks):
         return f"{name} has a step pre-hook, which may read or change gradients"
     for g, group in enumerate(optimizer.param_groups):
         why = _of_group(optimizer, group)
