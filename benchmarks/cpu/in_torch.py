@@ -130,12 +130,46 @@ def causal_attention(p: Any) -> Any:
     return _squares(F.scaled_dot_product_attention(*p, is_causal=True))
 
 
+def norm_of_rows(p: Any) -> Any:
+    x, weight, bias = p
+    return _squares(F.layer_norm(x, x.shape[-1:], weight, bias, EPS))
+
+
+def scaled_rows(p: Any) -> Any:
+    x, weight = p
+    return _squares(F.rms_norm(x, x.shape[-1:], weight, EPS))
+
+
+def softmax_of_rows(p: Any) -> Any:
+    return _squares(F.softmax(p[0], -1))
+
+
+def sum_of_rows(p: Any) -> Any:
+    return _squares(p[0].sum(-1))
+
+
+def group_norm(p: Any) -> Any:
+    x, weight, bias = p
+    return _squares(F.silu(F.group_norm(x, 8, weight, bias, EPS)))
+
+
+def instance_norm(p: Any) -> Any:
+    x, weight, bias = p
+    return _squares(F.relu(F.instance_norm(x, weight=weight, bias=bias, eps=EPS)))
+
+
+def embedding(p: Any, tokens: Any) -> Any:
+    return _squares(F.embedding(tokens, p[0]))
+
+
 LOSSES: dict[int, Callable[..., Any]] = {
     1: evonorm, 2: evonorm, 3: cosines, 4: residual_norm, 5: attention_weights, 6: cross_entropy,
     7: gelu_tanh, 8: batch_norm_relu, 9: swiglu_norm, 10: encoder_layer, 11: gpt2_block,
     14: softmax_across, 15: norm_across, 16: mean_across,
     17: depthwise, 18: basic_block, 19: basic_block, 20: basic_block,
     21: causal_attention, 22: causal_attention, 23: causal_attention, 24: causal_attention,
+    25: norm_of_rows, 26: scaled_rows, 27: softmax_of_rows, 28: sum_of_rows, 29: group_norm,
+    30: instance_norm, 31: embedding,
 }  # fmt: skip
 
 

@@ -133,6 +133,18 @@ def _scaled_channels(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree
     return [_normal(rng, *sizes), _near_one(rng, sizes[1])], []
 
 
+def _norm_rows(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    return [_normal(rng, *sizes), _near_one(rng, sizes[1]), _normal(rng, sizes[1])], []
+
+
+def _scaled_rows(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    return [_normal(rng, *sizes), _near_one(rng, sizes[1])], []
+
+
+def _table(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    return [_normal(rng, *sizes)], [rng.integers(0, sizes[0], (16, 2 * sizes[1]), np.int64)]
+
+
 def _basic_block(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
     """x[n, c, h, w], and two convolutions with their norms."""
     c = sizes[1]
@@ -277,4 +289,11 @@ ROWS = {
     22: Row("causal attention (4,8,512,64)", 1.9, _heads, (4, 8, 512, 64), (2, 2, 24, 8)),
     23: Row("causal attention (2,1,4096,128)", 1.0, _heads, (2, 1, 4096, 128), (2, 1, 48, 16)),
     24: Row("causal attention (1,8,8192,64)", 1.0, _heads, (1, 8, 8192, 64), (1, 2, 56, 8)),
+    25: Row("LayerNorm (65536,16)", 0.95, _norm_rows, (65536, 16), (40, 16)),
+    26: Row("RMSNorm (32768,49)", 0.95, _scaled_rows, (32768, 49), (20, 49)),
+    27: Row("softmax (32768,196)", 0.95, _one, (32768, 196), (20, 196)),
+    28: Row("sum over axis 1 (131072,8)", 0.95, _one, (131072, 8), (200, 8)),
+    29: Row("GroupNorm(8) + SiLU (16,64,33,33)", 0.95, _channels, (16, 64, 33, 33), (2, 8, 5, 5)),
+    30: Row("InstanceNorm + ReLU (64,256,7,7)", 0.95, _channels, (64, 256, 7, 7), (3, 8, 7, 7)),
+    31: Row("embedding of 8192 (5000,256)", 0.95, _table, (5000, 256), (40, 16)),
 }  # fmt: skip
