@@ -127,7 +127,7 @@ CASES = (
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__.lstrip("_"))
-@pytest.mark.parametrize("budget", [None, "min"])
+@pytest.mark.parametrize("budget", [pytest.param(None, marks=pytest.mark.very_slow), "min"])
 def test_what_kernels_allocate_is_counted(case: Any, budget: Any, train_step: Any) -> None:
     torch.manual_seed(0)
     model, inputs = case()

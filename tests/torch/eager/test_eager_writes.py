@@ -185,7 +185,11 @@ UNSEEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("options", POLICIES, ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(o, marks=[pytest.mark.very_slow] * (i % 2)) for i, o in enumerate(POLICIES)],
+    ids=str,
+)
 @pytest.mark.parametrize("f", UNSEEN, ids=lambda f: f.__name__)
 def test_what_autograd_does_not_see(f: Callable[..., Any], options: dict[str, Any]) -> None:
     plain = steps(f, lambda f, *a: f(*a))

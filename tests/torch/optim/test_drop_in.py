@@ -110,8 +110,14 @@ def default_dtype(dtype):
     torch.set_default_dtype(before)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
-@pytest.mark.parametrize(("name", "options"), CASES)
+@pytest.mark.parametrize(
+    ("name", "options", "dtype"),
+    [
+        pytest.param(*case, dtype, marks=[pytest.mark.very_slow] * (i % 3 != k and k > 0))
+        for i, case in enumerate(CASES)
+        for k, dtype in enumerate((torch.float32, torch.float64, torch.complex64))
+    ],
+)
 @pytest.mark.usefixtures("default_dtype")
 def test_a_hundred_steps(name, options, dtype):
     """PyTorch multiplies and adds with one rounding if the processor can; our code rounds twice."""
@@ -204,10 +210,20 @@ SCHEDULERS = {
 }
 
 
-@pytest.mark.parametrize("schedule", SCHEDULERS.values(), ids=SCHEDULERS.keys())
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        pytest.param(
+            name,
+            schedule,
+            marks=[] if name == "SGD" or i % len(SCHEDULERS) == k else pytest.mark.very_slow,
+        )
+        for i, name in enumerate(ALL)
+        for k, schedule in enumerate(SCHEDULERS)
+    ],
+)
 def test_a_training_loop(name, schedule):
-    results = []
+    schedule, results = SCHEDULERS[schedule], []
     for kind in (getattr(ours, name), getattr(torch.optim, name)):
         for closure, set_to_none in itertools.product((False, True), repeat=2):
             model = model_of()
