@@ -24,27 +24,12 @@ _ALIASES = {
     "bitwise_invert": "logical_not", "bitwise_xor": "logical_xor",
 }  # fmt: skip
 __array_api_version__ = "2024.12"
-
-
-def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether ``dtype`` is of a kind: ``"bool"``, ``"signed integer"``, ``"unsigned integer"``,
-    ``"integral"``, ``"real floating"``, ``"complex floating"``, ``"numeric"``, a type, or one of
-    several."""
-    if isinstance(kind, tuple):
-        return any(isdtype(dtype, one) for one in kind)
-    name = dtypes.parse(dtype)
-    kinds = {
-        "bool": {"bool"},
-        "signed integer": {"i32", "i64"},
-        "unsigned integer": {"u8"},
-        "integral": set(dtypes.INTS),
-        "real floating": set(dtypes.FLOATS),
-        "complex floating": set(),
-        "numeric": set(dtypes.INTS | dtypes.FLOATS),
-    }
-    if isinstance(kind, str) and kind in kinds:
-        return name in kinds[kind]
-    return name == dtypes.parse(kind)
+_STANDARD = (
+    "arange", "argsort", "astype", "broadcast_arrays", "can_cast", "cumulative_prod",
+    "cumulative_sum", "diff", "empty", "empty_like", "eye", "full", "full_like", "isdtype", "linspace",
+    "matrix_transpose", "ones", "ones_like", "prod", "reshape", "sort", "std", "sum", "var",
+    "zeros", "zeros_like", "__array_namespace_info__",
+)  # fmt: skip
 
 
 def finfo(dtype: Any) -> Any:
@@ -68,6 +53,10 @@ def result_type(*values: Any) -> dtypes.DType:
 
 def __getattr__(name: str) -> Any:
     name = _ALIASES.get(name, name)
+    if name in _STANDARD:
+        from . import standard
+
+        return getattr(standard, name)
     if name == "bool":
         return bool_
     if name == "linalg" or name in names.HOMES:
@@ -78,4 +67,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ALIASES, *names.OPERATIONS, "linalg", "bool"})
+    return sorted({*globals(), *_ALIASES, *_STANDARD, *names.OPERATIONS, "linalg", "bool"})

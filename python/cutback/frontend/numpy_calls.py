@@ -20,7 +20,7 @@ _REDUCE = {
     "multiply": "prod",
 }  # fmt: skip
 _RENAMED = {
-    "clip": {"a_min": "minimum", "a_max": "maximum", "min": "minimum", "max": "maximum"},
+    "clip": {"a_min": "min", "a_max": "max"},
     "std": {"correction": "ddof"},
     "var": {"correction": "ddof"},
 }

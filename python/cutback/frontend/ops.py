@@ -51,12 +51,13 @@ def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
 # ---- making arrays -------------------------------------------------------------------------------
 
 
-def full(shape: int | Sequence[int], value: bool | int | float, dtype: Any = None) -> Array:
-    """``shape`` filled with ``value``; without ``dtype`` that of the Python number (bool, i64 or
-    f64)."""
+def full(shape: int | Sequence[int], fill_value: bool | int | float, dtype: Any = None) -> Array:
+    """``shape`` filled with ``fill_value``; without ``dtype`` that of the Python number (bool, i64
+    or f64)."""
     if dtype is None:
-        dtype = "bool" if isinstance(value, bool) else "i64" if isinstance(value, int) else "f64"
-    return current().full(_shape(shape), value, dtypes.parse(dtype))
+        is_int = isinstance(fill_value, int)
+        dtype = "bool" if isinstance(fill_value, bool) else "i64" if is_int else "f64"
+    return current().full(_shape(shape), fill_value, dtypes.parse(dtype))
 
 
 def zeros(shape: int | Sequence[int], dtype: Any = "f64") -> Array:
@@ -69,10 +70,10 @@ def ones(shape: int | Sequence[int], dtype: Any = "f64") -> Array:
     return full(shape, 1, dtype)
 
 
-def full_like(x: ArrayLike, value: bool | int | float, dtype: Any = None) -> Array:
-    """``value`` in the shape, and unless said otherwise the dtype, of ``x``."""
+def full_like(x: ArrayLike, fill_value: bool | int | float, dtype: Any = None) -> Array:
+    """``fill_value`` in the shape, and unless said otherwise the dtype, of ``x``."""
     x = _array(x)
-    return x.graph.full(x.shape, value, dtypes.parse(x.dtype if dtype is None else dtype))
+    return x.graph.full(x.shape, fill_value, dtypes.parse(x.dtype if dtype is None else dtype))
 
 
 def zeros_like(x: ArrayLike, dtype: Any = None) -> Array:
@@ -347,9 +348,13 @@ def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike) -> Array:
     return mask._apply("where", a, b)  # type: ignore[no-any-return]
 
 
-def clip(x: ArrayLike, minimum: ArrayLike | None = None, maximum: ArrayLike | None = None) -> Array:
-    """Elements limited to [minimum, maximum]; None: no limit."""
-    return _array(x).clip(minimum, maximum)
+def clip(
+    x: ArrayLike,
+    min: ArrayLike | None = None,  # NumPy's names
+    max: ArrayLike | None = None,
+) -> Array:
+    """Elements limited to [min, max]; None: no limit."""
+    return _array(x).clip(min, max)
 
 
 def astype(x: ArrayLike, dtype: Any) -> Array:

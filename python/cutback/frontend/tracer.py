@@ -514,10 +514,10 @@ class Array(Methods):
             raise ValueError(located(f"argmax of no elements: shape {self.shape}, axis {axis}"))
         return self._apply("argmax", axis=axis, keepdims=int(keepdims))
 
-    def clip(self, minimum: Any = None, maximum: Any = None) -> Array:
-        """Elements limited to [minimum, maximum]; None: no limit."""
+    def clip(self, min: Any = None, max: Any = None) -> Array:  # NumPy's names
+        """Elements limited to [min, max]; None: no limit."""
         x = self
-        for name, limit in (("maximum", minimum), ("minimum", maximum)):
+        for name, limit in (("maximum", min), ("minimum", max)):
             if limit is None:
                 continue
             if _other(self.graph, limit) is NotImplemented:

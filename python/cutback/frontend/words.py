@@ -19,7 +19,9 @@ _ARGUMENTS = {
     "descending": "cutback.flip of the result", "input": "the array as the first argument",
     "other": "the array as the second argument", "out": "the result: nothing is written in place",
     "where": "cutback.where on the argument or the result", "dtype": ".astype(dtype) of the result",
-    "size": "shape=", "axis": "dim=",
+    "size": "shape=", "axis": "dim=", "a_min": "min=", "a_max": "max=", "minimum": "min=",
+    "maximum": "max=", "value": "fill_value=", "correction": "ddof=",
+    "indices_or_sections": "sections=", "N": "n=", "M": "m=",
 }  # fmt: skip
 _UNKNOWN = re.compile(r"(Array\.)?(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 
