@@ -10,18 +10,20 @@
  *          |  [tmp] [tmp]   [tmp] [tmp]            the gaps that are left
  *          +---------------------------- step
  *
- * A pass scans placed lives linearly, n^2 / 2 steps of one comparison. From PATIENT_LIVES on there
- * is no search, and other orders are tried only if the first leaves much; from SWEPT_LIVES on there
- * is one sweep through time (best_fit.h): each life takes the smallest gap that is free when it
- * begins.
+ * A pass looks only at lives of the same window of time (blocks.h). From PATIENT_LIVES on there is
+ * no search, and other orders are tried only if the first leaves much, and one more: lives that
+ * meet the fullest moment first. From SWEPT_LIVES on there is one sweep through time (best_fit.h):
+ * each life takes the smallest gap that is free when it begins.
  */
 #include "../../base/sort.h"
+#include "../pack/blocks.h"
 #include "../pack/pack.h"
 #include "best_fit.h"
 #include "schedule.h"
 
 #define PATIENT_LIVES 6000
 #define SWEPT_LIVES 40000
+#define LOAD_WEIGHT 1443
 #define CLIMB_LOOKS 10000000u /* work limit of climbing, in lives examined: some ten milliseconds */
 #define CLIMB_TRIES 6u        /* limit of orders per life */
 #define QUICK_LIVES 1000      /* this many lives are packed in a few milliseconds */
@@ -33,7 +35,15 @@
 #define FAR_PART 50 /* a search within 1/200 is hopeless if the arena exceeds it by 1/50 */
 #define POLL_EVERY (1u << 24) /* work limit, in lives or gaps examined: some ten milliseconds */
 
-typedef enum order { BY_SIZE = 1, BY_AREA, BY_LENGTH, BY_START, ORDER_COUNT } order;
+typedef enum order {
+    BY_SIZE = 1,
+    BY_AREA,
+    BY_LENGTH,
+    BY_START,
+    ORDER_COUNT,
+    BY_LOAD = ORDER_COUNT /* by the most bytes alive at one of its moments, and size; for many
+                             lives */
+} order;
 
 typedef struct item {
     uint64_t bytes; /* rounded up to the grain */
@@ -61,7 +71,7 @@ static uint64_t key_of(const item *it, order by) {
         case BY_AREA: return it->bytes > UINT64_MAX / length ? UINT64_MAX : it->bytes * length;
         case BY_LENGTH: return length;
         case BY_START:
-        case ORDER_COUNT: break;
+        case BY_LOAD: break;
     }
     return UINT64_MAX - it->made;
 }
@@ -71,6 +81,8 @@ typedef struct placement {
     uint32_t n;
     uint64_t *offset; /* [n_instance] result of a pass */
     uint64_t top;     /* likewise: the bytes needed */
+    uint64_t *load;   /* [2 n_leaf] a tree over moments: the most bytes alive below each node */
+    uint32_t n_leaf;
     cb_poll poll;
     uint64_t looks; /* since the last poll */
 } placement;
@@ -113,19 +125,54 @@ static void insert(placement *z, const item *it, uint64_t begin, placed *at, uin
     z->offset[it->id] = begin;
 }
 
+/* Returns the most bytes alive at a moment of the life. The numbers of a node's children are twice
+ * its own and one more. */
+static uint64_t load_of(const placement *z, const item *it) {
+    uint64_t most = 0;
+    uint32_t low = it->made + z->n_leaf, high = it->last + 1 + z->n_leaf;
+    for (; low < high; low /= 2, high /= 2) {
+        if (low % 2 && z->load[low++] > most) most = z->load[low - 1];
+        if (high % 2 && z->load[--high] > most) most = z->load[high];
+    }
+    return most;
+}
+
+/* Returns log2 of a positive number in units of 1 / 65536, rounded between powers of two. */
+static uint64_t log_of(uint64_t bytes) {
+    uint64_t whole = 0, part = bytes;
+    for (; part >> 1; part >>= 1) whole++;
+    part = bytes << (63 - whole) << 1 >> 48; /* the first bits below the highest */
+    return (whole << 16) + part;
+}
+
+/* Twice as many bytes count as much as a load that is nearer to the largest by 1 / LOAD_WEIGHT. */
+static uint64_t load_key_of(const placement *z, const item *it) {
+    const double share = (double)load_of(z, it) / (double)z->load[1];
+    return (uint64_t)(share * LOAD_WEIGHT * 65536) + log_of(it->bytes);
+}
+
 static void sort_items(placement *z, order by) {
-    for (uint32_t i = 0; i < z->n; i++) z->items[i].key = key_of(&z->items[i], by);
+    for (uint32_t i = 0; i < z->n; i++) {
+        item *it = &z->items[i];
+        it->key = by == BY_LOAD ? load_key_of(z, it) : key_of(it, by);
+    }
     cb_sort(z->items, z->n, sizeof *z->items, compare_items);
 }
 
-/* Places all items in one order; `at` [n] is scratch. */
-static cb_status place_in_order(placement *z, order by, placed *at, cb_error *err) {
+/* Places all items in one order; `b` is scratch. */
+static cb_status place_in_order(placement *z, order by, cb_blocks *b, cb_error *err) {
     z->top = 0;
+    cb_blocks_clear(b);
     sort_items(z, by);
     for (uint32_t i = 0; i < z->n; i++) {
-        CB_TRY(wait_for(z, i, err));
-        uint64_t begin = find_gap(&z->items[i], at, i, &z->top);
-        insert(z, &z->items[i], begin, at, i);
+        const item *it = &z->items[i];
+        const uint64_t looks = b->looks;
+        const uint64_t begin = cb_blocks_find_gap(b, it->bytes, it->made, it->last);
+        const uint64_t end = begin + it->bytes;
+        if (!cb_blocks_put(b, (cb_block){begin, end, it->made, it->last})) return cb_no_memory(err);
+        z->offset[it->id] = begin;
+        if (end > z->top) z->top = end;
+        CB_TRY(wait_for(z, (uint32_t)(b->looks - looks), err));
     }
     return CB_OK;
 }
@@ -386,18 +433,26 @@ static cb_status place_near(placement *z, placed *at, cb_error *err) {
     return CB_OK;
 }
 
-/* No arena can be smaller than the largest sum of live bytes. */
-static uint64_t floor_bytes(const item *items, uint32_t n, uint64_t *change, uint32_t n_moment) {
-    uint64_t live = 0, most = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        change[items[i].made] += items[i].bytes;
-        change[items[i].last + 1] -= items[i].bytes;
+/* Sets `load`, and `floor` to the largest sum of live bytes: no arena can be smaller. */
+static cb_status sum_up(placement *z, uint32_t n_moment, cb_arena *scratch, uint64_t *floor,
+                        cb_error *err) {
+    CB_TRY_NEW(z->load, scratch, 2 * (size_t)n_moment, err);
+    uint64_t *live = z->load + n_moment;
+    z->n_leaf = n_moment;
+    *floor = 0;
+    for (uint32_t i = 0; i < z->n; i++) {
+        live[z->items[i].made] += z->items[i].bytes;
+        live[z->items[i].last + 1] -= z->items[i].bytes; /* modulo 2^64 */
     }
     for (uint32_t t = 0; t < n_moment; t++) {
-        live += change[t];
-        if (live > most) most = live;
+        if (t > 0) live[t] += live[t - 1];
+        if (live[t] > *floor) *floor = live[t];
     }
-    return most;
+    for (uint32_t k = n_moment; k-- > 1;) {
+        const uint64_t a = z->load[2 * k], b = z->load[2 * k + 1];
+        z->load[k] = a > b ? a : b;
+    }
+    return CB_OK;
 }
 
 static uint32_t over_of(const cb_lives *lives, uint32_t i) {
@@ -454,20 +509,24 @@ static cb_status place_by_orders(placement *z, uint64_t floor, uint32_t n_instan
                                  cb_arena *scratch, cb_error *err) {
     uint64_t *best = z->offset, *offset, smallest = UINT64_MAX;
     placed *at;
+    cb_blocks blocks;
     order winner = BY_SIZE;
-    const uint64_t enough = z->n > PATIENT_LIVES ? floor + floor / NEAR_PART : floor;
+    const bool many = z->n > PATIENT_LIVES;
+    const order end = many ? BY_LOAD + 1 : ORDER_COUNT;
+    const uint64_t enough = many ? floor + floor / NEAR_PART : floor;
     CB_TRY_NEW(at, scratch, z->n, err);
     CB_TRY_NEW(offset, scratch, n_instance, err);
-    for (order by = BY_SIZE; by < ORDER_COUNT && smallest > enough; by++) {
+    CB_TRY(cb_blocks_init(&blocks, z->n_leaf, scratch, err));
+    for (order by = BY_SIZE; by < end && smallest > enough; by++) {
         z->offset = offset;
-        CB_TRY(place_in_order(z, by, at, err));
+        CB_TRY(place_in_order(z, by, &blocks, err));
         if (z->top >= smallest) continue;
         smallest = z->top;
         winner = by;
         memcpy(best, offset, n_instance * sizeof *best);
     }
     z->offset = offset;
-    if (smallest > floor && z->n <= PATIENT_LIVES)
+    if (smallest > floor && !many)
         CB_TRY(improve(z, winner, floor, at, best, n_instance, scratch, &smallest, err));
     z->offset = best;
     z->top = smallest;
@@ -486,7 +545,7 @@ static cb_status place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, 
     const uint32_t n_moment = count_moments(lives);
     placement z = {.poll = poll};
     uint32_t *item_of;
-    uint64_t *change;
+    uint64_t floor = 0;
     CB_TRY_NEW(z.items, scratch, lives->n_instance, err);
     CB_TRY_NEW(z.offset, scratch, lives->n_instance, err);
     CB_TRY_NEW(item_of, scratch, lives->n_instance, err);
@@ -494,8 +553,7 @@ static cb_status place(const cb_problem *p, cb_lives *lives, cb_arena *scratch, 
     if (z.n > SWEPT_LIVES) {
         CB_TRY(place_in_sweep(&z, n_moment, scratch, err));
     } else {
-        CB_TRY_NEW(change, scratch, n_moment, err);
-        const uint64_t floor = floor_bytes(z.items, z.n, change, n_moment);
+        CB_TRY(sum_up(&z, n_moment, scratch, &floor, err));
         CB_TRY(place_by_orders(&z, floor, lives->n_instance, scratch, err));
     }
     set_offsets(lives, z.offset);

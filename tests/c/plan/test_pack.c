@@ -1,5 +1,6 @@
 /* Packing against lower bounds: blocks that were cut into pieces, all orders of a few lives, and
  * the bytes live at the fullest moment. */
+#include "plan/pack/blocks.h"
 #include "plan/pack/place_within.h"
 
 #include "check.h"
@@ -281,6 +282,71 @@ TEST(many_choices_cost_little) {
     cb_arena_free(&arena);
 }
 
+static bool is_alive(const cb_block *b, uint32_t made, uint32_t last) {
+    return b->made <= last && made <= b->last;
+}
+
+/* Every gap begins at 0 or where a block ends. */
+static uint64_t find_gap(const cb_block *block, uint32_t n, uint64_t bytes, uint32_t made,
+                         uint32_t last) {
+    uint64_t best = UINT64_MAX, least = UINT64_MAX, top = 0;
+    for (uint32_t i = 0; i <= n; i++) {
+        if (i > 0 && !is_alive(&block[i - 1], made, last)) continue;
+        const uint64_t begin = i > 0 ? block[i - 1].end : 0;
+        uint64_t end = UINT64_MAX;
+        for (uint32_t j = 0; j < n; j++) {
+            if (!is_alive(&block[j], made, last)) continue;
+            if (block[j].begin <= begin && begin < block[j].end) end = begin;
+            if (block[j].begin > begin && block[j].begin < end) end = block[j].begin;
+        }
+        if (begin > top) top = begin;
+        if (end == UINT64_MAX || end - begin < bytes) continue;
+        if (end - begin > least || (end - begin == least && begin > best)) continue;
+        best = begin;
+        least = end - begin;
+    }
+    return best == UINT64_MAX ? top : best;
+}
+
+/* Lives of one window, of some windows, and of so many that all blocks are looked at. */
+TEST(blocks_find_the_smallest_gap) {
+    enum { N = 400, MOMENTS = 20000 };
+    static cb_block block[N];
+    uint64_t state = 3;
+    for (uint32_t round = 0; round < 12; round++) {
+        cb_arena arena;
+        cb_blocks b;
+        cb_arena_init(&arena, &alloc);
+        CHECK_OK(cb_blocks_init(&b, MOMENTS, &arena, &err));
+        for (uint32_t i = 0; i < N; i++) {
+            const uint32_t lengths[] = {4, 300, MOMENTS}, length = lengths[maker_draw(&state, 3)];
+            const uint32_t made = maker_draw(&state, MOMENTS - 1);
+            const uint32_t most = MOMENTS - 1 - made < length ? MOMENTS - 1 - made : length;
+            const uint32_t last = made + maker_draw(&state, most);
+            const uint64_t bytes = 1 + maker_draw(&state, round < 6 ? 8 : 1000);
+            const uint64_t begin = cb_blocks_find_gap(&b, bytes, made, last);
+            CHECK(begin == find_gap(block, i, bytes, made, last));
+            block[i] = (cb_block){begin, begin + bytes, made, last};
+            CHECK(cb_blocks_put(&b, block[i]));
+        }
+        cb_blocks_clear(&b);
+        CHECK(cb_blocks_find_gap(&b, 1, 0, MOMENTS - 1) == 0);
+        cb_arena_free(&arena);
+    }
+}
+
+static cb_status put_blocks(cb_alloc *a, void *user) {
+    cb_arena arena;
+    cb_blocks b;
+    (void)user;
+    cb_arena_init(&arena, a);
+    cb_status status = cb_blocks_init(&b, 1000, &arena, &err);
+    for (uint32_t i = 0; i < 40 && status == CB_OK; i++)
+        if (!cb_blocks_put(&b, (cb_block){i, i + 1, i, 900})) status = cb_no_memory(&err);
+    cb_arena_free(&arena);
+    return status;
+}
+
 static cb_status pack_block(cb_alloc *a, void *user) {
     cb_arena arena;
     cb_pack z;
@@ -297,6 +363,7 @@ TEST(memory_runs_out) {
     cb_pack_life life[MOST];
     cut_block(&state, life, 40, 4096);
     check_oom(pack_block, life);
+    check_oom(put_blocks, NULL);
 }
 
 int main(void) {
@@ -310,6 +377,7 @@ int main(void) {
     RUN(one_search_serves_several_capacities);
     RUN(ends_where_it_is_told_to);
     RUN(many_choices_cost_little);
+    RUN(blocks_find_the_smallest_gap);
     RUN(memory_runs_out);
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
     return check_report();
