@@ -18,8 +18,9 @@ static bool lies_across(const cb_domain *domain) {
 
 static bool has_rows(const cb_domain *domain) {
     if (domain->inner) return lies_across(domain);
-    return domain->columns >= CB_ROW_MIN && domain->columns <= CB_ROW_MAX &&
-           domain->count % domain->columns == 0 && domain->count / domain->columns >= 2;
+    if (domain->columns < CB_ROW_MIN || domain->count % domain->columns) return false;
+    const int64_t rows = domain->count / domain->columns;
+    return rows >= 2 && domain->columns <= (rows >= CB_ROWS_ENOUGH ? CB_ROW_LONGEST : CB_ROW_MAX);
 }
 
 static bool sums_columns(const cb_domain *domain) {

@@ -37,11 +37,13 @@
 #include "../ir/op.h"
 
 /* Shorter rows cost more than they save; sums over longer ones are cut into segments, which are
- * separate tasks. An op with positions in rows does not join shorter rows than CB_ROW_INDEXED: rows
- * with positions run one by one. */
+ * separate tasks. CB_ROWS_ENOUGH rows are tasks enough, and may be longer. An op with positions in
+ * rows does not join shorter rows than CB_ROW_INDEXED: rows with positions run one by one. */
 #define CB_ROW_MIN 4
 #define CB_ROW_INDEXED 32
 #define CB_ROW_MAX ((int64_t)1 << 16)
+#define CB_ROWS_ENOUGH 16
+#define CB_ROW_LONGEST ((int64_t)1 << 18)
 /* Shorter pieces of rows are better summed by a separate kernel. Those of a power of two elements,
  * within these limits, are whole lanes of one leaf. */
 #define CB_PIECE_MIN 16

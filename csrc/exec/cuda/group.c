@@ -23,7 +23,7 @@ static bool are_known(const cb_dtype *dtype, uint32_t n, bool with_bool) {
  * each row. */
 static bool has_long_rows(cb_part part, const cb_domain *domain) {
     if (domain->columns == 0 || domain->inner) return true;
-    if (domain->columns < SHORTEST_ROW) return false;
+    if (domain->columns < SHORTEST_ROW || domain->columns > CB_ROW_MAX) return false;
     return part != CB_PART_TOTAL || domain->columns % CB_X_LANES == 0;
 }
 

@@ -59,9 +59,14 @@ TEST(rows_of_a_size) {
     const struct {
         int64_t rows, columns;
         cb_part part;
-    } cases[] = {{4, CB_ROW_MIN, CB_PART_ROWS}, {4, CB_ROW_MIN - 1, CB_PART_NONE},
-                 {4, CB_ROW_MAX, CB_PART_ROWS}, {4, CB_ROW_MAX + 1, CB_PART_NONE},
-                 {2, 64, CB_PART_ROWS},         {1, 64, CB_PART_NONE}};
+    } cases[] = {{4, CB_ROW_MIN, CB_PART_ROWS},
+                 {4, CB_ROW_MIN - 1, CB_PART_NONE},
+                 {4, CB_ROW_MAX, CB_PART_ROWS},
+                 {15, CB_ROW_MAX + 1, CB_PART_NONE},
+                 {16, CB_ROW_MAX + 1, CB_PART_ROWS},
+                 {16, CB_ROW_LONGEST + 1, CB_PART_NONE},
+                 {2, 64, CB_PART_ROWS},
+                 {1, 64, CB_PART_NONE}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const cb_shape in = SHAPE(cases[i].rows, 1, cases[i].columns), out = SHAPE(cases[i].rows);
         const int64_t count = cases[i].rows * cases[i].columns, columns = cases[i].columns;

@@ -86,6 +86,17 @@ def test_rows_have_the_bits_of_their_instructions(rows, columns, dtype):
                 np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("columns", [70001, pytest.param(200000, marks=pytest.mark.very_slow)])
+def test_long_rows(columns):
+    """Separate kernels sum them in segments."""
+    x, small = arrays(16, columns, np.float32, False)
+    step, together = outcome(rows_loss, "cpu", x, small)
+    _, one_by_one = outcome(rows_loss, "debug", x, small)
+    for a, b in zip(together, one_by_one, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert f"[16x{columns}]" in step.executable.text("program")
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(900, 7), (260, 196)])
 def test_rows_of_a_transposed_array(rows, columns):
     x, small = arrays(rows, columns, np.float32, False)

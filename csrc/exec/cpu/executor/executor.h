@@ -1,8 +1,8 @@
 /* executor.h: groups of several instructions, run in one pass over their rows. Start at record.h.
  *
  * Its memory outside the arena belongs to the machine, not to the plan: for each thread a context
- * and tiles of at most CB_ROW_MAX elements, allocated by the first run; for sums over all elements
- * one number for each leaf, allocated when a program is compiled. */
+ * and tiles of at most CB_ROW_LONGEST elements, allocated by the first run; for sums over all
+ * elements one number for each leaf, allocated when a program is compiled. */
 #ifndef CB_EXEC_EXECUTOR_H
 #define CB_EXEC_EXECUTOR_H
 

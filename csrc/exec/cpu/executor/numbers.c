@@ -1,8 +1,8 @@
 /* Numbers between the passes over a row, and before and after all rows.
  *
- * A position is a number like others: rows have at most CB_ROW_MAX elements, which f32 represents
- * exactly. If several instructions have the same indices, only the first one's copy is in the list
- * and read. */
+ * A position is a number like others: rows have at most CB_ROW_LONGEST elements, which f32
+ * represents exactly. If several instructions have the same indices, only the first one's copy is
+ * in the list and read. */
 #include "numbers.h"
 
 #include "../index/indices.h"
