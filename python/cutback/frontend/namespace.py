@@ -27,8 +27,8 @@ __array_api_version__ = "2024.12"
 _STANDARD = (
     "arange", "argsort", "astype", "broadcast_arrays", "can_cast", "cumulative_prod",
     "cumulative_sum", "diff", "empty", "empty_like", "eye", "full", "full_like", "isdtype",
-    "linspace", "matrix_transpose", "ones", "ones_like", "prod", "reshape", "sort", "std",
-    "sum", "var", "zeros", "zeros_like", "__array_namespace_info__",
+    "linspace", "matrix_transpose", "ones", "ones_like", "prod", "reshape", "searchsorted", "sort",
+    "std", "sum", "var", "zeros", "zeros_like", "__array_namespace_info__",
 )  # fmt: skip
 
 

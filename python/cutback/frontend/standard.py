@@ -161,6 +161,11 @@ def diff(
     return elementwise.diff(ops.concatenate(parts, axis) if len(parts) > 1 else x, n, axis)
 
 
+def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Array:
+    """Indices in ``x1`` before which the elements of ``x2`` would go; ``sorter`` sorts ``x1``."""
+    return rearrange.searchsorted(x1 if sorter is None else ops.take(x1, sorter), x2, side)
+
+
 def broadcast_arrays(*arrays: Any) -> list[Array]:
     """The arrays in the shape that they broadcast to."""
     values = [ops._array(x) for x in arrays]
