@@ -1,5 +1,5 @@
-"""The array API standard's public test suite, on the namespace of traced arrays: each call is a step
-(``tests/reference/eager_namespace.py``).
+"""The array API standard's public test suite, on the namespace of traced arrays: each call is a
+step (``tests/reference/eager_namespace.py``).
 
 Set CUTBACK_ARRAY_API_TESTS to a checkout of github.com/data-apis/array-api-tests with its
 submodule; it needs ndindex and pytest-json-report.
@@ -22,8 +22,9 @@ FILES = [
     "inspection_functions", "manipulation_functions", "searching_functions", "set_functions",
     "signatures", "sorting_functions", "statistical_functions", "utility_functions",
 ]  # fmt: skip
-"""The suite has four more. Those of elements, of linear algebra and of the array object compile a
-step for each example and take hours; the special cases are NumPy's."""
+"""The suite has more: elementwise functions, linear algebra, operators, special cases and DLPack.
+They compile a step for each of many thousands of examples, which takes too long."""
+
 
 REASONS = {
     "the core has no such operation": (
