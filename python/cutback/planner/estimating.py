@@ -145,6 +145,8 @@ class Way(NamedTuple):
     """``"live"``, ``"arena"`` or ``"total"``, which adds what exists in every step."""
     presets: Sequence[str | None]
     """Presets of plans without a budget; the smallest of them counts."""
+    plain: Callable[[Problem], Problem] = lambda problem: problem
+    """Returns the problem of the step without a budget, if that differs."""
 
     @property
     def kept(self) -> str:
@@ -155,10 +157,10 @@ class Way(NamedTuple):
 class _Schedules:
     """Schedules of problems with one structure, made at some batch."""
 
-    def __init__(self, problem: _native.Problem, way: Way) -> None:
+    def __init__(self, problem: _native.Problem, plain: _native.Problem, way: Way) -> None:
         row = devices.resolve(way.device)
         found = [
-            problem.plan(preset=budgets.parse_preset(preset), device=row) for preset in way.presets
+            plain.plan(preset=budgets.parse_preset(preset), device=row) for preset in way.presets
         ]
         saving = min(found, key=lambda plan: plan.numbers["live_bytes"])
         self.saving = saving.steps, saving.backward_starts
@@ -196,8 +198,13 @@ class Estimator:
     def _schedules_of(self, problem: Problem, checked: _native.Problem) -> _Schedules:
         structure = structure_of(problem)
         if structure not in self._schedules:
-            self._schedules[structure] = _Schedules(checked, self.way)
+            plain = self._plain(problem, checked)
+            self._schedules[structure] = _Schedules(checked, plain, self.way)
         return self._schedules[structure]
+
+    def _plain(self, problem: Problem, checked: _native.Problem) -> _native.Problem:
+        plain = self.way.plain(problem)
+        return checked if plain is problem else plain.check()
 
     def _static(self, problem: Problem) -> int:
         return problem.static_bytes if self.way.measure == "total" else 0
@@ -213,14 +220,14 @@ class Estimator:
         checked, static = problem.check(), self._static(problem)
         schedules = self._schedules_of(problem, checked)
 
-        def figure(schedule: Any) -> Figure:
-            found = checked.evaluate(schedule, self.row)
+        def figure(schedule: Any, within: _native.Problem = checked) -> Figure:
+            found = within.evaluate(schedule, self.row)
             size = found["arena_bytes"] if self.way.kept == "arena" else found["peak_bytes"]
             return Figure(size + static, found["time_ps"] / 1e12)
 
-        without = figure(schedules.saving)
+        without = figure(schedules.saving, self._plain(problem, checked))
         named = {name: figure(schedule) for name, schedule in schedules.named.items()}
-        every = [without, *named.values(), *map(figure, schedules.others)]
+        every = [*named.values(), *map(figure, (schedules.saving, *schedules.others))]
         named["smallest"] = min(every)
         fitting = [f for f in every if self.budget is not None and f.bytes <= self.budget]
         within = min(fitting, key=lambda f: (f.seconds, f.bytes), default=None)

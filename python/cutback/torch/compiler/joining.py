@@ -272,7 +272,7 @@ class _Joined:
         """Removes inputs from the lists of memory to take over that something holds here."""
         lies_in = [value.storage for op in self.ops for value in op.outputs]
         for op in self.ops:
-            op.over = [k for k in op.over if not storages[lies_in[op.inputs[k]]].flags]
+            op.over = tuple(k for k in op.over if not storages[lies_in[op.inputs[k]]].flags)
 
     def _outputs(
         self, values: list[list[int]], number: dict[_Ref, int], gone: set[int]

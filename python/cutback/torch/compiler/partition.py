@@ -34,6 +34,7 @@ from ..graph.kept_copies import copy_results_in_inputs
 from ..graph.leaves import IsLeaf
 from ..graph.segment import Placed
 from ..graph.statistics import Statistics, check_covered, check_same, known, signature
+from ..graph.taking_over import separate
 from ..graph.updated import Updating
 from ..graph.view_counters import keep_counters
 from ..native.choosing import decide
@@ -497,8 +498,9 @@ class Partitioner(CustomPartitionerFn):
         options, row = self.options, self.at_hand.row
         if own is not None and options.total is not None:
             own = with_total(own, options.total)
-        checked = self.completed(problem).check()
-        base = checked if own is None else own.check()
+        problem = self.completed(problem)
+        checked, plain = problem.check(), separate(own or problem)
+        base = checked if plain is problem else plain.check()
         full = checked if counted is None else self.completed(counted).check()
         budget, measure = target.budget, target.measure
         if budget is not None and target.is_bound:

@@ -24,6 +24,7 @@ from ... import schedule as schedules
 from ...planner.plan import Plan
 from ...problem import Op, Problem
 from ..graph.moving import Move, Schedule, Step, with_link
+from ..graph.taking_over import separate
 from ..native.decisions import are_decisions
 from .counted_scratch import Rows, check_rows
 from .joining import Common, lenient
@@ -94,13 +95,7 @@ def fingerprint(problem: Problem) -> str:
     """Returns a hash of a problem's structure, sizes and flags. It does not depend on what plans
     may do in the backward, because plans of the narrower class belong to the wider one, nor on
     memory taken over, which the code generator decides."""
-    return replace(_apart(problem), reruns="forward").check().fingerprint
-
-
-def _apart(problem: Problem) -> Problem:
-    """Returns the problem with nothing taken over."""
-    ops = [replace(op, over=()) if op.over else op for op in problem.ops]
-    return replace(problem, ops=ops, keep_saved=False)
+    return replace(separate(problem), reruns="forward").check().fingerprint
 
 
 def _line(op: Op) -> str:
@@ -155,7 +150,7 @@ class SavedPlans:
             self.graphs.append(graph)
         self.plans.append(
             _Saved(
-                {**plan.document, "fingerprint": _apart(plan.parts).check().fingerprint},
+                {**plan.document, "fingerprint": separate(plan.parts).check().fingerprint},
                 graphs,
                 plan.parts.link_bytes_per_s or None,
                 None if total is None else list(total),
@@ -289,13 +284,13 @@ def plan_of(of_graphs: Problem, saved: _Saved) -> Plan:
         ValueError: the plan is not for this problem.
     """
     problem = saved.problem(of_graphs)
-    apart = _apart(problem)
+    plain = separate(problem)
     if any(not isinstance(step, int) and step[0] == "out" for step in saved.plan["steps"]):
-        problem = apart  # graphs that move values take nothing over
-    if saved.plan.get("fingerprint") != apart.check().fingerprint:
-        problem, apart = lenient(problem), lenient(apart)
+        problem = plain  # graphs that move values take nothing over
+    if saved.plan.get("fingerprint") != plain.check().fingerprint:
+        problem, plain = lenient(problem), lenient(plain)
     checked, document = problem.check(), saved.plan
-    if document.get("fingerprint") == apart.check().fingerprint:
+    if document.get("fingerprint") == plain.check().fingerprint:
         document = {**document, "fingerprint": checked.fingerprint}
     return Plan.of(checked.read_plan(json.dumps(document)))
 

@@ -11,6 +11,7 @@ from ...problem import Problem
 from .. import amounts
 from ..graph import moving
 from ..graph.moving import Schedule
+from ..graph.taking_over import separate
 from . import paths, reference, together
 from .counted_scratch import Rows, with_scratch
 from .joining import Common, join, lenient
@@ -112,8 +113,8 @@ class SharedBudget:
         if self.is_path(pattern):
             own = self.own_of(shown.keys, shown.common)
             counted = "saved" if measure == "saved" else "live"
-            checked = joined.check()
-            base = checked if own is None else own.check()
+            checked, plain = joined.check(), separate(own or joined)
+            base = checked if plain is joined else plain.check()
             smallest = reference.Question(checked, base, self.row, counted).ends().smallest
         else:
             problems = {key: self.graphs[key].problem for key in pattern}
@@ -167,7 +168,7 @@ class SharedBudget:
         target = self.options.target
         own = self.own_of(shown.keys, shown.common)
         measure = "saved" if target.measure == "saved" else "live"
-        whole = reference.bytes_of((own or joined).check(), self.row, measure)
+        whole = reference.bytes_of(separate(own or joined).check(), self.row, measure)
         if own is not None or self.options.total is not None or target.fastest:
             return whole
         problems = {key: self.graphs[key].problem for key in shown.keys}

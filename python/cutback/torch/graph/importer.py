@@ -408,7 +408,7 @@ def _take_over(w: _Writer, problem: Problem) -> dict[fx.Node, list[int]]:
         at = taking_over.offers(r, node, kept) if node not in r.again else []
         if at:
             found[node] = at
-            op.over = [op.inputs.index(w.value[node.args[k]][None]) for k in at]
+            op.over = tuple(op.inputs.index(w.value[node.args[k]][None]) for k in at)
     problem.keep_saved = bool(found)
     return found
 

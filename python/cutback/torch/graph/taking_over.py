@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
 
+from ...problem import Problem
 from .graphs import nodes_in
 
 if TYPE_CHECKING:
@@ -93,6 +95,15 @@ def _variants() -> Iterator[tuple[torch._ops.OpOverload, Variant]]:
         op, variant = _overload(own, which or "default"), _overload(packet, overload)
         if op is not None and variant is not None:
             yield op, Variant(variant, keyword or None)
+
+
+def separate(problem: Problem) -> Problem:
+    """Returns the problem with separate memory for each result: nothing is taken over. Shares and
+    positions count from the bytes of that problem."""
+    if not problem.keep_saved and not any(op.over for op in problem.ops):
+        return problem
+    ops = [replace(op, over=()) if op.over else op for op in problem.ops]
+    return replace(problem, ops=ops, keep_saved=False)
 
 
 VARIANTS: Mapping[Target, Variant] = dict(_variants())

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...planner.estimating import MOST, Estimate, Way, estimate_with
 from ...problem import Problem
+from ..graph.taking_over import separate
 from .batches import made_step
 from .tracing import trace
 
@@ -44,5 +45,5 @@ def estimate(
         counted = optimizer if measure == "total" else None
         return trace(step, *inputs, dynamic=False, optimizer=counted).problem
 
-    way = Way(problem_of, device, measure, (None, "torch-compat"))
+    way = Way(problem_of, device, measure, (None, "torch-compat"), separate)
     return estimate_with(way, budget, batches, most)

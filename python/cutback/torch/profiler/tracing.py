@@ -28,6 +28,7 @@ from ..graph.importer import with_wishes
 from ..graph.leaves import IsLeaf, aot_backend
 from ..graph.moving import with_link
 from ..graph.statistics import Statistics, check_same
+from ..graph.taking_over import separate
 
 if TYPE_CHECKING:
     from ..types import GraphInput
@@ -64,13 +65,17 @@ class TracedStep:
             check_same(profile.signature, self.problem, "the traced step")
         options = {"device": self.device, **options}
         problem = self.problem
-        if options.get("offload") or problem.wants_moves:
+        moves = options.get("offload") or problem.wants_moves
+        if moves:
             problem = with_link(problem, options["device"])
+        if moves or budget is None:  # nothing is taken over then
+            problem = separate(problem)
         device, measure = options["device"], options.get("measure") or "live"
         policy = options.pop("policy", None)
         checked = own = ready_problem(problem, profile=profile)
-        if self._own is not None:
-            own = ready_problem(self._own, profile=profile)
+        plain = separate(self._own or problem)
+        if plain is not problem:
+            own = ready_problem(plain, profile=profile)
         checked = ready_problem(checked, policy=policy, device=device)
         if budget is None:
             wishes = [policy, *(options.get(name) for name in ("preset", "max_extra"))]
