@@ -42,7 +42,7 @@ def given_times(profile: Any) -> Any:
 def outputs(profile: Any, plan: Any) -> list[Any]:
     """The results of a plan in the profiler's run, forward and backward."""
     schedule = schedule_of(plan.core)
-    program = Program(profile.captured, schedule)
+    program = Program(profile.captured.under(plan), schedule)
     with program.quiet():
         torch.manual_seed(7)
         return program.run()

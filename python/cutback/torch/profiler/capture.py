@@ -31,6 +31,7 @@ from ..graph.graphs import UnsupportedGraphError, is_tangent
 from ..graph.importer import Imported
 from ..graph.leaves import Copied, IsLeaf, aot_backend
 from ..graph.moving import schedule_of
+from ..graph.taking_over import separate
 
 if TYPE_CHECKING:
     from torch.fx.node import Argument
@@ -60,6 +61,13 @@ class Captured(NamedTuple):
     row: str  # name of the row in the device table
     plan: Plan  # runs every op once, without recomputation
     handed: dict[fx.Node, fx.Node]  # placeholder of a piece -> output of an earlier piece
+
+    def under(self, plan: Plan) -> Captured:
+        """Returns the step as it runs under a plan, which may take no memory over."""
+        if any(op.over for op in plan.parts.ops):
+            return self
+        pieces = [p._replace(graph=p.graph._replace(over={})) for p in self.pieces]
+        return self._replace(pieces=pieces, graph=self.graph._replace(over={}))
 
     @property
     def device(self) -> torch.device:
@@ -92,7 +100,7 @@ def save_everything(problem: Problem, device: str) -> Plan:
         replace(op, outputs=[replace(value, constraint="free") for value in op.outputs])
         for op in problem.ops
     ]
-    return plan(replace(problem, ops=ops), device=device)
+    return plan(separate(replace(problem, ops=ops)), device=device)
 
 
 def _check_real(step: Any, inputs: Any) -> None:

@@ -86,7 +86,7 @@ class Profile(Statistics):
         schedule = self._schedule(plan)
         if graph not in range(len(self.captured.pieces)):
             raise ValueError(f"graph={graph!r}: the step has {len(self.captured.pieces)}")
-        piece = self.captured.pieces[graph]
+        piece = self.captured.under(plan).pieces[graph]
         return emit(piece.gm, piece.graph, part_of(schedule, self.captured.places, graph))
 
     def _schedule(self, plan: Plan) -> Schedule:
@@ -102,7 +102,7 @@ class Profile(Statistics):
             ValueError: if the plan is for another step.
         """
         _check_runs(runs, warmup)
-        program = Program(self.captured, self._schedule(plan))
+        program = Program(self.captured.under(plan), self._schedule(plan))
         return Profile(self.captured, _measure(program, runs, warmup, self.link_bytes_per_s, None))
 
 
@@ -349,7 +349,7 @@ def profile(
         raise TypeError(f"profile: optimizer={optimizer!r} must be a torch.optim.Optimizer")
     rate = None if link is None else _rate(link)
     captured = capture(step, inputs, kwargs)
-    program = Program(captured, schedule_of(captured.plan.core))
+    program = Program(captured.under(captured.plan), schedule_of(captured.plan.core))
     if rate is None:
         rate = measure_link(captured.device)
     return Profile(captured, _measure(program, runs, warmup, rate, optimizer))
