@@ -136,3 +136,59 @@ def test_a_formula_that_differs_from_pytorch_is_found(monkeypatch: pytest.Monkey
     assert "is stepped differently by torch" in compiled.updates_reason
     compiled(*inputs).backward()
     assert all(p.grad is not None for p in model.parameters())
+
+
+class Broken(nn.Module):
+    """Two graphs. ``tied``: both read the same parameters."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.first = nn.Linear(32, 32)
+        self.second = self.first if tied else nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x).tanh()
+        torch._dynamo.graph_break()
+        return self.second(x).square().mean()
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("tied", [False, True])
+def test_several_graphs(tied: bool, same_bits: Callable[..., bool]) -> None:
+    found = []
+    for updates in ("after", "inside"):
+        torch.manual_seed(0)
+        model = Broken(tied)
+        trains = AdamW(model.parameters())
+        options = {} if updates == "after" else {"optimizer": trains, "updates": updates}
+        compiled: Any = ct.compile(model, budget="16KiB", **options)
+        losses = []
+        for _ in range(3):
+            trains.zero_grad()
+            loss = compiled(torch.ones(8, 32))
+            loss.backward()
+            trains.step()
+            losses.append(loss.detach())
+        found.append([losses, list(model.parameters())])
+    assert same_bits(*found)
+    assert compiled.updates_inside == (not tied)
+    assert ("gets another gradient" in compiled.updates_reason) == tied
+
+
+def test_a_closure_runs_the_backward(same_bits: Callable[..., bool]) -> None:
+    found = []
+    for updates in ("after", "inside"):
+        model, inputs = case("wide")
+        trains = SGD(model.parameters(), 0.1)
+        options = {} if updates == "after" else {"optimizer": trains, "updates": updates}
+        compiled: Any = ct.compile(model, **options)
+
+        def closure(step: Any = compiled, trains: Any = trains, inputs: Any = inputs) -> Any:
+            trains.zero_grad()
+            loss = step(*inputs)
+            loss.backward()
+            return loss
+
+        losses = [trains.step(closure).detach() for _ in range(2)]
+        found.append([losses, list(model.parameters())])
+    assert same_bits(*found) and compiled.updates_inside

@@ -180,6 +180,17 @@ class _Joined:
         if self.common.read:
             self.own("handed_on", [(g, v) for g, v in self.common.read], None)
 
+    def made(self, gradient: _Ref) -> _Ref:
+        """Returns a gradient, or, if it has an update, the value that its memory is allocated for:
+        plans have no steps for views of it."""
+        g, v = gradient
+        s = self.storage_of[g][v]
+        return (
+            gradient
+            if self.problems[g].storages[s].updates is None
+            else (g, self.storage_of[g].index(s))
+        )
+
     def arrive(self, after: int) -> None:
         """Adds the gradients that arrive when the backward of a graph has ended."""
         rows = sorted(
@@ -190,7 +201,7 @@ class _Joined:
         )
         for _, k, arrives in rows:
             flow = self.common.flows[k]
-            part = arrives if arrives[0] != OWN else self.own("gradient", [], flow.bytes)
+            part = self.made(arrives) if arrives[0] != OWN else self.own("gradient", [], flow.bytes)
             if k in self.arrived:
                 part = self.own("add_gradients", [self.arrived[k], part], flow.bytes)
             self.arrived[k] = part
