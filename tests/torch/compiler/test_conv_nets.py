@@ -279,3 +279,28 @@ def test_little_scratch_is_not_counted() -> None:
     assert counted_scratch.merged(expected, [[ids[names[2]], grain], [0, 5]]) == [
         [0, 5], *expected
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_kernels_that_are_slow_over_planes_count_as_several_passes(
+    layout: torch.memory_format,
+) -> None:
+    """PyTorch's batch norms and pools on a CPU are not vectorized over planes."""
+    model = nn.Sequential(nn.BatchNorm2d(8), nn.MaxPool2d(2), nn.AvgPool2d(2))
+    x = torch.randn(2, 8, 16, 16).to(memory_format=layout).requires_grad_()
+    problem = ct.trace(model, x).plan("fastest").problem
+    ops = {op["kind"]: op for op in problem["ops"]}
+    size = 2 * 8 * 16 * 16 * 4
+
+    def passes(kind: str, moved: float) -> float:
+        return float(round(ops[kind]["bytes"] / moved, 1))
+
+    found = (
+        passes("aten._native_batch_norm_legit_functional.default", 2 * size),
+        passes("aten.max_pool2d_with_indices.default", (1 + 3 / 4) * size),
+        passes("aten.avg_pool2d.default", (1 / 4 + 1 / 16) * size),
+        passes("aten.native_batch_norm_backward.default", 3 * size),
+    )
+    assert found == pytest.approx(
+        (5, 16, 7, 1) if layout is torch.contiguous_format else (1, 1, 1, 1), rel=0.1
+    )

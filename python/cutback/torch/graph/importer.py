@@ -200,7 +200,7 @@ class _Writer:
             flags |= {"backward"}
         op.flags = flags
         if "view" not in flags and tensors:
-            passes = ops.passes(op.kind, tensors[0].val.device.type)
+            passes = ops.passes(op.kind, tensors[0].val)
             op.bytes = passes * self._moved(node, tensors)
             if "collective" in flags:
                 made = sum([t.bytes for t in tensors])

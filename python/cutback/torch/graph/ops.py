@@ -19,6 +19,7 @@ from ... import _native
 from ...problem import Flag
 from . import draws
 from .rerunnable import COLLECTIVES
+from .sizes import hint
 
 if TYPE_CHECKING:
     from torch._C import FunctionSchema
@@ -38,6 +39,16 @@ DROPOUT_RESULT = "aten.native_dropout.result"
 
 _PASSES = {"aten._safe_softmax.default": 3}
 _PASSES_ON_CPU = {DROPOUT_RESULT: 2, "aten.native_dropout_backward.default": 2}
+_PASSES_OVER_PLANES_ON_CPU = {
+    "aten._native_batch_norm_legit_functional.default": 5,
+    "aten._native_batch_norm_legit.no_stats": 5,
+    "aten.native_batch_norm.default": 5,
+    "aten.max_pool2d_with_indices.default": 16,
+    "aten.avg_pool2d.default": 7,
+    "aten._adaptive_avg_pool2d.default": 4,
+}
+"""Kernels that are not vectorized if channels are not the innermost dimension: measured time,
+divided by that of their bytes at the machine's memory bandwidth."""
 
 _GROUPED = {
     "transformers.grouped_mm_fallback": 2,
@@ -127,12 +138,21 @@ def name_of(target: Target) -> str:
     return f"{module}.{getattr(target, '__name__', target)}"
 
 
-def passes(name: str, device: str) -> int:
+def passes(name: str, result: torch.Tensor) -> int:
     """Returns how many passes an operation makes over its memory, because some PyTorch operations
     are several kernels. A safe softmax is a softmax, a search for masked rows, and a choice between
-    the softmax and zero; ``x * mask * scale`` are two products on a CPU, and one on a GPU.
+    the softmax and zero; ``x * mask * scale`` are two products on a CPU, and one on a GPU. Slow
+    kernels count as several passes: a batch norm of planes on a CPU, which sums in scalars.
+
+    Args:
+        name: of the operation.
+        result: its first one.
     """
-    return _PASSES.get(name) or (_PASSES_ON_CPU.get(name, 1) if device == "cpu" else 1)
+    if name in _PASSES or result.device.type != "cpu":
+        return _PASSES.get(name, 1)
+    over_planes = result.dim() > 2 and hint(result.stride(1)) != 1 and result.element_size() > 2
+    slow = _PASSES_OVER_PLANES_ON_CPU.get(name) if over_planes else None
+    return slow or _PASSES_ON_CPU.get(name, 1)
 
 
 def rate_of(args: Sequence[Argument], kwargs: Mapping[str, Argument], position: int) -> Argument:
