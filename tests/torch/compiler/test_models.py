@@ -84,7 +84,7 @@ def runs_again(plan: Any, kind: str) -> bool:
     return any(n > 1 and kind in plan.problem["ops"][op]["kind"] for op, n in runs.items())
 
 
-@pytest.mark.parametrize("budget", ["0.6x", "min"])
+@pytest.mark.parametrize("budget", ["min", "smallest"])
 def test_batch_norms_run_again(
     budget: Any, train_step: Callable[..., Any], same_bits: Callable[..., bool]
 ) -> None:
