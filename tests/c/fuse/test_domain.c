@@ -86,7 +86,7 @@ TEST(rows_of_a_size) {
           CB_PART_ROW_WISE);
     const cb_shape few = SHAPE(33, 1024);
     const cb_shaped unread = {.code = CB_OP_LAYER_NORM_BWD,
-                              .attrs = &(cb_attrs){0},
+                              .attrs = &nothing,
                               .in0 = &few,
                               .in1 = &few,
                               .out0 = &few,

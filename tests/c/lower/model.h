@@ -29,6 +29,14 @@ static uint64_t model_workspace(const cb_graph *g, cb_op_id id) {
 }
 #define MODEL_BACKEND .alignment = 64, .workspace = model_workspace
 
+/* A backend that runs every part of a group. */
+static inline bool fuses_all(cb_opcode code, cb_part part, const cb_domain *domain,
+                             const cb_dtype *in, uint32_t n_in, const cb_dtype *out,
+                             uint32_t n_out) {
+    (void)code, (void)domain, (void)in, (void)n_in, (void)out, (void)n_out;
+    return part != CB_PART_NONE;
+}
+
 /* The program of a plan without fusion. */
 static inline cb_status lower_single(const cb_graph *joint, const cb_problem *p,
                                      const cb_plan *plan, cb_fuses_fn fuses, cb_alloc *alloc,

@@ -6,19 +6,14 @@
 
 static cb_alloc alloc;
 
-static bool fuses_all(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
-                      const cb_dtype *out, uint32_t n_out) {
-    (void)code, (void)in, (void)n_in, (void)out, (void)n_out;
-    return part != CB_PART_NONE;
-}
-
-static bool fuses_pairs_of_gelu(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
-                                const cb_dtype *out, uint32_t n_out) {
-    (void)part, (void)in, (void)n_in, (void)out, (void)n_out;
+static bool fuses_pairs_of_gelu(cb_opcode code, cb_part part, const cb_domain *domain,
+                                const cb_dtype *in, uint32_t n_in, const cb_dtype *out,
+                                uint32_t n_out) {
+    (void)part, (void)domain, (void)in, (void)n_in, (void)out, (void)n_out;
     return code == CB_OP_GELU || code == CB_OP_ADD;
 }
 
-static uint32_t n_grouped, n_locals, n_programs, seen[CB_PART_ONE + 1], ended[CB_END_LIMIT + 1];
+static uint32_t n_grouped, n_locals, n_programs, seen[CB_PART_LINES + 1], ended[CB_END_LIMIT + 1];
 
 /* Each step of the plan, except views, appears once. */
 static void check_steps(const model *m, const cb_program *p) {

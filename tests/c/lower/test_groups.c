@@ -5,12 +5,6 @@
 #include "oom.h"
 #include "random.h"
 
-static bool fuses_all(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
-                      const cb_dtype *out, uint32_t n_out) {
-    (void)code, (void)in, (void)n_in, (void)out, (void)n_out;
-    return part != CB_PART_NONE;
-}
-
 #define WISHES 2048
 
 typedef struct grouped { /* everything made from one graph, from the arena on */

@@ -5,12 +5,6 @@
 
 static cb_alloc alloc;
 
-static bool fuses_all(cb_opcode code, cb_part part, const cb_dtype *in, uint32_t n_in,
-                      const cb_dtype *out, uint32_t n_out) {
-    (void)code, (void)in, (void)n_in, (void)out, (void)n_out;
-    return part != CB_PART_NONE;
-}
-
 typedef cb_status (*ops_fn)(cb_graph *g, cb_error *e);
 
 typedef struct kernels {

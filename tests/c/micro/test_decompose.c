@@ -39,7 +39,7 @@ static cb_status lower(bool is_twice, model *m, cb_program **program, cb_error *
 
 /* Fills the microcode; returns the number of instructions. */
 static uint32_t microcode(bool is_twice, cb_microcode *out) {
-    static const cb_x_limits limits = {CB_X_STREAMS, CB_X_SCALARS, CB_X_ACCS};
+    static const cb_x_limits limits = {CB_X_STREAMS, CB_X_SCALARS, CB_X_ACCS, true};
     static cb_x_room room;
     cb_program *program = NULL;
     model m = {0};

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "../executor/numbers.h"
+#include "../executor/scalar.h"
 
 cb_x_lines cb_x_lines_of(cb_executor *e, int64_t begin, int64_t end, int thread) {
     const cb_x_fused *f = e->f;
