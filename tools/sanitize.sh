@@ -36,7 +36,7 @@ $ctest --preset asan-ubsan -j 2 -E "$again"
 
 # What reaches deepest into the extension: memory of others, errors half way, threads, signals. What the other tests
 # show of the core has been seen in the C tests above.
-deep=(frontend/test_{dlpack,errors,graph,indexing,tracer} run/test_{kept_memory,memory,process,racing_indices,run_memory,training})
+deep=(frontend/test_{dlpack,errors,graph,indexing,tracer} run/test_{batches,kept_memory,memory,process,racing_indices,run_memory,training})
 tests=("${deep[@]/#/tests/python/}")
 tests=("${tests[@]/%/.py}")
 # Tables of operators and dtypes, which the plain run compares with NumPy: each entry takes the same path.
