@@ -4,7 +4,8 @@
 
 /* A batch has about this many elements, so that its tiles fit the L1 and L2 caches. */
 #define BATCH_ELEMENTS 2048
-/* Longer rows are taken together only if they are not whole iterations; none if longer still. */
+/* Rows of at least SHORT_ROW elements run together only if they are not whole iterations; rows
+ * longer than LONGEST_ROW run one by one. */
 #define SHORT_ROW 256
 #define LONGEST_ROW 1024
 
@@ -12,7 +13,7 @@ static bool accumulates(const cb_micro *micro) {
     return micro->op == CB_X_ACC || micro->op == CB_X_AMAX || micro->op == CB_X_AMIN;
 }
 
-/* Indices are positions in a row. */
+/* True if an operation has positions in rows: these are found in one row at a time. */
 static bool has_positions(const cb_microcode *m) {
     bool has = false;
     for (int k = 0; k < m->n_micro; k++)
@@ -59,7 +60,8 @@ static int16_t home_of(const cb_microcode *m, cb_x_ref ref, int16_t phase) {
     for (int k = 0; k < m->n_micro; k++) {
         const cb_micro *micro = &m->micro[k];
         if (micro->op == CB_X_STORE && !micro->is_dead && micro->phase == phase &&
-            cb_t_same_ref(micro->in[0], ref) && m->stream[micro->dst].format == CB_X_REAL)
+            cb_t_same_ref(micro->in[0], ref) && m->stream[micro->dst].format == CB_X_REAL &&
+            !is_overwritten(m, micro->dst))
             return micro->dst;
     }
     return -1;
@@ -95,7 +97,8 @@ static cb_x_pieces *pieces_of(const cb_microcode *m, int16_t acc) {
     return &m->pieces[k];
 }
 
-/* True if a batch of one row, too, sums its terms when the phase has run. */
+/* True if rows or pieces cut the lanes of a sum: a batch of one row, too, adds up its terms when
+ * the phase has run. */
 static bool is_cut(const cb_microcode *m, int16_t acc) {
     if (m->acc_kind[acc] == CB_X_TOTAL_SUM) return m->columns % CB_X_LANES != 0;
     if (m->acc_kind[acc] != CB_X_PIECE_SUM) return false;
@@ -134,7 +137,7 @@ static void read_spread(cb_translation *x, cb_micro *micro, int16_t *stream) {
     }
 }
 
-/* Arrays whose rows are equal, or lie apart, are copied to tiles. */
+/* Arrays whose rows are equal, or are not adjacent, are copied to tiles. */
 static void read_arrays(cb_translation *x) {
     cb_microcode *m = x->m;
     for (int k = 0; k < m->n_stream; k++) {

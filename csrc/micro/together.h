@@ -1,20 +1,21 @@
 /* together.h: batches of rows. Short rows, and rows that do not consist of whole iterations, run
  * several at a time: a phase goes over all elements of a batch as if they were one row.
  *
- *     number of a row           a vector with an element for each row of the batch, and, where a
- *                               phase reads it, a tile with an element for each of the row's
+ *     number of a row           a vector with an element for each row of the batch; where a phase
+ *                               reads it, also a tile that repeats it for each element of its row
  *     sum or extreme of a row   its terms are in a tile when the phase has run, and are added then,
  *                               row by row, in the order of any sum over a row
  *     sums of columns, pieces   likewise
  *     sum over everything       likewise, with leaves that may begin anywhere (lanes.h)
  *
- * A batch of one row keeps its numbers and sums, but adds up what rows or pieces would cut. */
+ * A batch of one row keeps its numbers, and the phase sums what it can; only sums whose lanes would
+ * be cut by rows or pieces are added up afterwards. */
 #ifndef CB_MICRO_TOGETHER_H
 #define CB_MICRO_TOGETHER_H
 
 #include "translation.h"
 
-/* Rows of a batch are a multiple of this number, so that it begins with a line of the cache. */
+/* The number of rows of a batch is a multiple of this one, so that batches begin at cache lines. */
 enum { CB_X_BATCH_ROWS = 16 };
 
 /* Once phases are known. */
