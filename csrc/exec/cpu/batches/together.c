@@ -19,18 +19,22 @@ cb_x_lines cb_x_lines_of(cb_executor *e, int64_t begin, int64_t end, int thread)
 
 #define PIECES_ONCE 64
 
-/* Sums of n pieces, one after another, from piece `at` on. */
+/* Sums of n adjacent pieces, from piece `at` on. */
 static void add_pieces(const cb_x_lines *l, const cb_x_pieces *p, const char *terms, int64_t at,
                        int64_t n) {
     const cb_x_fused *f = l->lanes.f;
     const cb_tensor *out = &l->tensor[f->m.stream[p->stream].tensor];
-    double sums[PIECES_ONCE];
+    const bool is_long = p->length > CB_X_LEAF;
+    union {
+        float f32[PIECES_ONCE];
+        double f64[PIECES_ONCE];
+    } sums;
     for (int64_t done = 0, some; done < n; done += some) {
         const char *from = terms + done * p->length * f->real;
-        some = min_i64(n - done, PIECES_ONCE);
-        if (p->length <= CB_X_LEAF) f->table->row_sums(sums, from, some, p->length);
-        else some = 1, cb_x_sum_long(f, l->lanes.c, p->acc, from, p->length, sums);
-        cb_x_put_sums(f, out, at + done, some, sums, p->is_mean ? p->length : 0);
+        some = is_long ? 1 : min_i64(n - done, PIECES_ONCE);
+        if (is_long) cb_x_sum_long(f, l->lanes.c, p->acc, from, p->length, &sums);
+        else f->table->row_sums(&sums, from, some, p->length);
+        cb_x_put_sums(f, out, at + done, some, &sums, p->is_mean ? p->length : 0);
     }
 }
 
@@ -91,8 +95,8 @@ static char *find_stream(cb_executor *e, int k, const batch *b) {
     return tile;
 }
 
-/* Numbers of rows that are not one after another: the tensor has one for each element of the row,
- * or for each row. */
+/* Loads numbers of rows that are not adjacent in memory: the tensor has one for each element of the
+ * row, or for each row. */
 static void load_apart(cb_executor *e, const batch *b, int k) {
     const cb_microcode *m = &e->f->m;
     const cb_walk *w = &e->f->load_walk[k];
@@ -118,7 +122,7 @@ static void spread(const batch *b, int phase) {
     }
 }
 
-/* Whole iterations, where that does no harm: the next batch overwrites what is too much. */
+/* Rounds up to whole iterations if the next batch of the task overwrites the excess. */
 static int64_t elements_of(const batch *b) {
     const cb_x_fused *f = b->lines.lanes.f;
     const int64_t n = b->lines.lanes.n * f->m.columns, whole = div_up(n, CB_X_LANES) * CB_X_LANES;
