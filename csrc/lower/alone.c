@@ -2,7 +2,7 @@
 
 #include "../fuse/reads.h"
 
-/* Outputs of a group's last values are read by nothing if they have no memory. */
+/* No op of a group reads sums of columns, so those without memory are not read at all. */
 static bool has_one_result(const cb_program *p, const cb_instr *instr) {
     bool is = instr->n_out > 1;
     for (uint32_t k = 1; k < instr->n_out; k++)

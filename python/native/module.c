@@ -114,9 +114,8 @@ static PyMethodDef module_methods[] = {
     {"find_duplicates", cb_py_find_duplicates, METH_VARARGS,
      "find_duplicates(keys, starts, inputs, /) -> [first node that computes the same]"},
     {"place", cb_py_place, METH_VARARGS,
-     "place([(made, last, bytes), ...], capacity, /) -> (\"found\", \"none\" or \"unknown\", "
-     "offsets, "
-     "live bytes, fullest moment, arena bytes)"},
+     "place([(made, last, bytes), ...], capacity, effort=CB_PLACE_EFFORT, /) -> (\"found\", "
+     "\"none\" or \"unknown\", offsets, live bytes, fullest moment, arena bytes)"},
     {"draw", cb_py_draw, METH_VARARGS,
      "draw(array, law, seed, stream, p=0.0, /): fills it with \"keep\", \"uniform\" or \"normal\""},
     {"cuda_driver", cb_py_cuda_driver, METH_O,

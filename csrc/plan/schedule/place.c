@@ -137,7 +137,7 @@ static uint64_t load_of(const placement *z, const item *it) {
     return most;
 }
 
-/* Returns log2 of a positive number in units of 1 / 65536, rounded between powers of two. */
+/* Returns log2 of a positive number in units of 1 / 65536, linear between powers of two. */
 static uint64_t log_of(uint64_t bytes) {
     uint64_t whole = 0, part = bytes;
     for (; part >> 1; part >>= 1) whole++;

@@ -1,5 +1,5 @@
-/* kern_together.h: rows one after another (micro/together.h): a sum or an extreme of each, and
- * numbers of rows. Part of kern_executor.c. A sum has the order of one leaf (kern_fold.h). */
+/* kern_together.h: adjacent rows (micro/together.h): the sum or an extreme of each, and numbers of
+ * rows. Part of kern_executor.c. Sums are added in the order of one leaf (kern_fold.h). */
 
 #ifdef CB_X_WIDE
 #define EX_FEW(name) name##_double
@@ -154,8 +154,8 @@ static void row_largest(void *largest, const void *terms, int64_t rows, int64_t 
     }
 }
 
-/* Writes whole vectors: each row covers what the one before it has written too far, and a tile has
- * room behind its end. */
+/* Writes whole vectors: each row overwrites the excess of the one before it, and a tile has room
+ * after its end. */
 static void spread(void *tile, const void *numbers, int64_t rows, int64_t columns) {
     char *to = tile;
     const EX_REAL *number = numbers;

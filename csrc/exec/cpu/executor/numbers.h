@@ -32,7 +32,8 @@ void cb_x_combine(const cb_x_fused *f, const cb_tensor *out, int64_t at, int64_t
 /* Sets n elements of `out` from `at` on to sums, or to means if `divisor` is not 0. */
 void cb_x_put_sums(const cb_x_fused *f, const cb_tensor *out, int64_t at, int64_t n, void *sums,
                    int64_t divisor);
-/* The sum of n elements, of any number of leaves, to *sum. Accumulator `acc` is empty. */
+/* Stores the sum of n elements, of any number of leaves, in *sum. Accumulator `acc` must be empty,
+ * and is again afterwards. */
 void cb_x_sum_long(const cb_x_fused *f, cb_x_context *c, int acc, const void *elements, int64_t n,
                    void *sum);
 

@@ -134,8 +134,8 @@ typedef struct cb_x_table {
      * lanes. */
     void (*fold)(cb_x_context *c, int first, int n);
     void (*add)(void *to, const void *from, int64_t n); /* elements */
-    /* Of rows of `columns` elements, one after another (kern_together.h): a sum or an extreme of
-     * each; each number as often as its row has elements; and the rows added to a row of sums. */
+    /* For adjacent rows of `columns` elements (kern_together.h): sums of rows; their maxima or
+     * minima; numbers of rows, repeated for each element; rows added to a row of sums. */
     void (*row_sums)(void *to, const void *from, int64_t rows, int64_t columns);
     void (*row_largest)(void *to, const void *from, int64_t rows, int64_t columns, bool is_min);
     void (*spread)(void *to, const void *numbers, int64_t rows, int64_t columns);

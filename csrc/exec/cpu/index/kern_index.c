@@ -295,8 +295,8 @@ static void adding_task(void *user, int64_t task, int thread) {
     }
 }
 
-/* Widens blocks of the inner axis to what two tasks for each thread leave: longer runs of memory.
- * Each element still adds its terms in their order. */
+/* Widens blocks of the inner axis, for longer runs of memory, while there are two tasks for each
+ * thread. Each element still adds its terms in their order. */
 static int64_t wider_inner(const adding *a) {
     const cb_scatter_tiles *t = &a->tiles;
     const int64_t threads = a->args->pool ? cb_threads_count(a->args->pool) : 1,
