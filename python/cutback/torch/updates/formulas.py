@@ -21,6 +21,10 @@ Formula = Callable[[torch.Tensor, torch.Tensor, ParamState, Group], None]
 """Steps a parameter. Its state is there; the gradient is overwritten."""
 
 
+EMPTY = "empty"
+"""Name of a momentum buffer that :func:`begin` has allocated for the first step."""
+
+
 def _decayed(p: torch.Tensor, g: torch.Tensor, group: Group) -> None:
     """Applies ``maximize``, and weight decay that is a part of the gradient."""
     if group["maximize"]:
@@ -31,11 +35,11 @@ def _decayed(p: torch.Tensor, g: torch.Tensor, group: Group) -> None:
 
 def sgd(p: torch.Tensor, g: torch.Tensor, state: ParamState, group: Group) -> None:
     """``torch.optim.SGD``. ``state`` has ``momentum_buffer`` if the group has momentum; the first
-    step's is named ``empty``."""
+    step's is named :data:`EMPTY`."""
     _decayed(p, g, group)
     momentum, step = group["momentum"], g
     if momentum != 0:
-        buffer = state.pop("empty", None)
+        buffer = state.pop(EMPTY, None)
         if buffer is not None:
             state["momentum_buffer"] = buffer.copy_(g)
         else:
@@ -72,11 +76,13 @@ def adam(p: torch.Tensor, g: torch.Tensor, state: ParamState, group: Group) -> N
 
 def begin(optimizer: torch.optim.Optimizer, p: torch.Tensor, group: Group) -> None:
     """Allocates the state of a parameter that has none, as PyTorch's first step does."""
-    state = optimizer.state[p]
     if isinstance(optimizer, torch.optim.SGD):
-        if group["momentum"] != 0 and state.get("momentum_buffer") is None:
-            state["empty"] = torch.empty_like(p, memory_format=torch.preserve_format)
+        state = optimizer.state[p] if group["momentum"] != 0 else {}
+        first = group["momentum"] != 0 and state.get("momentum_buffer") is None
+        if first and not group["fused"]:  # PyTorch's fused step makes its own
+            state[EMPTY] = torch.empty_like(p, memory_format=torch.preserve_format)
         return
+    state = optimizer.state[p]
     if state:
         return
     on = p.device if group["fused"] else torch.device("cpu")
@@ -94,6 +100,11 @@ FORMULAS: dict[type[torch.optim.Optimizer], Formula] = {
 }
 
 
+def step(optimizer: torch.optim.Optimizer, p: torch.Tensor, g: torch.Tensor, group: Group) -> None:
+    """Steps one parameter after :func:`begin`. The gradient is overwritten."""
+    FORMULAS[type(optimizer)](p, g, optimizer.state.get(p, {}), group)
+
+
 def by_torch(optimizer: Any, p: torch.Tensor, g: torch.Tensor, group: Group) -> None:
     """Steps one parameter with PyTorch's own code, without the optimizer's hooks."""
     groups = optimizer.param_groups
@@ -106,30 +117,31 @@ def by_torch(optimizer: Any, p: torch.Tensor, g: torch.Tensor, group: Group) -> 
         p.grad = None
 
 
-def _small(group: Group) -> dict[str, Any]:
-    return {k: v for k, v in group.items() if k not in ("params", "param_names", "initial_lr")}
+def options_of(optimizer: torch.optim.Optimizer, group: Group) -> dict[str, Any]:
+    """Returns the options of a group that the optimizer's class has."""
+    return {name: value for name, value in group.items() if name in optimizer.defaults}
 
 
 @torch.no_grad()
 def agree(optimizer: torch.optim.Optimizer, group: Group) -> bool:
     """True if the formula gives the bits of PyTorch's steps with a group's options."""
-    kind = type(optimizer)
+    kind: Any = type(optimizer)
     numbers = torch.arange(1, 200, dtype=torch.float32)
 
     def make() -> tuple[torch.nn.Parameter, torch.optim.Optimizer]:
         p = torch.nn.Parameter((numbers * 0.37).sin())
         made = kind([p], lr=0.1)
-        made.param_groups[0].update(_small(group))
+        made.param_groups[0].update(options_of(optimizer, group))
         return p, made
 
     (mine, ours), (its, theirs) = make(), make()
     for k in range(3):
         gradient = (numbers * (0.11 + k)).cos()
         its.grad = gradient.clone()
-        theirs.step()
+        kind.step.__wrapped__(theirs)  # without hooks of all optimizers
         begin(ours, mine, ours.param_groups[0])
-        FORMULAS[kind](mine, gradient, ours.state[mine], ours.param_groups[0])
-    first, second = ours.state[mine], theirs.state[its]
+        step(ours, mine, gradient, ours.param_groups[0])
+    first, second = ours.state.get(mine, {}), theirs.state.get(its, {})
     return torch.equal(mine, its) and all(
         torch.equal(first[key], value) for key, value in second.items() if value is not None
     )
@@ -140,9 +152,19 @@ def _noted() -> dict[tuple[Any, ...], bool]:
     return {}
 
 
+def _branch(value: Any) -> Any:
+    """What a formula may branch on: a flag, or whether numbers are 0."""
+    return tuple(map(bool, value)) if isinstance(value, (list, tuple)) else bool(value)
+
+
 def agrees(optimizer: torch.optim.Optimizer, group: Group) -> bool:
-    """:func:`agree`, computed once for an optimizer's class and options."""
-    key = (type(optimizer), repr(sorted(_small(group).items())))
+    """:func:`agree`, computed once for an optimizer's class and options. Schedules change numbers
+    at every step, so numbers count as equal if they are 0 or not 0 alike."""
+    options = options_of(optimizer, group)
+    key = (
+        type(optimizer), FORMULAS[type(optimizer)], torch.get_default_dtype(),
+        *((name, _branch(options[name])) for name in sorted(options)),
+    )  # fmt: skip
     known = _noted()
     if key not in known:
         known[key] = agree(optimizer, group)
