@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,8 +14,9 @@ from ..graph.updated import Updating
 from ..types import Group
 from . import reasons
 from .consumed import ConsumedGradient
-from .formulas import FORMULAS, begin, by_torch
+from .formulas import EMPTY, begin, by_torch, step
 from .reasons import SeparateStepError
+from .stepped import Stepped, stepped_of
 
 if TYPE_CHECKING:
     from torch.autograd.graph import Node
@@ -31,24 +31,19 @@ class Inside:
     """Steps an optimizer's parameters inside the backward, as long as that is possible.
 
     ``reason`` says why the step is separate from then on; "" while it is not. A backward that may
-    not update returns its gradients, which ``optimizer.step()`` then uses.
+    not update returns its gradients, which ``optimizer.step()`` then uses. PyTorch's caches keep
+    compiled graphs, and with them this object, so it does not keep the optimizer alive.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, reason: str = "") -> None:
-        self.optimizer = optimizer
+        self._optimizer = weakref.ref(optimizer)
         self.reason = reason or reasons.of_surroundings() or reasons.of_optimizer(optimizer)
         self._groups: dict[int, Group] = {}
-        self._stepped: dict[int, torch.Tensor] = {}  # since the last optimizer.step()
-        self._consumed: dict[int, ConsumedGradient] = {}
+        self._found = False  # something to step
         self._looks = _LOOKS
         self._updates = False  # in the backward under way
         self._pending: weakref.WeakKeyDictionary[Node, object] = weakref.WeakKeyDictionary()
-        self._own_hooks: tuple[Any, ...] = ()
-        if not self.reason:
-            self._own_hooks = (
-                optimizer.register_step_pre_hook(self._before_step),
-                optimizer.register_step_post_hook(self._after_step),
-            )
+        self._stepped: Stepped | None = None if self.reason else stepped_of(optimizer)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _copied, ()
@@ -58,17 +53,29 @@ class Inside:
     def among(self, inputs: Iterable[GraphInput]) -> Updating | None:
         """Returns which inputs of a graph that is being compiled are stepped inside its
         backward."""
-        if self.reason:
+        optimizer = self._optimizer()
+        if self.reason or optimizer is None:
             return None
-        held = [p for group in self.optimizer.param_groups for p in group["params"]]
-        apart = reasons.apart([*held, *(t for t in inputs if isinstance(t, torch.nn.Parameter))])
-        own = {id(p) for p in held} & apart
-        found = {
-            i
-            for i, t in enumerate(inputs)
-            if id(t) in own and not reasons.of_parameter(t) and not reasons.of_hooks(t)
-        }
-        return Updating(frozenset(found), self.update) if found else None
+        held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+        plain = (t for t in inputs if type(t) in (torch.Tensor, torch.nn.Parameter))
+        apart = reasons.apart([*held.values(), *plain])
+        found, why = set(), ""
+        for i, t in enumerate(inputs):
+            if not isinstance(t, torch.Tensor) or id(t) not in held or not t.requires_grad:
+                continue
+            refused = reasons.of_parameter(t) or reasons.of_hooks(t)
+            if not refused and id(t) not in apart:
+                refused = "shares memory with another tensor"
+            if refused:
+                why = f"a parameter of shape {list(t.shape)} {refused}"
+            else:
+                found.add(i)
+        if found:
+            self._found = True
+            return Updating(frozenset(found), self.update)
+        if not self._found:
+            self.give_up(why)
+        return None
 
     def give_up(self, reason: str) -> None:
         """Makes the step separate from now on."""
@@ -99,19 +106,22 @@ class Inside:
         """
         own: Any = torch._C._current_autograd_node()
         self._pending.pop(own, None)
-        if graph in self._pending.values():
-            self.give_up(
-                "another call of the model is pending, whose backward needs the parameters"
-            )
-        self._updates = self._may(given)
+        if any(other is graph for other in self._pending.values()):
+            self.give_up(reasons.PENDING)
+        optimizer = self._optimizer()
         try:
+            self._updates = self._may(given, optimizer)
             yield
         finally:
             self._updates = False
+            self._groups = {}
+            states = {} if optimizer is None else optimizer.state
+            for p in given:  # after an error
+                states.get(p, {}).pop(EMPTY, None)
 
-    def _may(self, given: Sequence[Any]) -> bool:
+    def _may(self, given: Sequence[Any], optimizer: torch.optim.Optimizer | None) -> bool:
         for p in given:
-            if id(p) in self._stepped or isinstance(p.grad, ConsumedGradient):
+            if isinstance(p.grad, ConsumedGradient) or (self._stepped and p in self._stepped):
                 raise SeparateStepError(
                     "a second backward before optimizer.step(): the first one has already updated "
                     "the parameters (updates='inside'); call optimizer.step() after each backward, "
@@ -120,24 +130,26 @@ class Inside:
             if p.grad is not None and not self.reason:
                 raise SeparateStepError(
                     f"a parameter of shape {list(p.shape)} has a gradient already, which an update "
-                    "inside the backward cannot add to; call optimizer.zero_grad() before the "
-                    "backward, or compile with updates='after'"
+                    "inside the backward cannot add to; call optimizer.zero_grad() (with "
+                    "set_to_none=True, the default) before the backward, or compile with "
+                    "updates='after'"
                 )
-        self._groups = {
-            id(p): group for group in self.optimizer.param_groups for p in group["params"]
-        }
-        reason = self.reason or self._reason_now(given)
-        if reason:
+        reason = self.reason or self._reason_now(given, optimizer)
+        if reason or optimizer is None or self._stepped is None:
             self.give_up(reason)
             return False
+        self._groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+        self._stepped.begin(optimizer)
         own = {id(p) for p in given}
-        for group in self.optimizer.param_groups:  # states in the order of a separate step
+        for group in optimizer.param_groups:  # states in the order of a separate step
             for p in group["params"]:
                 if id(p) in own:
-                    begin(self.optimizer, p, group)
+                    begin(optimizer, p, group)
         return True
 
-    def _reason_now(self, given: Sequence[Any]) -> str:
+    def _reason_now(self, given: Sequence[Any], optimizer: torch.optim.Optimizer | None) -> str:
+        if optimizer is None:
+            return "the optimizer does not exist any more"
         for p in given:
             why = reasons.of_parameter(p) or reasons.of_hooks(p)
             if why:
@@ -148,57 +160,24 @@ class Inside:
             if why:
                 return why
         return (
-            reasons.of_optimizer(self.optimizer)
+            reasons.of_optimizer(optimizer)
             or reasons.of_surroundings()
-            or reasons.of_backward(given)
+            or reasons.of_backward(given, list(self._pending))
         )
 
     @torch.no_grad()
     def update(self, p: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor | None:
         """Steps a parameter. Returns its gradient if the step is separate."""
-        group = self._groups.get(id(p))
-        if not self._updates or group is None:
+        group, optimizer = self._groups.get(id(p)), self._optimizer()
+        if not self._updates or group is None or optimizer is None or self._stepped is None:
             return gradient
-        self._stepped[id(p)] = p
+        self._stepped.add(p)
         if group.get("fused"):
-            by_torch(self.optimizer, p, gradient, group)
+            by_torch(optimizer, p, gradient, group)
         else:
-            FORMULAS[type(self.optimizer)](p, gradient, self.optimizer.state[p], group)
-        if id(p) not in self._consumed:
-            self._consumed[id(p)] = ConsumedGradient.of(p)
-        p.grad = self._consumed[id(p)]
+            step(optimizer, p, gradient, group)
+        p.grad = ConsumedGradient.of(p)
         return None
-
-    # ---- optimizer.step() -----------------------------------------------------------------------
-
-    def _drop_consumed(self) -> None:
-        for p in self._stepped.values():
-            if isinstance(p.grad, ConsumedGradient):
-                p.grad = None
-
-    def _before_step(
-        self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Leaves nothing for the step to do with the parameters that are stepped already, also if
-        a closure runs the backward."""
-        self._drop_consumed()
-        own, *given = args
-        closure = given[0] if given else kwargs.get("closure")
-        if closure is None:
-            return None
-
-        @functools.wraps(closure)
-        def closed() -> Any:
-            result = closure()
-            self._drop_consumed()
-            return result
-
-        if given:
-            return (own, closed, *given[1:]), kwargs
-        return args, {**kwargs, "closure": closed}
-
-    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._stepped.clear()
 
 
 def _copied() -> None:

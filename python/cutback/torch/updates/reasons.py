@@ -19,10 +19,12 @@ from .formulas import FORMULAS, agrees
 if TYPE_CHECKING:
     from torch.autograd.graph import Node
 
+PENDING = "another call of the model is pending, whose backward needs the parameters"
 _DEPTH = 60  # frames between a backward's code and the call that runs autograd's engine
 _ENGINE = "_engine_run_backward"
 _PRODUCT = "MulBackward0"
-_OUTPUTS = "t_outputs"  # its argument: the tensors whose backward runs
+_OUTPUTS = "t_outputs"  # its first argument: the tensors whose backward runs
+_MORE = "args"  # its others: gradients, retain_graph, create_graph, inputs
 
 
 class SeparateStepError(RuntimeError):
@@ -103,15 +105,16 @@ def apart(parameters: Iterable[torch.Tensor]) -> set[int]:
 # ---- the backward under way ---------------------------------------------------------------------
 
 
-def _roots() -> Sequence[Any] | None:
-    """Returns the tensors whose backward is running in this thread, or None."""
+def _call() -> tuple[Sequence[Any], bool] | None:
+    """Returns the tensors whose backward is running in this thread, and whether the graph is
+    retained; or None."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_DEPTH):
         if frame is None:
             return None
         if frame.f_code.co_name == _ENGINE:
-            found = frame.f_locals.get(_OUTPUTS)
-            return found if isinstance(found, (list, tuple)) else None
+            roots, more = (frame.f_locals.get(name, ()) for name in (_OUTPUTS, _MORE))
+            return (roots, bool(more[1])) if roots and len(more) > 1 else None
         frame = frame.f_back
     return None
 
@@ -136,7 +139,8 @@ def of_scaler() -> str:
     """Returns why a backward may not step parameters because its loss is scaled, or "". To be
     called by the code of a backward. It looks for a ``GradScaler`` that has scaled something, if
     the loss is a product; by then PyTorch has freed the factor."""
-    roots = [getattr(root, "grad_fn", None) for root in _roots() or ()]
+    call = _call()
+    roots = [getattr(root, "grad_fn", None) for root in (call[0] if call else ())]
     if not any(type(node).__name__ == _PRODUCT for node in roots):
         return ""
     kinds = [torch.amp.GradScaler]
@@ -148,15 +152,24 @@ def of_scaler() -> str:
     return ""
 
 
-def of_backward(parameters: Sequence[torch.Tensor]) -> str:
+def of_backward(parameters: Sequence[torch.Tensor], pending: Iterable[Node]) -> str:
     """Returns why the backward under way may not step parameters, or "". To be called by the code
-    of a backward: its node of autograd's graph must be the only one that gives them gradients."""
-    own, roots = torch._C._current_autograd_node(), _roots()
-    if own is None or roots is None or torch.is_grad_enabled():
+    of a backward: its node of autograd's graph must be the only one that gives them gradients.
+
+    Args:
+        pending: the nodes of other graphs that have run and whose backward has not begun.
+    """
+    own, call = torch._C._current_autograd_node(), _call()
+    if own is None or call is None or torch.is_grad_enabled():
         return "the backward does not run in the thread that called it"
+    roots, retained = call
+    if retained:
+        return "retain_graph=True keeps the graph for another backward, which needs the parameters"
     mine = {id(p) for p in parameters}
     ends = {}
+    unreached = set(pending)
     for node in _walk(roots):
+        unreached.discard(node)
         for end, _ in node.next_functions:
             leaf = getattr(end, "variable", None)
             if leaf is None or id(leaf) not in mine:
@@ -164,6 +177,8 @@ def of_backward(parameters: Sequence[torch.Tensor]) -> str:
             if node is not own:
                 return f"a parameter gets another gradient ({node.name()}) in the same backward"
             ends[id(leaf)] = end
+    if unreached:
+        return PENDING
     if len(ends) < len(mine):
         return "the backward does not reach every parameter of the graph"
     try:
