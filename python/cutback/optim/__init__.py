@@ -13,6 +13,8 @@ plain numbers, so changing ``lr`` between steps does not recompile anything.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NoReturn
+
 from . import schedules
 from .algorithms import (
     ADOPT,
@@ -69,3 +71,10 @@ __all__ = [
     "foreach",
     "schedules",
 ]
+
+if not TYPE_CHECKING:  # type checkers must report unknown names
+
+    def __getattr__(name: str) -> NoReturn:
+        from ..foreign import missing  # for an error alone
+
+        raise missing("cutback.optim", name)

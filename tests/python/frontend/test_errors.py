@@ -354,6 +354,8 @@ def test_one_array_in_two_places():
         (lambda: F.nothing_like_it, "has no attribute 'nothing_like_it'"),
         (lambda: cutback.nothing_like_it, "has no attribute 'nothing_like_it'"),
         (lambda: cutback.adamw, "write cutback.optim.AdamW"),
+        (lambda: cutback.optim.lr_scheduler, "write cutback.optim.schedules"),
+        (lambda: cutback.optim.chain, "each optimizer has its options"),
     ],
 )
 def test_names_of_other_libraries(find, text):
