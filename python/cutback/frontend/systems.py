@@ -213,13 +213,17 @@ def solve_triangular(
     a: ArrayLike, b: ArrayLike, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False
 ) -> Array:
     """``x`` with ``a @ x == b`` for triangular matrices ``a``; the other triangle is not read.
-    ``trans`` (1 or "T"): solves ``a.T @ x == b``. Source: ``scipy.linalg.solve_triangular``; for
-    PyTorch's ``upper=True`` pass ``lower=False``.
+    ``trans`` (1, 2, "T" or "C"): solves ``a.T @ x == b``. Source:
+    ``scipy.linalg.solve_triangular``; for PyTorch's ``upper=True`` pass ``lower=False``.
 
     Raises:
-        ValueError: if ``a`` is not square or the shapes do not fit.
+        ValueError: if ``a`` is not square, the shapes do not fit, or ``trans`` is invalid.
         NotImplementedError: if the matrices have more than 128 rows.
     """
+    if trans not in (0, 1, 2, "N", "T", "C"):
+        raise ValueError(
+            located(f"solve_triangular: trans={trans!r} must be 0, 1, 2, 'N', 'T' or 'C'")
+        )
     x = _square("solve_triangular", a)
     n = x.shape[-1]
     x = x if lower else _flip(x)

@@ -136,5 +136,7 @@ def test_errors() -> None:
     for name in ("svd", "qr", "eigh", "lstsq", "pinv"):
         with pytest.raises(AttributeError, match=rf"cutback has no linalg\.{name}: \w"):
             getattr(linalg, name)
+    with pytest.raises(ValueError, match=r"solve_triangular: trans='t' must be 0, 1, 2, 'N'"):
+        value(lambda a: linalg.solve_triangular(a, a, trans="t"), np.eye(2))
     with pytest.raises(TypeError, match=r"np\.linalg\.svd .*: singular vectors"):
         value(lambda x: np.linalg.svd(x)[1], np.eye(2))
