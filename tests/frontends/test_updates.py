@@ -56,6 +56,26 @@ def test_a_trainer_that_does_not_clip(options: dict[str, Any], reason: str, tmp_
     assert callback.compiled.updates_inside == (not reason)
 
 
+def test_another_trainer_has_another_optimizer(tmp_path: Path) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    callback, model = frontends.trainer_callback(updates="inside"), gpt2()
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path), max_steps=1, report_to=[], save_strategy="no", use_cpu=True,
+        disable_tqdm=True, max_grad_norm=0.0, optim="adamw_torch",
+    )  # fmt: skip
+    known = {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
+    callback.on_train_begin(arguments, None, None, **known)
+    callback.on_train_begin(arguments, None, None, **known)
+    separate = hasattr(Trainer, "_get_grad_norm")
+    assert callback.compiled.updates_inside == (not separate)
+    other = torch.optim.AdamW(model.parameters())
+    inside = callback.compiled.dynamo_ctx.wishes["updates"]
+    inside.reason = ""
+    callback.on_train_begin(arguments, None, None, model=model, optimizer=other)
+    assert callback.compiled.updates_reason == "the model was compiled with another optimizer"
+
+
 def test_accelerate() -> None:
     from accelerate import Accelerator
 

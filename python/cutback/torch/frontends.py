@@ -26,6 +26,7 @@ from .. import budgets
 from ..run.compiling import UPDATES
 from .compiler.compiled import CompiledModule
 from .compiler.compiling import compile as compile_module
+from .compiler.totals import unwrapped
 
 __all__ = ["accelerate", "compile_in_place", "lightning_callback", "trainer_callback"]
 
@@ -114,9 +115,10 @@ def trainer_callback(**options: Any) -> Any:
 
         def on_train_begin(self, args: Any, *_: Any, model: Any = None, **known: Any) -> None:
             """The trainer has prepared model and optimizer."""
-            if self.compiled is not None and self.compiled._orig_mod is model:
-                return  # train() was called again
-            self.compiled = compile_in_place(model, **_with_optimizer(options, known))
+            if self.compiled is None or self.compiled._orig_mod is not model:
+                self.compiled = compile_in_place(model, **_with_optimizer(options, known))
+            else:  # train() was called again
+                _check_optimizer(self.compiled, known.get("optimizer"))
             steps = args.gradient_accumulation_steps
             _as_trained(self.compiled, args.max_grad_norm, steps, bool(args.fp16), logs)
 
@@ -128,6 +130,13 @@ def _with_optimizer(options: dict[str, Any], known: dict[str, Any]) -> dict[str,
     if options.get("measure") != "total" and options.get("updates") != "inside":
         return options
     return {**options, "optimizer": known.get("optimizer")}
+
+
+def _check_optimizer(compiled: CompiledModule, optimizer: Any) -> None:
+    """Keeps the optimizer's step separate if it is another optimizer now."""
+    inside = compiled.dynamo_ctx.wishes["updates"]
+    if inside is not None and not inside.steps_with(unwrapped(optimizer)):
+        inside.give_up("the model was compiled with another optimizer")
 
 
 def _as_trained(

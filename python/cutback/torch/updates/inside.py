@@ -77,6 +77,10 @@ class Inside:
             self.give_up(why)
         return None
 
+    def steps_with(self, optimizer: object) -> bool:
+        """True if this is the optimizer that steps parameters."""
+        return optimizer is not None and self._optimizer() is optimizer
+
     def give_up(self, reason: str) -> None:
         """Makes the step separate from now on."""
         self.reason = self.reason or reason
