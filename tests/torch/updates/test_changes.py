@@ -17,6 +17,7 @@ from torch.optim import SGD
 
 import cutback.torch as ct
 from cutback.torch.updates import SeparateStepError, formulas
+from cutback.torch.updates.consumed import ConsumedGradientError
 
 
 class Net(nn.Module):
@@ -149,6 +150,25 @@ def test_a_parameter_that_shares_memory_keeps_the_step_separate() -> None:
     assert model.layer.weight.grad is not None
     assert not compiled.updates_inside
     assert "shares memory with another tensor" in compiled.updates_reason
+
+
+class Written(Net):
+    """Its forward writes into a parameter."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.layer.weight.mul_(0.9)
+        return super().forward(x)
+
+
+def test_a_parameter_that_the_forward_writes_keeps_its_gradient() -> None:
+    model = Written()
+    trains = SGD(model.parameters(), 0.5)
+    compiled = ct.compile(model, optimizer=trains, updates="inside")
+    compiled(torch.ones(4, 8)).backward()
+    assert type(model.layer.weight.grad) is torch.Tensor
+    with pytest.raises(ConsumedGradientError):
+        model.layer.bias.grad.sum()
 
 
 def test_a_compiled_model_does_not_keep_its_optimizer_alive() -> None:

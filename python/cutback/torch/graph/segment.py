@@ -177,10 +177,10 @@ class _Steps:
     Attributes:
         sizes: of each block, rounded.
         lives: of each block, the numbers of the first and the last allocation at which it is there.
-        blocks_of: by moment, the first of its blocks, and the end.
         during: by moment, what its op does: allocates block ``k``, or frees it (``~k``).
         after: by moment, the same after the op.
         steerable: by moment, whether plugs can be allocated before the op.
+        moment_of: of each block, the moment at which it is allocated.
         live: the largest sum of blocks.
     """
 

@@ -69,6 +69,7 @@ def find(r: Reader, copies: Iterable[Copied], updating: Updating) -> Updates:
     held = Counter(t.storage for n in r.outputs if isinstance(n, fx.Node) for t in r.tensors[n])
     copied = {c.output for c in copies}
     written = {s for n in r.nodes for s in r.written_by(n)}
+    written.update(t.storage for n in r.overwritten().values() for t in r.tensors[n])
     found: dict[int, fx.Node] = {}
     shared: dict[int, fx.Node] = {}
     for k in range(r.num_fwd_outputs, len(r.outputs)):
