@@ -270,7 +270,7 @@ def compile(
             gradients never exist all at once, and the parameters have the same bits.
             ``optimizer.step()`` is still called, after each backward. Where updates inside are not
             possible the step stays separate, and ``updates_reason`` of the result says why
-            (docs/optim.md).
+            (docs/torch.md).
         max_norm: the norm to which the training loop clips gradients. Clipping needs all gradients,
             so the step is separate.
 

@@ -1,4 +1,4 @@
-"""Keeps track of one optimizer that steps parameters inside the backward."""
+"""Decides for one compiled model whether its optimizer steps parameters inside the backward."""
 
 from __future__ import annotations
 
