@@ -67,6 +67,17 @@ def test_smallest_peak(name):
 
 
 @pytest.mark.very_slow
+@pytest.mark.parametrize("name", scores.LATE_MIN)
+def test_smallest_peak_with_late_ops(name):
+    """Budgets that are 0.2 % and 2 % of the memory larger give no slower plans."""
+    whole = scores.graph(name).whole
+    plans = scores.plans_late(name, [whole // 500, whole // 50])
+    assert plans[0].peak <= scores.LATE_MIN[name] * whole
+    assert plans[0].extra <= scores.MIN_EXTRA
+    assert all(own.time_ps >= other.time_ps for own, other in pairwise(plans))
+
+
+@pytest.mark.very_slow
 def test_smallest_peak_in_the_mean():
     ratios = [scores.min_over_lowest(name) for name in scores.NAMES]
     assert scores.geometric_mean(ratios) <= scores.MIN_MEAN

@@ -18,9 +18,10 @@ typedef struct cb_weighed {
 /* Results that budgets of one search share. */
 typedef struct cb_memo {
     cb_arena *arena;
-    CB_VEC(cb_weighed) list;                  /* plans that were placed */
-    struct cb_chooser *min[CB_MEASURE_COUNT]; /* the answer to CB_BUDGET_MIN (pick.c); or NULL */
-    struct cb_chooser *low[CB_MEASURE_COUNT]; /* and that to position 0 */
+    CB_VEC(cb_weighed) list;                     /* plans that were placed */
+    struct cb_chooser *min[CB_MEASURE_COUNT];    /* the answer to CB_BUDGET_MIN (pick.c); or NULL */
+    struct cb_chooser *coarse[CB_MEASURE_COUNT]; /* without consider_further */
+    struct cb_chooser *low[CB_MEASURE_COUNT];    /* and that to position 0 */
 } cb_memo;
 
 typedef struct cb_chooser {

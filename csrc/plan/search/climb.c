@@ -83,6 +83,7 @@ typedef struct deep_search {
     double descent, share, least_ps, most_ps;
     uint32_t r;                       /* CB_NONE: the target is not a rung */
     bool last;                        /* full effort: usual effort found none */
+    bool full;                        /* as in cb_dig_effort */
     cb_candidate out[CB_ATTEMPTS];    /* the fastest; size 0: none that fits */
     cb_candidate winner[CB_ATTEMPTS]; /* the fastest that counts for rung r */
 } deep_search;
@@ -101,7 +102,11 @@ static cb_status attempt(cb_ladder *d, deep_search *s, cb_worker *c, uint32_t i,
                                 .improves = d->follows || (s->r == CB_NONE && cb_ladder_pages(d)),
                                 .least_ps = s->least_ps,
                                 .most_ps = s->most_ps};
-    CB_TRY(cb_search_deep_rung(&c->moves, &own, err));
+    const double pace = c->moves.pace;
+    if (s->full) c->moves.pace = 1;
+    const cb_status status = cb_search_deep_rung(&c->moves, &own, err);
+    c->moves.pace = pace;
+    CB_TRY(status);
     CB_TRY(cb_worker_keep_fastest(c, s->target[i], &s->out[i], err));
     const cb_candidate *winner = s->r == CB_NONE ? NULL : find_winner(d, c, s->r);
     return winner ? cb_worker_keep(c, winner, &s->winner[i], err) : CB_OK;
@@ -331,6 +336,7 @@ cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, cb_dig_effort ef
                            .descent = effort.descent,
                            .share = effort.share,
                            .most_ps = effort.most_ps,
+                           .full = effort.full,
                            .r = CB_NONE};
     memcpy(s.deep.target, target, sizeof s.deep.target);
     CB_TRY(search_all(&s, err));

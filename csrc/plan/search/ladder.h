@@ -131,6 +131,7 @@ typedef struct cb_dig_effort { /* shares of the usual effort */
     double descent;            /* to get under a target */
     double share;              /* once under it */
     double most_ps;            /* the extra time allowed (rung.h); 0: any */
+    bool full;                 /* a following ladder also uses the usual effort */
 } cb_dig_effort;
 /* Finds a plan under each target, which need not be rungs, starting from `from`; size 0: none
  * found. With `most_ps`, targets after one that is met within it may be left out. */

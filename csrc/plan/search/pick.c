@@ -215,23 +215,23 @@ static cb_status consider_as_min(cb_chooser *k, cb_ladder *d, double share, cb_e
     return status;
 }
 
-/* ---- position 0 ------------------------------------------------------------------------------ */
+/* ---- below the smallest plan ----------------------------------------------------------------- */
 
-/* State of the search for position 0 below the smallest plan. */
+/* State of a search below the smallest plan. */
 typedef struct low_search {
     cb_candidate from; /* the smallest plan so far, which may be too fast to be the answer */
     uint64_t high;     /* its size, or that of a smaller plan of the base */
-    uint64_t low;      /* the largest target missed, or the floor */
+    uint64_t low;      /* the largest target missed; at first where the search ends */
+    double least_ps;   /* minimum time of an answer */
+    cb_dig_effort effort;
 } low_search;
 
-/* Tries two targets, at thirds between `low` and `high`. A plan that costs less than
- * cb_ladder_little_extra only serves to find smaller ones. */
+/* Tries two targets, at thirds between `low` and `high`. A plan faster than `least_ps` only serves
+ * to find smaller ones. */
 static cb_status dig_at_thirds(cb_chooser *k, cb_ladder *d, low_search *s, cb_error *err) {
     const double most_ps = cb_most_time(k->t->f, k->t->goal);
-    const cb_dig_effort effort = {.descent = CB_LOW_DESCENT,
-                                  .share = CB_LOW_SHARE,
-                                  .most_ps = most_ps - (double)k->t->f->once_ps};
-    const double least_ps = (double)k->t->f->once_ps * (1 + cb_ladder_little_extra(d));
+    cb_dig_effort effort = s->effort;
+    effort.most_ps = most_ps - (double)k->t->f->once_ps;
     const uint64_t part = (s->high - s->low) / (CB_ATTEMPTS + 1);
     uint64_t target[CB_ATTEMPTS];
     cb_candidate found[CB_ATTEMPTS];
@@ -242,12 +242,37 @@ static cb_status dig_at_thirds(cb_chooser *k, cb_ladder *d, low_search *s, cb_er
         if (found[i].size > 0 && time_ps <= most_ps) {
             s->from = found[i];
             s->high = found[i].size;
-            return time_ps >= least_ps ? cb_consider_small(k, &found[i], err) : CB_OK;
+            return time_ps >= s->least_ps ? cb_consider_small(k, &found[i], err) : CB_OK;
         }
         s->low = target[i];
     }
     return CB_OK;
 }
+
+/* A following ladder takes less than the usual effort. If it has found plans smaller than those of
+ * its base, this searches for still smaller ones with the usual effort. They are no faster than the
+ * smallest plan, so that a smaller budget is not faster than a larger one. In small searches, where
+ * a share of the effort is enough, they are rarely smaller. */
+static cb_status consider_further(cb_chooser *k, cb_ladder *d, cb_error *err) {
+    const double whole = (double)d->whole;
+    const uint64_t near = (uint64_t)(CB_FURTHER_GAP * whole) + CB_ATTEMPTS,
+                   depth = (uint64_t)(CB_FURTHER_DEPTH * whole);
+    if (!d->follows || cb_is_small_search(&d->first.moves)) return CB_OK;
+    if (!cb_has_best(k) || k->swept) return CB_OK;
+    if (d->base->n > 0 && k->best.size >= d->base->at[0].size) return CB_OK;
+    low_search s = {
+        .from = k->best,
+        .high = k->best.size,
+        .low = k->best.size > depth ? k->best.size - depth : 0,
+        .least_ps = (double)k->best.time_ps,
+        .effort = {.descent = CB_DESCENT_SHARE, .share = CB_FURTHER_SHARE, .full = true},
+    };
+    for (int round = 0; round < CB_FURTHER_ROUNDS && s.high > s.low + near; round++)
+        CB_TRY(dig_at_thirds(k, d, &s, err));
+    return CB_OK;
+}
+
+/* ---- position 0 ------------------------------------------------------------------------------ */
 
 /* Searches below the smallest plan, including those of the base, until little is left above the
    largest missed target. */
@@ -257,7 +282,9 @@ static cb_status dig_low(cb_chooser *k, cb_ladder *d, cb_error *err) {
     CB_TRY(cb_ladder_find_floor(d, err));
     low_search s = {.from = k->best,
                     .high = k->best.size < base ? k->best.size : base,
-                    .low = d->floor.op == CB_NONE ? 0 : d->floor.bytes};
+                    .low = d->floor.op == CB_NONE ? 0 : d->floor.bytes,
+                    .least_ps = (double)k->t->f->once_ps * (1 + cb_ladder_little_extra(d)),
+                    .effort = {.descent = CB_LOW_DESCENT, .share = CB_LOW_SHARE}};
     for (int round = 0; round < CB_LOW_ROUNDS && s.high > s.low + near; round++)
         CB_TRY(dig_at_thirds(k, d, &s, err));
     return CB_OK;
@@ -323,23 +350,31 @@ static cb_chooser *new_chooser(const cb_chooser *k) {
     return made;
 }
 
-/* Returns the answer to position 0, which is searched for once for each measure. */
-static cb_status find_low(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
+/* Runs `consider` with `min` as the goal. */
+static cb_status for_min(cb_chooser *k, cb_ladder *d,
+                         cb_status (*consider)(cb_chooser *, cb_ladder *, cb_error *),
+                         cb_error *err) {
     cb_trial *t = k->t;
     const cb_goal *asked = t->goal;
-    cb_chooser **known = &k->memo->low[asked->measure];
+    cb_goal goal = *asked;
+    goal.smallest = true;
+    goal.share = CB_MIN_SHARE;
+    goal.progress = NULL;
+    t->goal = &goal;
+    const cb_status status = consider(k, d, err);
+    t->goal = asked;
+    return status;
+}
+
+/* Returns the answer to position 0, which is searched for once for each measure. */
+static cb_status find_low(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
+    const uint32_t measure = k->t->goal->measure;
+    cb_chooser **known = &k->memo->low[measure];
     if (!*known) {
-        cb_goal goal = *asked;
         cb_chooser *low = new_chooser(k);
         if (!low) return cb_no_memory(err);
-        goal.smallest = true;
-        goal.share = CB_MIN_SHARE;
-        goal.progress = NULL;
-        t->goal = &goal;
-        const cb_status status = consider_low(low, d, err);
-        t->goal = asked;
-        CB_TRY(status);
-        d->low[asked->measure] = low->best;
+        CB_TRY(for_min(low, d, consider_low, err));
+        d->low[measure] = low->best;
         *known = low;
     }
     *out = *known;
@@ -358,18 +393,35 @@ static void take_smaller(cb_chooser *k, const cb_chooser *other) {
     k->smallest_op = other->smallest_op;
 }
 
-/* The answer to `min`, likewise. It is not larger than that to position 0. */
+/* The answer to `min` without consider_further, likewise. It is not larger than that to position
+ * 0. */
+static cb_status find_coarse(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
+    cb_chooser **known = &k->memo->coarse[k->t->goal->measure];
+    if (!*known) {
+        const cb_chooser *low;
+        cb_chooser *coarse = new_chooser(k);
+        if (!coarse) return cb_no_memory(err);
+        CB_TRY(consider_as_min(coarse, d, CB_MIN_SHARE, err));
+        if (cb_ladder_has_low(d)) {
+            CB_TRY(find_low(k, d, &low, err));
+            take_smaller(coarse, low);
+        }
+        *known = coarse;
+    }
+    *out = *known;
+    return CB_OK;
+}
+
+/* The answer to `min`, likewise. It is not larger than the coarse one. */
 static cb_status find_min(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
     cb_chooser **known = &k->memo->min[k->t->goal->measure];
     if (!*known) {
-        const cb_chooser *low;
+        const cb_chooser *coarse;
+        CB_TRY(find_coarse(k, d, &coarse, err));
         cb_chooser *min = new_chooser(k);
         if (!min) return cb_no_memory(err);
-        CB_TRY(consider_as_min(min, d, CB_MIN_SHARE, err));
-        if (cb_ladder_has_low(d)) {
-            CB_TRY(find_low(k, d, &low, err));
-            take_smaller(min, low);
-        }
+        take_smaller(min, coarse);
+        CB_TRY(for_min(min, d, consider_further, err));
         if (!min->swept) d->min[k->t->goal->measure] = min->best;
         *known = min;
     }
@@ -451,20 +503,25 @@ static cb_status pick_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
     const double most_ps = cb_most_time(k->t->f, goal);
     const cb_chooser *min = NULL;
     const bool is_usual = goal->share == CB_MIN_SHARE, climbs = d && !d->few;
+    const bool takes_min = climbs && (is_usual || goal->share >= CB_MOST_EXTRA);
     if (climbs && goal->quick && cb_ladder_has_low(d)) {
         CB_TRY(find_low(k, d, &min, err));
         take_smaller(k, min);
         if (cb_has_best(k)) return CB_OK;
     }
-    if (climbs && (is_usual || goal->share >= CB_MOST_EXTRA)) {
-        CB_TRY(find_min(k, d, &min, err));
+    if (takes_min) {
+        CB_TRY(find_coarse(k, d, &min, err));
         take_smaller(k, min);
     }
-    if (min && is_usual) return CB_OK;
-    CB_TRY(cb_consider_small_candidates(k, most_ps, err));
-    if (!d) return CB_OK;
-    return d->few ? consider_small_front(k, d, most_ps, err)
-                  : consider_small_rungs(k, d, most_ps, err);
+    if (!takes_min || !is_usual) {
+        CB_TRY(cb_consider_small_candidates(k, most_ps, err));
+        if (d && d->few) return consider_small_front(k, d, most_ps, err);
+        if (d) CB_TRY(consider_small_rungs(k, d, most_ps, err));
+    }
+    if (!takes_min) return CB_OK;
+    CB_TRY(find_min(k, d, &min, err));
+    take_smaller(k, min);
+    return CB_OK;
 }
 
 cb_status cb_pick(cb_chooser *k, cb_ladder *d, cb_error *err) {
