@@ -12,6 +12,7 @@ either completely or not at all.
 from __future__ import annotations
 
 import errno
+import fcntl
 import gzip
 import json
 import math
@@ -19,8 +20,9 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from . import _native, budgets
@@ -116,6 +118,17 @@ def write_text(path: str | os.PathLike[str], text: str, private: bool = False) -
     except OSError as error:
         reason = error.strerror or str(error)
         raise type(error)(error.errno, f"not written: {reason}", name) from None
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps other processes that lock a file from changing it, if a file can be made next to it."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = stack.enter_context(open(path.with_suffix(".lock"), "ab"))
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        yield
 
 
 def _is_open_file(name: str) -> bool:

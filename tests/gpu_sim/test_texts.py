@@ -220,7 +220,7 @@ def test_records_of_a_compiled_step_are_those() -> None:
     assert given.code() == given.code("cpu") == step.code()
     with pytest.raises(NotImplementedError, match="the given plan= is for 'cpu'; compile without"):
         given.code("cuda")
-    assert "group 0 by kernels of single ops\n  matmul\ngroup 1 [1x400] f32" in step.code()
+    assert "group 0 by kernels of single ops\n  matmul\ngroup 1 [20x20] f32" in step.code()
 
 
 def test_what_has_no_code_is_named() -> None:

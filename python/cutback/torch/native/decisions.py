@@ -9,11 +9,9 @@ file.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +83,7 @@ class _Machine:
         """
         with self._lock:
             path = self._follow()
-            with _held(path):
+            with files.locked(path):
                 self._known = {**made, **self._known, **_read(path)}
                 _write(path, self._known)
             return {key: self._known[key] for key in made}
@@ -96,17 +94,6 @@ class _Machine:
         if self._path != path:
             self._path, self._known = path, _read(path)
         return path
-
-
-@contextmanager
-def _held(path: Path) -> Iterator[None]:
-    """Keeps other processes from changing a file, if a file can be made next to it."""
-    with ExitStack() as stack:
-        with suppress(OSError):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = stack.enter_context(open(path.with_suffix(".lock"), "ab"))
-            fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
-        yield
 
 
 def _key() -> dict[str, Any]:
