@@ -113,6 +113,16 @@ class Sized:
 
 
 @dataclass
+class Place:
+    """Where a graph is in the model."""
+
+    frame: int | None = None
+    """PyTorch's number of the frame that it belongs to."""
+    is_last: bool = False
+    """True if this is known to be the last graph of the model."""
+
+
+@dataclass
 class AtHand:
     """The graph that is being compiled, or the last compiled one."""
 
@@ -128,10 +138,7 @@ class AtHand:
     """Its error, before PyTorch wrapped it."""
     key: str | None = None
     """Its key, if it is a training graph of a model with one budget."""
-    is_last: bool = False
-    """True if this is known to be the last graph of the model."""
-    frame: int | None = None
-    """PyTorch's number of the frame that it belongs to."""
+    place: Place = field(default_factory=Place)
     sized: Sized = field(default_factory=Sized)
     """The graph with the sizes that it is planned for."""
     kept: JointGraph | None = None
@@ -286,7 +293,7 @@ class Partitioner(CustomPartitionerFn):
 
     def begin(self, writes_by_floats: bool | None, is_last: bool) -> None:
         """Called when PyTorch begins to compile another graph."""
-        self.at_hand = AtHand(self.at_hand.row, writes_by_floats, is_last=is_last)
+        self.at_hand = AtHand(self.at_hand.row, writes_by_floats, place=Place(is_last=is_last))
 
     def __call__(
         self,

@@ -76,7 +76,7 @@ class ModelPartitioner(ModelSteps):
         """Called when PyTorch begins to compile another graph."""
         self.forget_if_gone()
         super().begin(writes_by_floats, is_last)
-        self.at_hand.frame, self.at_hand.sized.start = self.frame(), self.sizes.starts
+        self.at_hand.place.frame, self.at_hand.sized.start = self.frame(), self.sizes.starts
 
     def forget_if_gone(self) -> bool:
         """True if PyTorch has dropped the compiled code since graphs were last compiled. PyTorch
@@ -107,7 +107,8 @@ class ModelPartitioner(ModelSteps):
 
     @property
     def _may_repeat_collectives(self) -> bool:
-        alone = self.at_hand.is_last and self.graphs.only(self.frame()) and not self.in_force.parts
+        is_last = self.at_hand.place.is_last
+        alone = is_last and self.graphs.only(self.frame()) and not self.in_force.parts
         return alone and self.door.same_kernels and self.options.collective_again
 
     def _repeats_from_file(self, problem: Problem) -> Schedule | None:
@@ -132,9 +133,10 @@ class ModelPartitioner(ModelSteps):
     def _plan_graph(self, graph: Imported) -> Schedule | None:
         """Returns the schedule of a graph that the plans in force do not cover."""
         apart = self.state is State.JOINED and bool(self.in_force.alone())
-        others = (self.in_force.parts and not apart) or not self.graphs.only(self.at_hand.frame)
+        place = self.at_hand.place
+        others = (self.in_force.parts and not apart) or not self.graphs.only(place.frame)
         known = apart or self.state in FIRST_GRAPH
-        if others or not known or not self.at_hand.is_last:
+        if others or not known or not place.is_last:
             event = Event.GRAPH_NEW if self._rounds_left else Event.GRAPH_LATE
             return self._fire(event, Occasion(graph))
         target = self.options.target
@@ -156,9 +158,9 @@ class ModelPartitioner(ModelSteps):
     def _note_graph(self, graph: Imported, schedule: Schedule) -> None:
         self._note_frame()
         key = self.at_hand.key = key_of(graph.problem)
-        self.graphs.problems[self.at_hand.frame] = graph.problem
+        self.graphs.problems[self.at_hand.place.frame] = graph.problem
         self.graphs.by_key[key] = CompiledGraph(
-            graph.problem, schedule, self.at_hand.frame, Ends.of(graph),
+            graph.problem, schedule, self.at_hand.place.frame, Ends.of(graph),
             self._own(graph, self.options.target),
         )  # fmt: skip
 
@@ -181,7 +183,7 @@ class ModelPartitioner(ModelSteps):
         """Returns the values for the symbols of the graph that is being compiled; see
         :meth:`growing.Sizes.larger`."""
         if self.bounds_sizes:
-            self.at_hand.sized.symbols = self.sizes.larger(self.at_hand.frame, inputs)
+            self.at_hand.sized.symbols = self.sizes.larger(self.at_hand.place.frame, inputs)
         return self.at_hand.sized.symbols.planned
 
     # ---- before a call --------------------------------------------------------------------------
@@ -282,7 +284,7 @@ class ModelPartitioner(ModelSteps):
                     limits = self.limits_of(at_hand)
             self._follow_min(at_hand)
             if counts:
-                counts[-1][at_hand.frame] += 1
+                counts[-1][at_hand.place.frame] += 1
             result = run(*args)
             self._began(at_hand.key, args, result)
             return result
