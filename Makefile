@@ -1,7 +1,7 @@
 # Everything a newcomer needs, from nothing but Python >= 3.11, make and a C compiler:
 #
 #   make demo    train two models under three plans each; writes demo/report.html     (< 5 minutes; DEVICE=cuda: on a GPU)
-#   make test    C tests, Python tests, PyTorch's, sanitizers, layer check, notebooks (a quarter of an hour; installs PyTorch)
+#   make test    C tests, Python tests, PyTorch's, sanitizers, layer check, notebooks (half an hour; installs PyTorch)
 #   make test-torch   only the bridge to PyTorch                                      (installs PyTorch)
 #   make test-frontends   Trainer, Accelerate, Lightning, timm, PEFT under budgets    (a few minutes; installs them)
 #   make bench   benchmarks/results/*.json and RESULTS.md                             (installs PyTorch)
