@@ -188,7 +188,7 @@ def structure(x: Any) -> Tree:
 
 
 def reduce(function: Callable[[Any, Any], Any], x: Any, *initial: Any) -> Any:
-    """The leaves of ``x`` combined from left to right, as :func:`functools.reduce` does.
+    """The leaves of ``x`` combined from left to right, as ``functools.reduce`` does.
 
     >>> cutback.tree.reduce(lambda a, b: a + b, {"w": 1, "b": [2, 3]}, 0)
     6
