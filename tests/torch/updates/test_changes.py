@@ -12,21 +12,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn
+from one_layer import Net
 from torch.optim import SGD
 
 import cutback.torch as ct
 from cutback.torch.updates import SeparateStepError, formulas
 from cutback.torch.updates.consumed import ConsumedGradientError
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x).square().mean()
 
 
 def made(**options: Any) -> tuple[Net, Any, Any]:

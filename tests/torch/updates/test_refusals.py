@@ -11,21 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from one_layer import Net
 from torch import nn
 from torch.optim import SGD, AdamW
 
 import cutback.torch as ct
 from cutback.torch.updates import SeparateStepError
 from cutback.torch.updates.consumed import ConsumedGradientError
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x).square().mean()
 
 
 class Case:
