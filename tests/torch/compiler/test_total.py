@@ -212,3 +212,25 @@ def test_an_optimizer_in_a_wrapper() -> None:
     assert found.numbers == wanted.numbers
     held = [p for group in inner.param_groups for p in group["params"]]
     assert [id(p) for p in held] == [id(p) for p in module.parameters()] and not inner.state
+
+
+def test_equal_optimizers_are_rehearsed_once() -> None:
+    known: dict[str, tuple[int, int]] = {}
+    once = OPTIMIZERS.keys() - {"adagrad"}  # it has states from the start
+    for name, make_optimizer in OPTIMIZERS.items():
+        model = Wide()
+        for _ in range(2):
+            optimizer = make_optimizer(model.parameters())
+            assert account(model, optimizer, known) == account(model, optimizer), name
+    assert len(known) == len(once)
+
+    model = nn.Sequential(nn.Linear(64, 8), nn.Linear(8, 64))
+    other = Adam(model.parameters(), foreach=False)
+    assert account(model, other, known) == account(model, other)  # other shapes
+    assert len(known) == len(once) + 1
+
+    model(torch.randn(2, 64)).sum().backward()
+    other.step()
+    held: dict[str, tuple[int, int]] = {}
+    for unclear in (other, Adam(model.parameters(), lr=torch.tensor(0.1), foreach=False)):
+        assert account(model, unclear, held) == account(model, unclear) and not held

@@ -62,9 +62,14 @@ def unwrapped(optimizer: Any) -> Any:
     return optimizer
 
 
-def account(model: Any, optimizer: torch.optim.Optimizer) -> Total:
+def account(
+    model: Any, optimizer: torch.optim.Optimizer, known: dict[str, tuple[int, int]] | None = None
+) -> Total:
     """Returns what a model and its optimizer hold. For a function, whose buffers are unknown, only
     the optimizer's parameters count.
+
+    Args:
+        known: results of earlier rehearsals, by what they depend on; a new one is added.
 
     Raises:
         TypeError: ``optimizer`` is not an optimizer.
@@ -82,7 +87,45 @@ def account(model: Any, optimizer: torch.optim.Optimizer) -> Total:
                 f"the model's {len(own)}; make the optimizer from model.parameters()"
             )
         held += [*model.parameters(), *model.buffers()]
-    return Total(_bytes(held), *_rehearse(optimizer))
+    described = None if known is None else _described(optimizer)
+    if known is None or described is None:
+        return Total(_bytes(held), *_rehearse(optimizer))
+    if described not in known:
+        known[described] = _rehearse(optimizer)
+    return Total(_bytes(held), *known[described])
+
+
+def _is_plain(value: Any) -> bool:
+    """True for numbers, strings and collections of them, whose text says all about them."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(_is_plain(key) and _is_plain(x) for key, x in value.items())
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _described(optimizer: torch.optim.Optimizer) -> str | None:
+    """Returns everything that a rehearsal depends on, as text. None: the optimizer has states, or
+    attributes that no text describes."""
+    rows = {
+        name: value
+        for name, value in vars(optimizer).items()
+        if name not in ("param_groups", "state") and not name.endswith("_hooks")
+    }
+    rows["groups"] = [
+        {
+            **group,
+            "params": [
+                (type(p).__qualname__, str(p.device), str(p.dtype), str(p.layout), p.requires_grad,
+                 *p.shape, *p.stride())
+                for p in group["params"]
+            ],
+        }
+        for group in optimizer.param_groups
+    ]  # fmt: skip
+    if optimizer.state or not _is_plain(rows):
+        return None
+    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__} {rows}"
 
 
 def _runs_foreach(group: Group) -> bool:

@@ -7,9 +7,12 @@ from typing import Any
 
 from ...planner.estimating import MOST, Estimate, Way, estimate_with
 from ...problem import Problem
+from ..compiler.compiled import uncompiled
+from ..compiler.preparing import Preparation
+from ..compiler.totals import account
 from ..graph.taking_over import separate
 from .batches import made_step
-from .tracing import trace
+from .tracing import trace_with
 
 
 def estimate(
@@ -40,10 +43,14 @@ def estimate(
     >>> print(cutback.torch.estimate(make_step, "1MiB", device="a100", most=64))
     """
 
+    rehearsed: dict[str, tuple[int, int]] = {}  # optimizers seldom depend on the batch
+
     def problem_of(batch: int) -> Problem:
         step, inputs, optimizer = made_step(make_step, batch)
-        counted = optimizer if measure == "total" else None
-        return trace(step, *inputs, dynamic=False, optimizer=counted).problem
+        step, total = uncompiled(step), None
+        if optimizer is not None and measure == "total":
+            total = account(step, optimizer, rehearsed)
+        return trace_with(step, inputs, {}, Preparation(), total, dynamic=False).problem
 
     way = Way(problem_of, device, measure, (None, "torch-compat"), separate)
     return estimate_with(way, budget, batches, most)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -19,7 +20,7 @@ from .. import hooks
 from ..compiler import reference
 from ..compiler.compiling import uncompiled
 from ..compiler.preparing import Preparation, device_row, prepare
-from ..compiler.totals import account, with_total
+from ..compiler.totals import Total, account, with_total
 from ..compiler.wishes import Policy, of_tags
 from ..flags import check_flags, check_flags_or_none
 from ..graph.counter import check_random
@@ -146,6 +147,22 @@ def trace(
     check_flags_or_none(dynamic=dynamic)
     step = uncompiled(step)
     total = None if optimizer is None else account(step, optimizer)
+    return trace_with(step, inputs, kwargs, Preparation(policy, random, cse), total, dynamic)
+
+
+def trace_with(
+    step: torch.nn.Module | Callable[..., Any],
+    inputs: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    how: Preparation,
+    total: Total | None,
+    dynamic: bool | None,
+) -> TracedStep:
+    """Traces a step as :func:`trace` does, with what its model and its optimizer hold.
+
+    Raises:
+        UnsupportedGraphError: if nothing needs a gradient, or the graph cannot be planned.
+    """
 
     def partition(
         gm: torch.fx.GraphModule,
@@ -156,10 +173,10 @@ def trace(
         static_lifetime_input_indices: list[int] | None = None,
         **options: Any,
     ) -> NoReturn:
-        how = Preparation(policy, random, cse, is_leaf=is_leaf)
-        graph = prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (), how)
+        prepared = replace(how, is_leaf=is_leaf)
+        graph = prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (), prepared)
         problem = graph.problem if total is None else with_total(graph.problem, total)
-        own = None if policy is None else with_wishes(graph, of_tags)
+        own = None if how.policy is None else with_wishes(graph, of_tags)
         if own is not None and total is not None:
             own = with_total(own, total)
         raise _SeenError(TracedStep(problem, device_row(gm), own))
