@@ -308,6 +308,22 @@ def test_a_compiled_module_looks_like_the_module() -> None:
         compiled.no_such_thing  # noqa: B018
 
 
+def test_attributes_of_native_steps_name_the_list_of_plans() -> None:
+    class Scheduled(nn.Linear):
+        plan = "the module's own"
+
+    function, module = ct.compile(f, 0.5), ct.compile(nn.Linear(4, 4), 0.5)
+    for step in (function, module):
+        for name in ("plan", "report"):
+            with pytest.raises(AttributeError, match=rf"no attribute '{name}'.*plans\[0\]"):
+                getattr(step, name)
+        with pytest.raises(AttributeError, match=r"no attribute 'plants'$"):
+            step.plants  # noqa: B018
+    assert ct.compile(Scheduled(4, 4), 0.5).plan == "the module's own"
+    copied = copy.copy(function)
+    assert copied.plans == [] and not hasattr(copied, "plan")
+
+
 def test_inside_another_compiled_module(ran: Counter[str]) -> None:
     """As with ``torch.compile``, the inner module becomes part of the surrounding graph and its
     budget."""

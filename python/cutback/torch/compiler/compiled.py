@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import distributed
@@ -47,6 +47,21 @@ _KERNELS = (
 )
 
 _HELD_S = 0.1  # the longest that a result of a collective is waited for
+
+_OF_A_PLAN = {"plan": "plans[0]", "planned": "plans[0].numbers", "report": "plans[0].report(path)"}
+"""Attributes of native steps, which have one graph, and what to write for a PyTorch model."""
+
+
+def _missing(owner: object, name: str) -> AttributeError:
+    """The error for an attribute that a compiled function or module does not have."""
+    what = type(owner).__name__
+    text = f"{what!r} object has no attribute {name!r}"
+    if name in _OF_A_PLAN:
+        text += (
+            f": a PyTorch model may have several graphs, so write {_OF_A_PLAN[name]} after the "
+            "first training step"
+        )
+    return AttributeError(text, name=name, obj=owner)
 
 
 def _nodes_before(*arguments: Any) -> set[Node]:
@@ -366,6 +381,11 @@ class CompiledFunction:
         """
         self._runner.save_plans(path)
 
+    if not TYPE_CHECKING:  # a type checker knows the attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise _missing(self, name)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function."""
         if torch.compiler.is_dynamo_compiling():  # inlined, as in PyTorch
@@ -480,6 +500,14 @@ class CompiledModule(OptimizedModule):
         self.register_load_state_dict_pre_hook(_below)
         if any(context.wishes.get(name) is not None for name in ("budget", "policy", "given")):
             context.watch = Watch(self, module)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)  # the module's own attribute comes first
+        except AttributeError:
+            if name in _OF_A_PLAN:
+                raise _missing(self, name) from None
+            raise
 
     def _initialize(self) -> None:
         super()._initialize()
