@@ -1,18 +1,19 @@
-/* Three answers compete: the one without offload (search.c), and, on a ladder of targets like that
- * of ladder.h, the plans of joint searches and of searches without reruns. A rung depends only on
- * the problem and its target, and counts only if it is not faster than a bound; so the answer is
- * chosen from a fixed set, and the promises of the ladder hold.
+/* Three answers compete: the one without offload (search.c), the plans of joint searches, and those
+ * of searches without reruns. The latter two are searched on a ladder of targets like that of
+ * ladder.h. A rung depends only on the problem and its target, and its plan counts only if it is
+ * no faster than a bound; so the answer is chosen from a fixed set, and the promises of the ladder
+ * hold.
  *
- * Which plan wins is asked in one place for both searches (weigh.h), which rungs are searched is
- * not (pick.h). Here a rung has two searches, each under a bound of its own and worth starting only
- * if it can still win, and they start from a plan of the other search's rung and compete with its
- * answer: one picker would ask at every step which of the two it is.
+ * Both searches share the code that chooses the winning plan (weigh.h), but not the code that
+ * chooses which rungs to search (pick.h): here a rung has two searches, each with its own bound and
+ * only started if it can still win. They start from a plan of the other search's rung and compete
+ * with its answer, so shared code would have to ask at every step which search it serves.
  *
  * The bound. Take any plan of at most B bytes and time T, and keep on the device what it moves.
- * Then nothing stalls, and at a moment t it holds at most as many bytes more as were then on the
- * host alone. Those went over the link before t and come back after it: at most link x T / 2 bytes.
- * So its extra time is at least the ladder's bound at B + link x T / 2; and where nothing runs
- * again that sum is at least what saving everything takes. */
+ * Then nothing stalls, and at a moment t it holds at most as many more bytes as were only on the
+ * host at that moment. These crossed the link before t and return after it, so they are at most
+ * link x T / 2 bytes. So the plan's extra time is at least the ladder's bound at B + link x T / 2;
+ * and if nothing runs again, that sum is at least what saving everything takes. */
 #include "offload.h"
 
 #include <math.h>

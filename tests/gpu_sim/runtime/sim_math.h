@@ -1,6 +1,6 @@
-/* sim_math.h: arithmetic of PTX that C has not, for translated kernels (translate/forms.py).
- * Results are those of the PTX manual to the bit; approximate operations are rounded right, or
- * moved inside the error that the manual states where a test asks for it. */
+/* sim_math.h: PTX arithmetic that C does not have, for translated kernels (translate/forms.py).
+ * Results have exactly the bits that the PTX manual defines. Approximate operations are correctly
+ * rounded; if a test asks for it, they are perturbed within the error that the manual states. */
 #ifndef SIM_MATH_H
 #define SIM_MATH_H
 
@@ -24,7 +24,7 @@ static inline uint32_t sim_raw32(float value) {
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
-/* A result of f32 that is NaN is this one NaN. */
+/* Every NaN that an f32 operation returns is this one. */
 static inline uint32_t sim_bits32(float value) {
     return value != value ? 0x7fffffffu : sim_raw32(value);
 }
@@ -43,7 +43,8 @@ static inline uint64_t sim_copy_sign64(uint64_t sign, uint64_t value) {
     return (sign & 1ull << 63) | (value & ~(1ull << 63));
 }
 
-/* An operation under a rounding mode; operands are volatile, or it would be moved out. */
+/* Evaluates an operation under a rounding mode. Its operands must be volatile; otherwise the
+ * compiler may move the operation out of the region. */
 #define SIM_ROUNDED(mode, type, operation)     \
     const int before_ = fegetround();          \
     fesetround(mode);                          \
@@ -51,7 +52,8 @@ static inline uint64_t sim_copy_sign64(uint64_t sign, uint64_t value) {
     fesetround(before_);                       \
     result_
 
-/* The lesser or greater: of zeros -0 is less; a NaN loses, or wins where it is to be kept. */
+/* Minimum and maximum; -0 is less than 0. If one operand is NaN, the result is the other one, or
+ * NaN if `keeps_nan` is set. */
 #define SIM_EXTREME(name, type, beats)                                       \
     static inline type name(type a, type b, int keeps_nan) {                 \
         if (a != a || b != b) return (a != a) != (keeps_nan != 0) ? b : a;   \
@@ -62,7 +64,8 @@ SIM_EXTREME(sim_max_f32, float, >)
 SIM_EXTREME(sim_min_f64, double, <)
 SIM_EXTREME(sim_max_f64, double, >)
 
-/* a + b, inexact sums rounded to odd: a second rounding to half as many bits is then right. */
+/* Returns a + b, rounded to odd if it is inexact, so that rounding the result again to half as many
+ * bits gives the correctly rounded sum. */
 static inline double sim_sum(double a, double b) {
     double sum = a + b, back = sum - a, error = (a - (sum - back)) + (b - back);
     uint64_t bits = sim_bits64(sum);
@@ -78,8 +81,9 @@ static inline double sim_from_f16(uint16_t half) {
 }
 static inline double sim_from_bf16(uint16_t half) { return sim_f32((uint32_t)half << 16); }
 
-/* To a type of `digits` binary digits whose least exponent is `least` (of 1.x): integers of the
- * unit of the last place; ties to even, or toward zero. */
+/* Converts to a type with `digits` binary digits and the smallest exponent `least` (of 1.x). It
+ * counts in units in the last place, and rounds ties to even or, if `is_cut` is set, toward
+ * zero. */
 static inline uint16_t sim_narrow(double x, int digits, int least, uint16_t infinity, bool is_cut) {
     const uint16_t sign = signbit(x) ? 0x8000 : 0;
     if (x != x) return 0x7fff;
@@ -98,8 +102,8 @@ static inline uint16_t sim_to_f16_rz(double x) { return sim_narrow(x, 11, -14, 0
 static inline uint16_t sim_to_bf16(double x) { return sim_narrow(x, 8, -126, 0x7f80, false); }
 static inline uint16_t sim_to_bf16_rz(double x) { return sim_narrow(x, 8, -126, 0x7f80, true); }
 
-/* From a whole number in floating point; what does not fit takes the nearest end, NaN is 0 (or, of
- * 64 bits, the sign bit alone). */
+/* Converts an integral floating-point value. Values out of range become the nearest limit. NaN
+ * becomes 0, or, in 64-bit types, only the sign bit. */
 #define SIM_TO_INTEGER(name, type, low, high, nan) \
     static inline type name(double x) {            \
         if (x != x) return (type)(nan);            \
@@ -121,7 +125,8 @@ static inline __int128 sim_clamp(__int128 x, __int128 low, __int128 high) {
 }
 static inline int32_t sim_clamp32(int64_t x) { return (int32_t)sim_clamp(x, INT32_MIN, INT32_MAX); }
 
-/* `value` rounded to f32; or, where a test asks, moved by a hash inside the relative error. */
+/* Returns `value` rounded to f32. If a test asks for it, a hash first changes the value by at most
+ * the relative error. */
 static inline float sim_approximate(const sim_thread *t, double value, double error) {
     if (t->approximate) {
         uint32_t hash = (sim_raw32((float)value) ^ t->approximate) * 2654435761u;
@@ -130,7 +135,7 @@ static inline float sim_approximate(const sim_thread *t, double value, double er
     }
     return (float)value;
 }
-/* Approximations of f64 have 20 bits after the point and nothing behind. */
+/* The low 32 bits of approximate f64 results are zero, which leaves 20 bits of the fraction. */
 static inline double sim_upper_half(double value) {
     return value != value ? value : sim_f64(sim_bits64(value) & 0xffffffff00000000ull);
 }
@@ -141,7 +146,7 @@ static inline uint32_t sim_permute(uint32_t a, uint32_t b, uint32_t selector) {
     for (int i = 0; i < 4; i++) {
         const uint32_t choice = selector >> 4 * i & 15;
         uint32_t byte = bytes >> 8 * (choice & 7) & 255;
-        if (choice & 8) byte = byte & 128 ? 255 : 0; /* its sign, repeated */
+        if (choice & 8) byte = byte & 128 ? 255 : 0; /* eight copies of its sign bit */
         result |= byte << 8 * i;
     }
     return result;
@@ -176,7 +181,8 @@ static inline uint64_t sim_insert(uint64_t a, uint64_t b, uint32_t at, uint32_t 
 static inline uint32_t sim_count_zeros(uint64_t a, uint32_t bits) {
     return a ? (uint32_t)__builtin_clzll(a) - (64 - bits) : bits;
 }
-/* The highest bit that is not the sign's; `counts`: how far it is from the top. */
+/* Returns the position of the highest bit that differs from the sign, or, if `counts` is set, its
+ * distance from the top. */
 static inline uint32_t sim_find(uint64_t a, uint32_t bits, int is_signed, int counts) {
     if (is_signed && a >> (bits - 1) & 1) a = ~a & (bits == 64 ? ~0ull : (1ull << bits) - 1);
     if (!a) return ~0u;
@@ -195,7 +201,7 @@ static inline uint32_t sim_dot(uint32_t a, uint32_t b, uint32_t sum, int a_signe
     }
     return sum;
 }
-/* Halves of a times the two lowest bytes of b. */
+/* Adds the products of the 16-bit halves of a and the two lowest bytes of b to `sum`. */
 static inline uint32_t sim_dot_pair(uint32_t a, uint32_t b, uint32_t sum, int a_signed,
                                     int b_signed) {
     for (int i = 0; i < 2; i++) {

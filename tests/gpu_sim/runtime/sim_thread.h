@@ -1,11 +1,13 @@
-/* sim_thread.h: what a translated kernel and the stand-in driver share: where device memory lies,
- * what a thread knows, and the calls by which it reaches beyond its own registers.
+/* sim_thread.h: declarations shared by translated kernels and the stand-in driver: the layout of
+ * device memory, the state of a thread, and the hooks that a thread calls for everything beyond
+ * its own registers.
  *
- * Device memory, shared memory, local memory and kernel parameters lie in one range of addresses
- * with a byte of state for each byte, so that one check serves all. The addresses themselves are
- * mapped without access, and the bytes lie at a fixed distance: a host program that follows a
- * device pointer faults, as it would with a GPU. The ranges are ones that address randomisation
- * leaves free and that AddressSanitizer and ThreadSanitizer take for a program's own. */
+ * Device memory, shared memory, local memory and kernel parameters share one address range, with
+ * one byte of state for each byte, so one check works for all of them. The device addresses are
+ * mapped without access rights, and the bytes are stored at a fixed offset from them: a host
+ * program that dereferences a device pointer faults, as it would with a GPU. Address randomisation
+ * does not use these ranges, and AddressSanitizer and ThreadSanitizer treat them as memory of the
+ * application. */
 #ifndef SIM_THREAD_H
 #define SIM_THREAD_H
 
@@ -15,18 +17,18 @@
 
 #define SIM_ARENA 0x7e8000000000ull /* device addresses */
 #define SIM_ARENA_BYTES (1ull << 34)
-#define SIM_BYTES_AT 0x1000000000ull /* what is added to a device address to find its byte */
-#define SIM_STATES 0x7e8800000000ull /* a byte of state for each byte */
-#define SIM_CELLS 0x7ea000000000ull  /* who has read and written: 40 bytes for each two bytes */
+#define SIM_BYTES_AT 0x1000000000ull /* offset from a device address to its byte */
+#define SIM_STATES 0x7e8800000000ull /* one byte of state for each byte */
+#define SIM_CELLS 0x7ea000000000ull  /* last readers and writers: 40 bytes for each 2 bytes */
 
-/* The end of the arena: windows for what belongs to the block that runs. */
-#define SIM_LOCAL (SIM_ARENA + SIM_ARENA_BYTES - (1ull << 30)) /* SIM_LOCAL_BYTES a thread */
+/* Windows at the end of the arena, for the memory of the block that runs. */
+#define SIM_LOCAL (SIM_ARENA + SIM_ARENA_BYTES - (1ull << 30)) /* SIM_LOCAL_BYTES per thread */
 #define SIM_LOCAL_BYTES (512ull << 10)
 #define SIM_PARAMS (SIM_ARENA + SIM_ARENA_BYTES - (2ull << 20))
 #define SIM_SHARED (SIM_ARENA + SIM_ARENA_BYTES - (1ull << 20))
 
 enum { SIM_ADDRESSABLE = 1, SIM_WRITTEN = 2, SIM_CONSTANT = 4, SIM_FREED = 128 }; /* states */
-enum { SIM_READ = 1, SIM_WRITE = 2, SIM_STRONG = 4 }; /* an access; STRONG: volatile or atomic */
+enum { SIM_READ = 1, SIM_WRITE = 2, SIM_STRONG = 4 }; /* access; STRONG: volatile or atomic */
 
 typedef enum {
     SIM_FINE,
@@ -81,8 +83,8 @@ typedef struct sim_product { /* a lane's part of mma.sync */
 
 typedef struct sim_thread sim_thread;
 
-/* `site` is the line of the PTX, and the CUDA C line in the upper half where it is known. A fault,
- * and an access that one of these finds at fault, does not return. */
+/* `site` is the line of the PTX; the upper half is the line of the CUDA C source, if known. `fault`
+ * does not return, nor does a hook that finds a fault. */
 typedef struct sim_hooks {
     void (*fault)(sim_thread *t, uint32_t site, sim_fault kind, uint64_t address, uint32_t bytes);
     void (*access)(sim_thread *t, uint32_t site, uint64_t address, uint32_t bytes, int access);
@@ -102,36 +104,36 @@ typedef struct sim_hooks {
 
 struct sim_thread {
     uint32_t tid[3], ntid[3], ctaid[3], nctaid[3];
-    uint32_t id, lane, block; /* in the block, in the warp; the block in the grid */
+    uint32_t id, lane, block; /* index in its block, in its warp; of the block in the grid */
     uint32_t dynamic_shared, total_shared;
     const char *params;
     uint64_t local;
     const uint64_t *globals; /* addresses of the module's variables */
     const sim_hooks *hooks;
-    int32_t fuel;    /* jumps backward until somebody looks whether this ends */
-    uint64_t issued; /* half instructions so far (translate/cost.py) */
+    int32_t fuel;    /* backward jumps left until the driver checks whether the kernel hangs */
+    uint64_t issued; /* half-instructions executed so far (translate/cost.py) */
     uint32_t copy_group;
-    uint32_t approximate; /* 0: approximate operations are rounded right */
-    bool is_watched;      /* for races */
+    uint32_t approximate; /* 0: approximate operations are correctly rounded */
+    bool is_watched;      /* accesses are checked for races */
     bool may_read_unwritten;
 };
 
 typedef struct sim_kernel {
     const char *name; /* NULL ends the table */
     void (*run)(sim_thread *t);
-    int needs_fibers; /* has a barrier or a warp operation */
+    int needs_fibers; /* it has a barrier or a warp operation */
     uint32_t shared_bytes, local_bytes, n_params, params_bytes, max_threads;
     const uint32_t *offsets, *sizes; /* of parameters */
 } sim_kernel;
 
-typedef struct sim_pointer { /* a place in a variable that holds the address of another */
+typedef struct sim_pointer { /* part of a variable that holds the address of another one */
     int32_t at;              /* < 0 ends the list */
     uint32_t variable, add;
 } sim_pointer;
 
 typedef struct sim_global {
     const char *name; /* NULL ends the table */
-    uint64_t bytes;   /* 0: shared memory, no global variable */
+    uint64_t bytes;   /* 0: a variable in shared memory */
     int is_constant;
     const uint8_t *data; /* NULL: zeros */
     const sim_pointer *pointers;
@@ -142,7 +144,7 @@ static inline uint8_t *sim_state(uint64_t address) {
     return (uint8_t *)(address - SIM_ARENA + SIM_STATES);
 }
 
-/* Eight states at once: whether `bytes` may be accessed; notes what is written. */
+/* Checks, eight states at a time, that `bytes` may be accessed, and marks written bytes. */
 static inline void sim_check(sim_thread *t, uint32_t site, uint64_t address, uint32_t bytes,
                              int access) {
     if (__builtin_expect((address & (bytes - 1)) != 0, 0))
@@ -170,7 +172,7 @@ static inline void sim_check(sim_thread *t, uint32_t site, uint64_t address, uin
     if (__builtin_expect(t->is_watched, 0)) t->hooks->access(t, site, address, bytes, access);
 }
 
-/* A jump backward. */
+/* Called at every backward jump. */
 static inline void sim_burn(sim_thread *t, uint32_t site) {
     if (__builtin_expect(--t->fuel < 0, 0)) t->hooks->out_of_fuel(t, site);
 }
