@@ -16,8 +16,8 @@ import cutback
 import cutback.nn.functional as F
 
 # rows, columns: blocks of 16 rows and rests, runs of 128 rows, several tasks
-SIZES = ((70, 4), (900, 7), (2500, 16), (333, 31), (1200, 49), (37, 64), (129, 96), (260, 196),
-         (19, 250), (35, 784), (18, 1000), (9, 1089))  # fmt: skip
+SIZES = ((70, 4), (900, 7), (2500, 16), (149, 20), (333, 31), (77, 40), (1200, 49), (37, 64),
+         (129, 96), (260, 196), (19, 250), (35, 784), (18, 1000), (9, 1089))  # fmt: skip
 DTYPES = {
     "f32": np.float32,
     "f64": np.float64,

@@ -1,30 +1,63 @@
 /* kern_together.h: adjacent rows (micro/together.h): the sum or an extreme of each, and numbers of
  * rows. Part of kern_executor.c. Sums are added in the order of one leaf (kern_fold.h). */
 
+#include "kern_sides.h"
+
 #ifdef CB_X_WIDE
 #define EX_FEW(name) name##_double
 #else
 #define EX_FEW(name) name##_float
 #endif
 
-enum { EX_IN_SUM = CB_X_LANES / EX_LANES, EX_SIDES = 16 }; /* vectors; rows */
+#define EX_IN_SUM (CB_X_LANES / EX_LANES) /* vectors */
 
 /* kern_few.h takes numbers up to 255. */
 VFN int64_t at_most_lanes(int64_t n) { return n < EX_LANES ? n : EX_LANES; }
 
+/* Sums of vectors k .. k + 4 of the 64 lanes: of those at x, of those 64 elements later, ... */
+#define ADD_TO_FOUR(q, lanes) lanes[q] += EX_VM(load)((const char *)(x + q * EX_LANES));
+#define ADD_FOUR(q, lanes, more) lanes[q] += more[q];
+#define ADD_REST_TO_FOUR(q, lanes) \
+    if (n > q * EX_LANES) lanes[q] += EX_FEW(few)(x + q * EX_LANES, n - q * EX_LANES);
+VFN void four_lanes(VEC lanes[EX_VECTORS], const EX_REAL *x, int64_t n) {
+    lanes[0] = lanes[1] = lanes[2] = lanes[3] = CB_ZERO;
+    for (; n >= EX_STEP; n -= CB_X_LANES, x += CB_X_LANES) {
+        EX_EACH(ADD_TO_FOUR, lanes)
+    }
+    EX_EACH(ADD_REST_TO_FOUR, lanes)
+}
+
+/* The same of 2, 4 and 8 times as many vectors, `apart` fours apart, which are added in halves. */
+VFN void lanes_of_2(VEC lanes[EX_VECTORS], const EX_REAL *x, int64_t n, int apart) {
+    VEC more[EX_VECTORS];
+    four_lanes(lanes, x, n);
+    four_lanes(more, x + apart * EX_STEP, n - apart * EX_STEP);
+    EX_EACH(ADD_FOUR, lanes, more)
+}
+VFN void lanes_of_4(VEC lanes[EX_VECTORS], const EX_REAL *x, int64_t n, int apart) {
+    VEC more[EX_VECTORS];
+    lanes_of_2(lanes, x, n, 2 * apart);
+    lanes_of_2(more, x + apart * EX_STEP, n - apart * EX_STEP, 2 * apart);
+    EX_EACH(ADD_FOUR, lanes, more)
+}
+VFN void lanes_of_8(VEC lanes[EX_VECTORS], const EX_REAL *x, int64_t n) {
+    VEC more[EX_VECTORS];
+    lanes_of_4(lanes, x, n, 2);
+    lanes_of_4(more, x + EX_STEP, n - EX_STEP, 2);
+    EX_EACH(ADD_FOUR, lanes, more)
+}
+
 /* Adds halves of the lanes of a sum until they are one vector. */
 VFN VEC lanes_of_row(const EX_REAL *x, int64_t n) {
-    VEC lanes[EX_IN_SUM];
+    VEC lanes[EX_VECTORS];
     if (n <= EX_LANES) return EX_FEW(few)(x, n);
-    for (int k = 0; k < EX_IN_SUM; k++) lanes[k] = CB_ZERO;
-    for (; n >= CB_X_LANES; n -= CB_X_LANES, x += CB_X_LANES)
-        for (int k = 0; k < EX_IN_SUM; k++)
-            lanes[k] += EX_VM(load)((const char *)(x + k * EX_LANES));
-    for (int k = 0; k < EX_IN_SUM; k++)
-        if (n > k * EX_LANES) lanes[k] += EX_FEW(few)(x + k * EX_LANES, n - k * EX_LANES);
-    for (int half = EX_IN_SUM / 2; half > 0; half /= 2)
-        for (int k = 0; k < half; k++) lanes[k] += lanes[k + half];
-    return lanes[0];
+    switch (EX_IN_SUM / EX_VECTORS) {
+        case 1: four_lanes(lanes, x, n); break;
+        case 2: lanes_of_2(lanes, x, n, 1); break;
+        case 4: lanes_of_4(lanes, x, n, 1); break;
+        default: lanes_of_8(lanes, x, n); break;
+    }
+    return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
 }
 
 /* The last additions; a total starts from 0, so it is not -0. */
@@ -38,14 +71,15 @@ VFN EX_REAL sum_of_lanes(VEC lanes) {
 
 VFN INT keys_of_row(const EX_REAL *x, int64_t n, bool is_min) {
     INT best = (INT){0} + EX_KEY_MIN;
-    for (int64_t i = 0; i < n; i += EX_LANES) {
-        const int64_t some_n = at_most_lanes(n - i);
-        const VEC some = EX_FEW(few)(x + i, some_n);
-        const INT in = (INT)EX_FEW(keep_few)((VEC)((INT){0} - 1), some_n),
-                  key = key_of(is_min ? -some : some);
-        best = EX_VM(larger_int)(best, (key & in) | (~in & EX_KEY_MIN));
+    for (; n >= EX_LANES; n -= EX_LANES, x += EX_LANES) {
+        const VEC all = EX_VM(load)((const char *)x);
+        best = EX_VM(larger_int)(best, key_of(is_min ? -all : all));
     }
-    return best;
+    if (n == 0) return best;
+    const VEC some = EX_FEW(few)(x, n);
+    const INT in = (INT)EX_FEW(keep_few)((VEC)((INT){0} - 1), n),
+              key = key_of(is_min ? -some : some);
+    return EX_VM(larger_int)(best, (key & in) | (~in & EX_KEY_MIN));
 }
 
 VFN VEC of_keys(INT key) { return (VEC)(key ^ ((key >> (8 * EX_SIZE - 1)) & EX_KEY_MAX)); }
@@ -61,77 +95,68 @@ VFN EX_REAL largest_of_keys(INT keys) {
     return x;
 }
 
-#if defined(__AVX512F__) && !defined(CB_X_WIDE)
-/* Combines halves of 16 vectors until each has one lane left, in the vector that is returned: lanes
- * k and k + 8, then k and k + 4, ... A step puts the halves of two vectors next to each other. */
-#define CB_HALVES(shuffle, low, high, n, apply)                                            \
-    for (int k = 0; k < (n); k++) {                                                        \
-        const __m512 a = (__m512)v[2 * k], b = (__m512)v[2 * k + 1];                       \
-        v[k] = apply((VEC)_mm512_##shuffle(a, b, low), (VEC)_mm512_##shuffle(a, b, high)); \
-    }
-#define CB_FOLD_ROWS(name, apply)                                                    \
-    VFN VEC name(VEC v[EX_SIDES]) {                                                  \
-        const __m512i order =                                                        \
-            _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15); \
-        CB_HALVES(shuffle_f32x4, 0x44, 0xEE, 8, apply)                               \
-        CB_HALVES(shuffle_f32x4, 0x88, 0xDD, 4, apply)                               \
-        CB_HALVES(shuffle_ps, 0x44, 0xEE, 2, apply)                                  \
-        CB_HALVES(shuffle_ps, 0x88, 0xDD, 1, apply)                                  \
-        return (VEC)_mm512_permutexvar_ps(order, (__m512)v[0]);                      \
-    }
-#define CB_ADDED(x, y) ((x) + (y))
-#define CB_LARGER(x, y) ((VEC)EX_VM(larger_int)((INT)(x), (INT)(y)))
-CB_FOLD_ROWS(sums_of_sides, CB_ADDED)
-CB_FOLD_ROWS(largest_of_sides, CB_LARGER)
-
-/* lanes_of_row where `whole` vectors and one of `rest` elements are the row; at most four. */
-VFN VEC lanes_of_short(const EX_REAL *x, int whole, int64_t rest) {
-    VEC lanes[EX_IN_SUM];
-    for (int k = 0; k < whole; k++) lanes[k] = EX_VM(load)((const char *)(x + k * EX_LANES));
-    lanes[whole] = few_float(x + whole * EX_LANES, rest);
-    if (whole >= 2) lanes[0] += lanes[2];
-    if (whole >= 3) lanes[1] += lanes[3];
-    if (whole >= 1) lanes[0] += lanes[1];
-    return lanes[0];
+/* lanes_of_row where `count` vectors are the row, of which the last has `rest` elements. */
+#define SHORT_LANES(k)                                                             \
+    VEC lanes##k = CB_ZERO;                                                        \
+    if ((k) + 1 < count) lanes##k = EX_VM(load)((const char *)(x + k * EX_LANES)); \
+    if ((k) + 1 == count) lanes##k = EX_FEW(few)(x + k * EX_LANES, rest);
+#define JOIN_SHORT(k, other) \
+    if (other < count) lanes##k += lanes##other;
+VFN VEC lanes_of_short(const EX_REAL *x, int count, int64_t rest) {
+    SHORT_LANES(0)
+    SHORT_LANES(1)
+    SHORT_LANES(2)
+    SHORT_LANES(3)
+    SHORT_LANES(4)
+    SHORT_LANES(5)
+    SHORT_LANES(6)
+    SHORT_LANES(7)
+    JOIN_SHORT(0, 4)
+    JOIN_SHORT(1, 5)
+    JOIN_SHORT(2, 6)
+    JOIN_SHORT(3, 7)
+    JOIN_SHORT(0, 2)
+    JOIN_SHORT(1, 3)
+    JOIN_SHORT(0, 1)
+    return lanes0;
 }
 
-/* Rows of at most 64 elements, sixteen at a time; returns the number of rows. `whole` is a
- * constant, so that nothing is decided for each row. */
-#define CB_SHORT_SUMS(whole)                                                    \
-    case whole:                                                                 \
-        for (; row + EX_SIDES <= rows; row += EX_SIDES) {                       \
-            VEC v[EX_SIDES];                                                    \
-            for (int k = 0; k < EX_SIDES; k++)                                  \
-                v[k] = lanes_of_short(from + (row + k) * columns, whole, rest); \
-            EX_VM(store)((char *)(to + row), sums_of_sides(v) + 0.0f);          \
-        }                                                                       \
-        return row;
+/* Sums of EX_SIDES rows at a time; returns the number of rows. Decides by the number of vectors of
+ * a row only once, where that is at most EX_FEW_VECTORS. */
+enum { EX_FEW_VECTORS = 8 };
+#define SUMS_OF_SIDES(lanes_of, ...)                                  \
+    for (; row + EX_SIDES <= rows; row += EX_SIDES) {                 \
+        VEC v[EX_SIDES];                                              \
+        EX_UNROLL                                                     \
+        for (int k = 0; k < EX_SIDES; k++)                            \
+            v[k] = lanes_of(from + (row + k) * columns, __VA_ARGS__); \
+        EX_VM(store)((char *)(to + row), sums_of_sides(v) + 0);       \
+    }
+#define SHORT_SUMS(count) \
+    case count: SUMS_OF_SIDES(lanes_of_short, count, rest) break;
 static int64_t sums_of_blocks(EX_REAL *to, const EX_REAL *from, int64_t rows, int64_t columns) {
-    const int64_t whole = (columns - 1) / EX_LANES, rest = columns - whole * EX_LANES;
+    const int64_t count = (columns + EX_LANES - 1) / EX_LANES,
+                  rest = columns - (count - 1) * EX_LANES;
     int64_t row = 0;
-    switch (whole) {
-        CB_SHORT_SUMS(0)
-        CB_SHORT_SUMS(1)
-        CB_SHORT_SUMS(2)
-        CB_SHORT_SUMS(3)
-        default: return row;
+    switch (columns <= CB_X_LANES ? count : EX_FEW_VECTORS + 1) {
+        SHORT_SUMS(1)
+        SHORT_SUMS(2)
+        SHORT_SUMS(3)
+        SHORT_SUMS(4)
+        SHORT_SUMS(5)
+        SHORT_SUMS(6)
+        SHORT_SUMS(7)
+        SHORT_SUMS(8)
+        default: SUMS_OF_SIDES(lanes_of_row, columns)
     }
+    return row;
 }
-#endif
 
 static void row_sums(void *sums, const void *terms, int64_t rows, int64_t columns) {
     EX_REAL *to = sums;
     const EX_REAL *from = terms;
-    int64_t row = 0;
-#if defined(__AVX512F__) && !defined(CB_X_WIDE)
-    if (columns > 0 && columns <= CB_X_LANES) row = sums_of_blocks(to, from, rows, columns);
-    for (; row + EX_SIDES <= rows; row += EX_SIDES) {
-        VEC v[EX_SIDES];
-        for (int k = 0; k < EX_SIDES; k++) v[k] = lanes_of_row(from + (row + k) * columns, columns);
-        EX_VM(store)((char *)(to + row), sums_of_sides(v) + 0.0f);
-    }
-#endif
-    for (; row < rows; row++) to[row] = sum_of_lanes(lanes_of_row(from + row * columns, columns));
+    for (int64_t row = sums_of_blocks(to, from, rows, columns); row < rows; row++)
+        to[row] = sum_of_lanes(lanes_of_row(from + row * columns, columns));
 }
 
 static void row_largest(void *largest, const void *terms, int64_t rows, int64_t columns,
@@ -139,15 +164,14 @@ static void row_largest(void *largest, const void *terms, int64_t rows, int64_t 
     EX_REAL *to = largest;
     const EX_REAL *from = terms;
     int64_t row = 0;
-#if defined(__AVX512F__) && !defined(CB_X_WIDE)
     for (; row + EX_SIDES <= rows; row += EX_SIDES) {
         VEC v[EX_SIDES];
+        EX_UNROLL
         for (int k = 0; k < EX_SIDES; k++)
             v[k] = (VEC)keys_of_row(from + (row + k) * columns, columns, is_min);
         const VEC x = of_keys((INT)largest_of_sides(v));
         EX_VM(store)((char *)(to + row), is_min ? -x : x);
     }
-#endif
     for (; row < rows; row++) {
         const EX_REAL x = largest_of_keys(keys_of_row(from + row * columns, columns, is_min));
         to[row] = is_min ? -x : x;
