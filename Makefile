@@ -23,8 +23,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TREE   := build/package
 export PATH := $(CURDIR)/$(BIN):$(PATH)
-# Python compiles the modules that are imported; compiling all of PyTorch's takes longer than importing it.
+# Python compiles the modules that are imported and keeps the result, whatever the environment says: without it, each
+# process that imports PyTorch compiles for ten seconds. Compiling all of PyTorch takes longer than importing it.
 export PIP_COMPILE := 0
+unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PARALLEL := -n auto --dist worksteal
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.cuh' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
