@@ -18,6 +18,7 @@
 #include "../../tiles.h"
 
 #define TASK_ELEMENTS ((int64_t)1 << 15)
+#define FILL_BYTES ((size_t)1 << 18) /* of a task that only writes */
 
 /* True if every index is in 0 .. rows. Without branches, so that it vectorizes. */
 static bool are_in_range(const cb_tensor *index, int64_t n, int64_t rows) {
@@ -236,20 +237,32 @@ static void add_block(const adding *a, const block *b, void *sum, int64_t ld) {
     }
 }
 
-static void fill_in_place(const adding *a, const block *b) {
-    bool is_whole = b->columns == a->inner; /* rows are contiguous */
-    size_t size = cb_dtype_size(a->out->dtype),
-           bytes = (size_t)(is_whole ? b->columns * b->rows : b->columns) * size;
-    size_t first = (size_t)((b->outer * a->rows + b->row) * a->inner + b->column) * size;
-    for (int64_t r = 0; r < (is_whole ? 1 : b->rows); r++) {
-        size_t at = first + (size_t)(r * a->inner) * size;
-        char *to = (char *)a->out->data + at;
-        if (a->base) {
-            memcpy(to, (const char *)a->base->data + at, bytes);
-        } else {
-            memset(to, 0, bytes);
-        }
+/* Fills part of the destination: `bytes` from byte `at` on. */
+static void fill(const adding *a, size_t at, size_t bytes) {
+    char *to = (char *)a->out->data + at;
+    if (a->base) {
+        memcpy(to, (const char *)a->base->data + at, bytes);
+    } else {
+        memset(to, 0, bytes);
     }
+}
+
+/* Pieces of rows would be read before they are written, so where blocks have pieces, the whole
+ * destination is filled first. */
+static bool is_filled_first(const adding *a) { return a->tiles.slots == 0 && a->n_inner > 1; }
+
+static void filling_task(void *user, int64_t task, int thread) {
+    (void)thread;
+    const adding *a = user;
+    const size_t all = (size_t)cb_numel(&a->out->shape) * cb_dtype_size(a->out->dtype),
+                 at = (size_t)task * FILL_BYTES;
+    fill(a, at, all - at < FILL_BYTES ? all - at : FILL_BYTES);
+}
+
+static void fill_in_place(const adding *a, const block *b) {
+    const size_t size = cb_dtype_size(a->out->dtype),
+                 first = (size_t)((b->outer * a->rows + b->row) * a->inner + b->column) * size;
+    if (!is_filled_first(a)) fill(a, first, (size_t)(b->columns * b->rows) * size);
     add_block(a, b, (char *)a->out->data + first, a->inner);
 }
 
@@ -313,6 +326,10 @@ static void run_blocks(adding *a) {
     a->n_inner = div_up(a->inner, a->tiles.inner);
     a->n_units = div_up(a->outer, a->tiles.outer) * a->n_row * a->n_inner;
     a->n_tasks = a->tiles.slots > 0 ? a->tiles.slots : a->n_units;
+    if (is_filled_first(a)) {
+        const int64_t bytes = cb_numel(&a->out->shape) * (int64_t)cb_dtype_size(a->out->dtype);
+        cb_parallel(a->args->pool, div_up(bytes, (int64_t)FILL_BYTES), filling_task, a);
+    }
     cb_parallel(a->args->pool, a->n_tasks, adding_task, a);
 }
 
