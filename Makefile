@@ -29,6 +29,8 @@ export PIP_COMPILE := 0
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PARALLEL := -n auto --dist worksteal
+# Each worker of pytest has one core: NumPy's BLAS would keep others busy waiting.
+test test-python test-far test-sanitize test-torch test-slow: export OPENBLAS_NUM_THREADS := 1
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.cuh' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
 .PHONY: demo test test-c test-clang test-arm test-python test-slow test-versions fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-optim bench-cpu bench-torch gpu docs lint wheel wheels release clean
