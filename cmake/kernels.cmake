@@ -22,7 +22,7 @@ function(cb_objects name layer isa sources)
   add_library(${name} OBJECT ${sources})
   target_link_libraries(${name} PRIVATE cb_flags ${unwatched_${isa}})
   target_compile_definitions(${name} PRIVATE CB_KERN_ISA=${isa})
-  target_compile_options(${name} PRIVATE -Wno-psabi -fno-asynchronous-unwind-tables ${calls} ${ARGN})
+  target_compile_options(${name} PRIVATE -Wno-psabi -fno-asynchronous-unwind-tables ${ARGN})
   target_sources(cb_${layer} PRIVATE $<TARGET_OBJECTS:${name}>)
   set_property(GLOBAL APPEND PROPERTY CB_OBJECTS ${name})
 endfunction()
@@ -37,9 +37,10 @@ function(cb_plain)
 endfunction()
 
 set(fast $<$<CONFIG:Release>:-O3>)
-# Checks of AddressSanitizer in large functions are calls: inline, they make gcc compile kern_conv.c four times as long.
+# Checks of AddressSanitizer in this file are calls: inline, they make gcc compile four times as long.
 if(CB_SANITIZE AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
-  set(calls --param=asan-instrumentation-with-call-threshold=0)
+  set_source_files_properties(csrc/exec/cpu/conv/kern_conv.c PROPERTIES
+    COMPILE_OPTIONS --param=asan-instrumentation-with-call-threshold=0)
 endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   cb_kernels(baseline -march=x86-64-v2)
