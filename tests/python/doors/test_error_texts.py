@@ -18,6 +18,8 @@ PARTS = {
 CORE_TEXTS = {"text", "compile_text", "explain_text"}  # methods and functions of cutback._native
 NOT_CORE = {"budgets", "devices"}  # modules with a function of the same name
 
+HANDLE = (ast.ExceptHandler, ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.Call, ast.Compare)
+
 # File -> the reason for the exception.
 ALLOWED = {
     "torch/compiler/backends.py": "an assertion of PyTorch that has no type of its own",
@@ -49,6 +51,7 @@ class Texts:
             if isinstance(function, ast.FunctionDef):
                 self.by_name.setdefault(function.name, []).append(function)
         self.scopes: list[ast.AST] = [*trees, *self.functions]
+        self.inside = {scope: list(self.nodes(scope)) for scope in self.scopes}
         self.errors: dict[ast.AST, set[str]] = {scope: set() for scope in self.scopes}
         self.texts: dict[ast.AST, set[str]] = {scope: set() for scope in self.scopes}
         for _ in range(4):  # a text that is passed on may be passed on again
@@ -57,11 +60,12 @@ class Texts:
 
     @staticmethod
     def nodes(scope: ast.AST) -> Iterator[ast.AST]:
-        """The nodes of a function, without nested functions."""
+        """The nodes of a function that handle a text, without nested functions."""
         todo = list(ast.iter_child_nodes(scope))
         while todo:
             node = todo.pop()
-            yield node
+            if isinstance(node, HANDLE):
+                yield node
             if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
                 todo += ast.iter_child_nodes(node)
 
@@ -70,7 +74,7 @@ class Texts:
         if isinstance(scope, ast.FunctionDef):
             args = [*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs]
             errors |= {a.arg for a in args if is_error(a.annotation)}
-        for node in self.nodes(scope):
+        for node in self.inside[scope]:
             if isinstance(node, ast.ExceptHandler) and node.name:
                 errors.add(node.name)
             elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
@@ -121,7 +125,7 @@ class Texts:
 
     def reads(self, scope: ast.AST) -> Iterator[int]:
         """Lines that look into such a text."""
-        for node in self.nodes(scope):
+        for node in self.inside[scope]:
             if isinstance(node, ast.Compare):
                 looks = any(isinstance(op, (ast.In, ast.NotIn)) for op in node.ops)
                 if looks and any(self.is_text(scope, c) for c in node.comparators):
