@@ -254,11 +254,12 @@ def test_public_functions(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.plans_unchecked
+@pytest.mark.parametrize("share", [0.3, pytest.param(1.0, marks=pytest.mark.very_slow)])
 @pytest.mark.parametrize("name", sorted({name for name, _, _ in operations()}))
-def test_operations(name):
+def test_operations(name, share):
     for other, function, args in operations():
         if other == name:
-            assert not sweep(lambda *a, f=function: traced(f, *a), args, {}, 1.0)
+            assert not sweep(lambda *a, f=function: traced(f, *a), args, {}, share)
 
 
 @pytest.mark.plans_unchecked

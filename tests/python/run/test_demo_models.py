@@ -17,7 +17,7 @@ import pytest
 import cutback
 
 DEMO = Path(__file__).parents[3] / "examples" / "demo"
-STEPS = 4
+STEPS = 2
 PLANS = {
     "save everything": {"preset": "autograd"},
     "min-cut": {"preset": "aggressive"},
