@@ -28,7 +28,7 @@ KNOWN: dict[str, tuple[float | None, float | None, float | None, float]] = {
     "unet3_bn": (5.4, 10.2, None, 31.5),
     "demo_convnet": (5.1, 11.7, 35.0, 27.1),
 }
-FAST = ("cnn8_bn", "seqcnn12_bn_relu", "mlp16_bn", "unet3_bn", "demo_convnet")
+FAST = ("seqcnn12_bn_relu", "mlp16_bn", "demo_convnet")
 # Least extra time in % at shares of the memory, by constraint programming (bench_optimum.py), over
 # schedules that rerun nothing in the forward.
 OPTIMUM = {
@@ -68,9 +68,10 @@ def test_shares_of_the_memory(name: str) -> None:
         assert extra <= known + SLACK, (name, share, extra)
 
 
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.very_slow)])
 @pytest.mark.parametrize("name", OPTIMUM)
-def test_plans_take_the_least_time_there_is(name: str) -> None:
-    for share, least in OPTIMUM[name].items():
+def test_plans_take_the_least_time_there_is(name: str, every: int) -> None:
+    for share, least in list(OPTIMUM[name].items())[::every]:
         numbers = checked(name, budget=int(share * whole(name)))
         extra = 100 * (numbers["time_ps"] / numbers["once_ps"] - 1)
         assert extra <= least + 0.001, (share, extra)

@@ -169,9 +169,9 @@ def ask_everything(seed, most, inlines=False):
 
 def test_every_question_about_random_insides():
     for inlines in (False, True):
-        found = [ask_everything(seed, most, inlines) for most in (4, 12) for seed in range(2)]
-        assert sum(answers for answers, _ in found) > 30
-        assert sum(partial for _, partial in found) > 15
+        found = [ask_everything(int(inlines), most, inlines) for most in (4, 12)]
+        assert sum(answers for answers, _ in found) > 15
+        assert sum(partial for _, partial in found) > 7
 
 
 @pytest.mark.very_slow
@@ -212,8 +212,8 @@ def check_optima(seeds, inlines=False):
 
 @pytest.mark.parametrize("inlines", [False, True])
 def test_plans_of_insides_are_optimal(inlines):
-    judged, impossible, partial, rest = check_optima(range(20), inlines)
-    assert judged > 30 and impossible > 25 and partial > 10 and rest == 0
+    judged, impossible, partial, rest = check_optima(range(10), inlines)
+    assert judged > 15 and impossible > 12 and partial > 5 and rest == 0
 
 
 @pytest.mark.very_slow
@@ -335,12 +335,12 @@ def check_changes(seeds):
 
 
 def test_changes_are_those_of_plans():
-    assert check_changes(range(4, 12)) > 20
+    assert check_changes(range(4, 8)) > 10
 
 
 @pytest.mark.very_slow
 def test_changes_of_more_plans():
-    assert check_changes(range(4)) > 10
+    assert check_changes((*range(4), *range(8, 12))) > 20
 
 
 REFUSED = [
