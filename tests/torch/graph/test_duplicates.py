@@ -264,7 +264,7 @@ def test_views_of_what_was_merged_take_no_memory(ran: Counter[str]) -> None:
     [
         ("gpt", "0.7x"),
         ("resnet", None),
-        ("resnet", "0.7x"),
+        pytest.param("resnet", "0.7x", marks=pytest.mark.very_slow),
         pytest.param("gpt", None, marks=pytest.mark.very_slow),
     ],
 )

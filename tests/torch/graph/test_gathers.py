@@ -62,7 +62,12 @@ def gradients(run: Callable[..., Any], model: nn.Module, x: torch.Tensor) -> lis
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
-@pytest.mark.parametrize("budget", [0, 0.5, "0.6x", "min", "smallest"])
+OTHERS = (0, "0.6x", "smallest")
+
+
+@pytest.mark.parametrize(
+    "budget", [0.5, "min", *(pytest.param(b, marks=pytest.mark.very_slow) for b in OTHERS)]
+)
 def test_small_budgets_gather_again(group: Any, budget: Any) -> None:
     model, x = Layers(group), torch.randn(16, 64)
     expected = gradients(model, model, x)
@@ -83,8 +88,8 @@ def test_small_budgets_gather_again(group: Any, budget: Any) -> None:
     [
         {"budget": 0.2, "collective_again": False},
         {"budget": None},
-        {"budget": 1},
-        {"budget": "fastest"},
+        pytest.param({"budget": 1}, marks=pytest.mark.very_slow),
+        pytest.param({"budget": "fastest"}, marks=pytest.mark.very_slow),
         {"budget": 0.2, "dynamic": True},
         pytest.param({"budget": 0.2, "codegen": "inductor"}, marks=pytest.mark.very_slow),
     ],

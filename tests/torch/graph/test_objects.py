@@ -133,7 +133,7 @@ def test_ops_that_take_objects_run_once() -> None:
     assert ct.rerun.why_once(amplify) is not None
 
 
-@pytest.mark.parametrize("budget", [None, "min"])
+@pytest.mark.parametrize("budget", [pytest.param(None, marks=pytest.mark.very_slow), "min"])
 def test_numbers_and_nothing(budget: Any, same_bits: Callable[..., bool]) -> None:
     """Sizes, floats, booleans and None, as arguments, results, and in the backward."""
 
@@ -193,7 +193,9 @@ def _local(model: nn.Module) -> list[Any]:
     return [g.to_local() if hasattr(g, "to_local") else g for g in grads]
 
 
-@pytest.mark.parametrize("budget", [None, "0.8x", "min"])
+@pytest.mark.parametrize(
+    "budget", [*(pytest.param(b, marks=pytest.mark.very_slow) for b in (None, "0.8x")), "min"]
+)
 def test_a_device_mesh(budget: Any, alone: Any, same_bits: Callable[..., bool]) -> None:
     """Eager mode's bits; the measured peak, of local shards, is the planned one; collectives run
     once, in the graph's order."""

@@ -188,11 +188,20 @@ def test_what_writes_runs_once(way: Any, same_bits: Callable[..., bool]) -> None
     assert same_bits([*found, state], [*plain, expected]) and runs == LAYERS
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("name", "said", "again"), [
+DECLARED = [
     ("plain", False, False), ("plain", True, True), ("plain", None, True),
     ("decorated", False, False), ("unsteady", True, True), ("everyone", True, True),
-])  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("way", "name", "said", "again"),
+    [
+        pytest.param(way, *case, marks=() if i % len(WAYS) == k else pytest.mark.very_slow)
+        for i, case in enumerate(DECLARED)
+        for k, way in enumerate(WAYS)
+    ],
+)
 def test_what_is_declared_goes_first(
     way: Any, name: str, said: bool | None, again: bool, same_bits: Callable[..., bool]
 ) -> None:
