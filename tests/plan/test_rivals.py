@@ -16,7 +16,13 @@ import bench_instances  # noqa: E402
 SLACK = 0.3  # percentage points of total time: ours is a search, and these instances are small
 
 
-@pytest.mark.parametrize("name", ["vgg16", "unet", "fcn8", "mobilenet", "resnet50"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vgg16", "unet", "fcn8", "mobilenet",
+        pytest.param("resnet50", marks=pytest.mark.very_slow),
+    ],
+)  # fmt: skip
 def test_no_slower_than_greedy_or_equal_distances(name):
     instance, met = bench_instances.Instance(name), 0
     for share in (0.9, 0.8, 0.7, 0.6, 0.5, 0.4):

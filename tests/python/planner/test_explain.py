@@ -62,7 +62,7 @@ def without(problem, document, op):
         ("evonorm_s0", {"preset": "conservative"}),
         ("transformer_encoder", {"preset": "recompute_all"}),
         ("transformer_encoder", {"budget": "0.5x"}),
-        ("unet", {"budget": "0.6x"}),
+        pytest.param("unet", {"budget": "0.6x"}, marks=pytest.mark.very_slow),
     ],
 )
 def test_saving_what_is_recomputed(name, options):
