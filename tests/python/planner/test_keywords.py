@@ -32,12 +32,12 @@ def loss(params, x):
 
 PROBLEM = cutback.plan(loss, W, X).problem
 KINDS = ("function", "dict", "json", "gzip", "path")
+READ = ("json", "path")
 
 
-@pytest.fixture(params=KINDS)
-def given(request, tmp_path):
-    """The same step as each kind of input: the leading arguments of a call."""
-    kind, text = request.param, json.dumps(PROBLEM)
+def given_as(kind, tmp_path):
+    """The same step as a kind of input: the leading arguments of a call."""
+    text = json.dumps(PROBLEM)
     if kind == "function":
         return loss, W, X
     if kind in ("dict", "json"):
@@ -45,6 +45,21 @@ def given(request, tmp_path):
     path = tmp_path / ("p.json.gz" if kind == "gzip" else "p.json")
     path.write_bytes(gzip.compress(text.encode()) if kind == "gzip" else text.encode())
     return (path if kind == "path" else str(path),)
+
+
+# By default the products with all keywords leave out kinds that only differ in how they are read.
+@pytest.fixture(
+    params=[pytest.param(k, marks=pytest.mark.very_slow if k in READ else ()) for k in KINDS]
+)
+def given(request, tmp_path):
+    return given_as(request.param, tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_has_the_same_plan(kind, tmp_path):
+    options = {"budget": "0.5x", "measure": "arena"}
+    numbers = cutback.plan(*given_as(kind, tmp_path), **options).numbers
+    assert numbers == cutback.plan(PROBLEM, **options).numbers
 
 
 MATMUL = next(op["name"] for op in PROBLEM["ops"] if op.get("kind") == "matmul")
