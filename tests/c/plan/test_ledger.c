@@ -391,7 +391,7 @@ TEST(peak_without_is_no_more) {
 /* The same question gives the same bits, and the bound does not exceed the answer. */
 TEST(plans_repeat) {
     static maker m;
-    for (uint64_t seed = 0; seed < 6; seed += check_rounds(CB_ASAN ? 4 : 2, 1)) {
+    for (uint64_t seed = 0; seed < 6; seed += check_rounds(CB_ASAN ? 6 : 2, 1)) {
         make_random(&m, seed + 40, 24);
         cb_problem *p = make_problem(&m, &alloc);
         cb_plan_options o = {
@@ -432,7 +432,7 @@ TEST(chain_is_optimal) {
     cb_problem *p = make_problem(&m, &alloc);
     cb_plan *plan = NULL;
     int64_t fewest = -1;
-    const uint64_t step = check_rounds(CB_ASAN ? 6 : 3, 1);
+    const uint64_t step = check_rounds(CB_ASAN ? 7 : 3, 1);
     for (uint64_t kept = 10; kept <= 16; kept += step) { /* room for that many, and two gradients */
         cb_plan_options o = {.budget = {.kind = CB_BUDGET_BYTES, .measure = CB_MEASURE_LIVE}};
         o.budget.bytes = kept * 6400 + 1280;
