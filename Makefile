@@ -38,10 +38,10 @@ SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --out demo $(if $(DEVICE),--device $(DEVICE))
 
-# Installs packages while the core compiles: pip keeps one core busy.
+# Installs packages while the core compiles: pip keeps one core busy. The checks need no packages.
 test:
-	$(MAKE) -j 2 $(VENV)/.torch
-	$(MAKE) check test-c test-python test-far test-torch test-sanitize test-notebooks
+	$(MAKE) -j 2 $(VENV)/.torch check
+	$(MAKE) test-c test-python test-far test-torch test-sanitize test-notebooks
 	@echo "all tests passed"
 
 check:
