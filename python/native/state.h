@@ -440,6 +440,11 @@ PyObject *cb_py_export_device(cb_py_device_memory *memory, bool versioned); /* d
 
 PyObject *cb_py_draw(PyObject *module, PyObject *args); /* (ndarray, law, seed, stream[, p]) */
 
+/* ---- packing.c ------------------------------------------------------------------------------- */
+
+PyObject *cb_py_pack_bits(PyObject *module, PyObject *args);   /* (bools, packed) */
+PyObject *cb_py_unpack_bits(PyObject *module, PyObject *args); /* (packed, bools) */
+
 /* ---- cuda.c: opens NVIDIA's libraries by path ------------------------------------------------ */
 
 PyObject *cb_py_cuda_driver(PyObject *module, PyObject *path);

@@ -1,0 +1,15 @@
+/* packed_bits.h: arrays of bools as bits. Bit k of byte i is element 8 i + k; unused bits of the
+ * last byte are 0. */
+#ifndef CB_EXEC_PACKED_BITS_H
+#define CB_EXEC_PACKED_BITS_H
+
+#include <stdint.h>
+
+static inline uint64_t cb_packed_bytes(uint64_t n) { return n / 8 + (n % 8 != 0); }
+
+/* Packs n bools of one byte each (any byte but 0 is true) into cb_packed_bytes(n) bytes. */
+void cb_pack_bits(const uint8_t *bools, uint64_t n, uint8_t *packed);
+/* The reverse; every bool becomes 0 or 1. */
+void cb_unpack_bits(const uint8_t *packed, uint64_t n, uint8_t *bools);
+
+#endif
