@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         vmap,
     )
     from .planner.estimating import Estimate
+    from .planner.packed import with_packed
     from .planner.plan import Plan
     from .planner.search import plans
     from .planner.tradeoffs import Frontier
@@ -302,6 +303,7 @@ __all__ = [
     "vsplit",
     "vstack",
     "where",
+    "with_packed",
     "zeros",
     "zeros_like",
 ]  # fmt: skip

@@ -68,7 +68,7 @@ PUBLIC = {
     "estimate": "frontend.estimating", "frontier": "frontend.planning",
     "grad": "frontend.training", "plan": "frontend.planning",
     "plans": "planner.search", "release_memory": "run.memory", "trace": "frontend.training",
-    "value_and_grad": "frontend.training",
+    "value_and_grad": "frontend.training", "with_packed": "planner.packed",
     **dict.fromkeys(TRANSFORMS, "frontend.transforms"),
     "linalg": "frontend.linalg", "random": "frontend.random", **HOMES,
     **dict.fromkeys(CONSTANTS, "frontend.namespace"),
