@@ -112,8 +112,8 @@ class _Session:
 
 _OPTIONS = (
     "budget", "codegen", "collective_again", "cse", "device", "exact", "measure",
-    "network_bytes_per_s", "offload", "on_infeasible", "on_plan", "pinned", "plans", "policy",
-    "pool", "profile", "random",
+    "network_bytes_per_s", "offload", "on_infeasible", "on_plan", "packed", "pinned", "plans",
+    "policy", "pool", "profile", "random",
 )  # fmt: skip
 _OURS = ("optimizer", "fullgraph", "dynamic")
 
@@ -219,6 +219,7 @@ def compile(
     network_bytes_per_s: float | None = None,
     updates: str = "after",
     max_norm: float | None = None,
+    packed: bool = False,
 ) -> Any:
     """Compiles a module or function so that its training steps keep to a memory budget.
 
@@ -263,7 +264,7 @@ def compile(
         pool: places the memory of the step in one segment of PyTorch's caching allocator, from the
             third step on (:mod:`graph.segment`). Supported for ``codegen="eager"``, steps of one
             graph, and budgets that bound its peak.
-        collective_again, network_bytes_per_s: see :class:`Partitioner`.
+        collective_again, network_bytes_per_s, packed: see :class:`Partitioner`.
         updates: when the optimizer steps a parameter: ``"after"`` the backward, in
             ``optimizer.step()``, or ``"inside"`` it, as soon as the gradient is complete and
             nothing in the plan reads the parameter any more. The gradient then ends there, so
@@ -315,6 +316,7 @@ def compile(
         "given": given,
         "on_infeasible": on_infeasible,
         "pool": pool,
+        "packed": packed,
     }
     options = {"fullgraph": fullgraph, "dynamic": dynamic}
     if isinstance(model, torch.nn.Module):

@@ -231,8 +231,11 @@ class _Shared:
             for g, problem in enumerate(self.problems[:-1])
             for v in problem.forward_outputs
         }
-        stays = [key for key in results - loose if not self._is_static(*key)]
+        stays = [key for key in results - loose if not self._is_static(*key) and self._bytes(*key)]
         return not stays and all(p[2] != OWN for flow in self.common.flows for p in flow.parts)
+
+    def _bytes(self, g: int, s: int) -> int:
+        return self.problems[g].storages[s].bytes
 
     def _is_static(self, g: int, s: int) -> bool:
         return "static" in self.problems[g].storages[s].flags

@@ -125,6 +125,14 @@ class Options:
 
     updates: Inside | None = None
     """Steps parameters inside the backward."""
+    packed: bool = False
+    """True: masks and indices may be kept packed (:mod:`graph.packing`)."""
+
+    @property
+    def may_pack(self) -> bool:
+        """True if plans may keep values packed. Measured times have none for packing, values on
+        their way to the host are not packed, and a segment is laid out without packing."""
+        return self.packed and not (self.may_move or self.pool or self.times is not None)
 
     @property
     def may_move(self) -> bool:

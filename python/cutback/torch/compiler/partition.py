@@ -207,6 +207,9 @@ class Partitioner(CustomPartitionerFn):
         on_infeasible: what to do if no plan meets the budget: ``"error"`` (the default); ``"min"``
             or ``"smallest"``: a ``UserWarning``, and the plan of that budget; ``"warn"``: a
             ``UserWarning``, and everything is saved.
+        packed: plans may keep masks as bits and indices of poolings in 1, 2 or 4 bytes, where that
+            pays; the results have the same bits (docs/torch.md). Values with a policy, and all
+            values with ``profile``, ``offload`` or ``pool``, stay as they are.
 
     Raises:
         BudgetError: no plan meets the budget.
@@ -238,9 +241,12 @@ class Partitioner(CustomPartitionerFn):
         collective_again: bool = True,
         network_bytes_per_s: float | None = None,
         updates: Inside | None = None,
+        packed: bool = False,
     ) -> None:
         check_measure(measure, total)
-        check_flags(cse=cse, exact=exact, pool=pool, collective_again=collective_again)
+        check_flags(
+            cse=cse, exact=exact, pool=pool, collective_again=collective_again, packed=packed
+        )  # fmt: skip
         fastest = isinstance(budget, str) and budget == reference.FASTEST
         bound = budgets.parse(None if fastest else budget, measure)
         bound = budgets.with_options(bound, offload, pinned, exact)
@@ -256,7 +262,7 @@ class Partitioner(CustomPartitionerFn):
             random=check_random(random), cse=cse, on_infeasible=check_infeasible(on_infeasible),
             pool=pool,
             collective_again=collective_again, network_bytes_per_s=check_rate(network_bytes_per_s),
-            updates=updates,
+            updates=updates, packed=packed,
         )  # fmt: skip
         if updates is not None and self.options.may_move:
             updates.give_up("values may move to the host, which plans with updates inside cannot")
@@ -371,8 +377,9 @@ class Partitioner(CustomPartitionerFn):
         """The settings for preparing graphs."""
         options = self.options
         return Preparation(
-            options.policy, options.random, options.cse, same_kernels=self.door.same_kernels
-        )
+            options.policy, options.random, options.cse, same_kernels=self.door.same_kernels,
+            packed=options.may_pack,
+        )  # fmt: skip
 
     def read_settings(self) -> None:
         """Uses PyTorch's ``activation_memory_budget`` as the position of the current graph, unless
@@ -628,6 +635,7 @@ class Partitioner(CustomPartitionerFn):
         flags = (
             options.offload, options.total, options.random, options.cse, options.target.fastest,
             options.on_infeasible, said, options.network_bytes_per_s, options.updates is not None,
+            options.packed,
         )  # fmt: skip
         key = repr(
             (__version__, _EMITTED, options.target.budget, policy, options.device, times, flags)

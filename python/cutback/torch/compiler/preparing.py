@@ -27,6 +27,7 @@ from ..graph.graphs import (
 )
 from ..graph.importer import Import, Imported, import_joint
 from ..graph.leaves import IsLeaf
+from ..graph.packing import ADDED, add_packing
 from .wishes import Policy, chooser, of_tags
 
 _REGION_BUDGET = "_region_activation_memory_budget"  # key used by torch.fx.traceback
@@ -135,6 +136,8 @@ class Preparation:
     takes_over: bool = False
     """True if results may take over the memory of inputs (:mod:`graph.taking_over`). Compiled steps
     do not ask for it yet."""
+    packed: bool = False
+    """True if masks and indices may be kept packed (:mod:`graph.packing`)."""
 
 
 def prepare(
@@ -161,9 +164,13 @@ def prepare_for_sizes(
     chosen = chooser(how.policy)
 
     def wish(node: fx.Node) -> Constraint | None:
+        if node.target in ADDED:
+            return None
         word = chosen(node) if chosen is not None else None
         return word if word is not None else of_tags(node)
 
+    if how.packed and how.emitted:
+        add_packing(gm, lambda node: wish(node) not in (None, "free"))
     known = Import(tuple(static_inputs), wish, merged, how.emitted, how.same_kernels, how.is_leaf,
                    how.takes_over, how.updating)  # fmt: skip
     cloned: set[fx.Node] = set()

@@ -32,6 +32,7 @@ from .dropout import REMAKE
 from .graphs import UnsupportedGraphError, is_number, is_tangent, location
 from .importer import Imported
 from .moving import Move, Schedule, Step
+from .packed_ops import PACKS, UNPACKS, drawn
 from .steps import EmittedStep, Moved, Value, hoist, type_name, val_of
 from .taking_over import MEMORY, Memory
 from .updated import due
@@ -122,9 +123,11 @@ class _Emitter:
             masked = self.graph.masked.get(node)
             if not again and node not in ran:
                 if masked is not None:
-                    hoist(steps, masked.mask.args[0])
+                    hoist(steps, drawn(masked.mask).args[0])
                 masked = None  # the dropout itself makes its result in the first run
             args = self.graph.again.get(node) if again else None
+            if node.target in UNPACKS and steps and steps[-1].runs(node.args[0]):
+                args = (drawn(node),)  # what has just been packed is still there
             steps.append(EmittedStep(node, masked, args=args, time=time))
             ran.add(node)
         return steps
@@ -320,6 +323,12 @@ class _Emitter:
             self._have(graph, env, value)
             self._receive(graph, env, value)
         node = step.node
+        if node.target in UNPACKS and step.args is not node.args:
+            source = step.args[0]
+            env[node] = env[source]
+            self.memory.same(node, source, env[source])
+            self.first.setdefault(node, env[source])
+            return
         if step.masked is None:
             args, kwargs = (fx.map_arg(a, env.__getitem__) for a in (step.args, node.kwargs))
             copied = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
@@ -453,6 +462,10 @@ class _Emitter:
     def _module(self, graph: fx.Graph) -> fx.GraphModule:
         from torch.fx._lazy_graph_module import _make_graph_module
 
+        for target in PACKS:
+            for node in graph.find_nodes(op="call_function", target=target):
+                if not node.users:
+                    graph.erase_node(node)
         graph.lint()
         return _make_graph_module(self.gm, graph)
 

@@ -22,6 +22,7 @@ from torch._inductor import config
 from ...problem import ONCE
 from . import ops, storages
 from .dropout import remaking_scale
+from .packed_ops import unpacked
 from .sizes import hint
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def eliminate_dead_code(graph: fx.Graph) -> None:
 
 
 class Reader:
-    """Reads a graph: one pass over the nodes, then their order, then the document."""
+    """Reads a graph: one pass over the nodes, then their order."""
 
     def __init__(
         self, gm: fx.GraphModule, num_fwd_outputs: int, merged: Sequence[OneMemory] = ()
@@ -177,13 +178,13 @@ class Reader:
         self.static: list[bool] = []
         self.tensors: dict[fx.Node, list[Tensor]] = {}
         self.reads: dict[fx.Node, dict[int, int]] = {}  # node -> storages it reads, most bytes of
-        self.late: set[fx.Node] = set()  # nodes that can run only in the backward
+        self.late: set[fx.Node] = set()  # can run only in the backward
         self.after: dict[fx.Node, list[fx.Node]] = {}  # last writers into memory that a node reads
         self.masked: dict[fx.Node, Masked] = {}
         self.again: dict[fx.Node, tuple[Argument, ...]] = {}  # arguments of a run in the backward
-        calls = [n for n in self.nodes if n.op == "call_function"]
-        kinds = ops.learn(n.target for n in calls)
-        self.kinds = {n: kinds[n.target] for n in calls}
+        calls = {n: n.target for n in self.nodes if n.op == "call_function"}
+        kinds = ops.learn(calls.values())
+        self.kinds = {n: kinds[target] for n, target in calls.items()}
         self._writes = {n for n, kind in self.kinds.items() if kind.mutable}
         self._impure: dict[Target, bool] = {}
         self._ids: dict[int, int] = {}  # address of a fake tensor's storage -> id
@@ -453,16 +454,15 @@ class Reader:
         for node in dropouts:
             if len(node.args) < 3 or node.args[2] is not True:
                 continue
-            x, p, _ = node.args
             parts: dict[Argument, list[fx.Node]] = {0: [], 1: []}
             for user in node.users:
                 if user.target is operator.getitem:
                     parts[user.args[1]].append(user)
             if not (len(parts[0]) == 1 == len(parts[1]) and len(node.users) == 2):
                 continue
-            scale = remaking_scale(p, x.meta["val"])
-            if scale is not None:
-                self.masked[parts[0][0]] = Masked(x, parts[1][0], scale)
+            (result,), (mask,) = parts.values()
+            if (scale := remaking_scale(node.args[1], node.args[0].meta["val"])) is not None:
+                self.masked[result] = Masked(node.args[0], unpacked(mask), scale)
 
     def find_batch_norms(self) -> None:
         """Finds batch norms in training, which may run again because they normalise with statistics

@@ -33,9 +33,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import fx
 
+from ...planner.packed import MADE
 from ...problem import ONCE, Constraint, Flag, Op, Problem, Storage, StorageFlag, Value, Work
-from . import decisions, gathers, leaves, ops, rerunnable, taking_over, updated
+from . import decisions, gathers, leaves, ops, packing, rerunnable, taking_over, updated
 from .graphs import Masked, OneMemory, Reader, Tensor, is_tangent, location, nodes_in
+from .packed_ops import PACKS, UNPACKS, drawn, unpacking
 from .sizes import hint
 
 if TYPE_CHECKING:
@@ -121,6 +123,8 @@ class _Writer:
         ]
         self.wrote: dict[fx.Node, dict[int, int]] = {}  # writer -> storage -> value
         self.n_values = 0
+        self.flags: dict[fx.Node, frozenset[Flag]] = {}  # of calls
+        self.marks: list[int] = []  # values without bytes that the forward returns
         self._work: dict[str, float] = {}
 
     def values_of(self, node: fx.Node) -> list[int]:
@@ -173,6 +177,8 @@ class _Writer:
         if self.policy is not None and node.op == "call_function" and op.outputs:
             self._constrain(node, op)
         self._push(node, op)
+        if node.target in UNPACKS:
+            self._made(node)
 
     def _push(self, node: fx.Node | None, op: Op) -> None:
         self.ops.append(op)
@@ -198,7 +204,9 @@ class _Writer:
             flags = self._flags(node, kind, tensors)
         if node in self.r.late:
             flags |= {"backward"}
-        op.flags = flags
+        if node.target in PACKS:
+            flags |= packing.runs_once(node, self.flags)
+        op.flags = self.flags[node] = flags
         if "view" not in flags and tensors:
             passes = ops.passes(op.kind, tensors[0].val)
             op.bytes = passes * self._moved(node, tensors)
@@ -207,6 +215,7 @@ class _Writer:
                 op.bytes = gathers.sent_bytes(op.kind, op.bytes - made, made)
             op.flops = self._flops(node, kind)
             op.work = _CLASSES.get(tensors[0].val.dtype, "f32")
+            packing.charge(node, op)
         elif not tensors:
             op.time_ps = 0
         return tensors
@@ -283,6 +292,22 @@ class _Writer:
         self.n_values += len(op.outputs)
         self._push(None, op)
 
+    def _made(self, node: fx.Node) -> None:
+        """Adds an operation that needs an unpacked value in the forward (:mod:`planner.packed`)."""
+        op = Op(
+            f"{node.name}_made", MADE, self.values_of(node), [Value(len(self.r.storage_bytes))],
+            time_ps=0,
+        )  # fmt: skip
+        self._add_memory(0)
+        self.marks.append(self.n_values)
+        self.n_values += 1
+        self._push(None, op)
+
+    def _add_memory(self, bytes: int, *flags: StorageFlag) -> None:
+        self.r.storage_bytes.append(bytes)
+        self.r.static.append(False)
+        self.storage_flags.append(set(flags))
+
     def accumulate(self, copy: leaves.Copied) -> int:
         """Adds the copy that a leaf makes of its gradient. Returns the value."""
         value = self.n_values
@@ -291,9 +316,7 @@ class _Writer:
             f"accumulate_grad_{copy.output}", leaves.KIND, self.values_of(copy.gradient),
             [Value(len(self.r.storage_bytes), bytes=copy.bytes)], _TANGENT, time_ps=0,
         )  # fmt: skip
-        self.r.storage_bytes.append(copy.bytes)
-        self.r.static.append(False)
-        self.storage_flags.append({"hold_end"})
+        self._add_memory(copy.bytes, "hold_end")
         self._push(None, op)
         return value
 
@@ -376,7 +399,7 @@ def import_joint(gm: fx.GraphModule, num_fwd_outputs: int, known: Import) -> Imp
     updates = None
     if known.updating is not None and known.emitted:
         updates = updated.find(reader, copies, known.updating)
-    forward_outputs = _hold_forward(writer, set(overwritten))
+    forward_outputs = [*_hold_forward(writer, set(overwritten)), *writer.marks]
     backward_outputs, copied = _hold_backward(writer, copies, updates)
     problem = _problem(writer, start, parameters, forward_outputs, backward_outputs)
     for k, leaf in () if updates is None else updates.leaves.items():
@@ -471,16 +494,18 @@ def _drop_impossible_wishes(ops: list[Op]) -> None:
 
 
 def _dropouts_together(forward: list[fx.Node], masked: dict[fx.Node, Masked]) -> Iterator[fx.Node]:
-    """Orders each dropout before its mask, and the mask before its result."""
-    parts = {m.mask: value for value, m in masked.items()}
+    """Orders each dropout before its mask, and the mask, unpacked if it may be packed, before its
+    result."""
+    parts = {drawn(m.mask): (value, unpacking(m.mask)) for value, m in masked.items()}
+    later = {*masked, *parts, *(n for _, added in parts.values() for n in added)}
     for node in forward:
-        if node in masked or node in parts:
+        if node in later:
             continue
         yield node
         for user in node.users:
             if user in parts and user.args[0] is node:
-                yield user
-                yield parts[user]
+                value, added = parts[user]
+                yield from (user, *added, value)
 
 
 def _tangents_first(backward: list[fx.Node]) -> list[fx.Node]:

@@ -91,6 +91,10 @@ class EmittedStep:
         runs = self.move is None and self.masked is None
         return runs and self.node.target is operator.getitem
 
+    def runs(self, node: fx.Node) -> bool:
+        """True if it runs this node."""
+        return self.move is None and self.node is node
+
     def moved(self, what: str, number: int = 0) -> list[Moved]:
         """Returns its tensors as ``what`` (see :class:`Moved`)."""
         return [Moved(what, self.node, p, number) for p in self.positions]

@@ -257,6 +257,13 @@ class Memory:
         self._of[key] = own
         return tuple(own.values())
 
+    def same(self, node: fx.Node, source: fx.Node, key: Hashable) -> None:
+        """Takes note that the value of a node is that of another one, whose run has the key."""
+        known = self._of.get(key)
+        if known:
+            memory = known[self.storages[source][0]]
+            known.update(dict.fromkeys(self.storages[node], memory))
+
     def ran(self, node: fx.Node, emitted: fx.Node) -> None:
         """Marks a run of a node in an emitted graph."""
         if not self.over:

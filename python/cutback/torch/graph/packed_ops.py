@@ -1,0 +1,130 @@
+"""PyTorch operators that pack what a step saves: bools as bits, indices in fewer bytes.
+
+Unpacking gives the bits of what was packed. On the CPU the core packs bits; on other devices
+PyTorch's integer arithmetic does, eight bools at a time as one int64 (``csrc/exec/packed_bits.c``
+explains the arithmetic).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import fx
+
+from ... import _native
+
+_LOW_BITS = 0x0101010101010101
+_GATHER = 0x0102040810204080
+_DIAGONAL = 0x8040201008040201 - (1 << 64)
+
+
+def _flat(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """Returns the elements in the order in which a tensor of this layout has them in memory."""
+    if x.stride() != tuple(stride) and x.numel():  # a kernel with another layout than its trace
+        x = torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device).copy_(x)
+    return x.as_strided((x.numel(),), (1,))
+
+
+def pack_by_arithmetic(bools: torch.Tensor) -> torch.Tensor:
+    """Packs bools [n] with PyTorch's integer arithmetic. Takes n bytes of temporary memory."""
+    whole = -(-bools.numel() // 8) * 8
+    padded = torch.zeros(whole, dtype=torch.bool, device=bools.device)
+    padded[: bools.numel()] = bools
+    words = padded.view(torch.int64)
+    words *= _GATHER
+    words >>= 56
+    words &= 255
+    return words.to(torch.uint8)
+
+
+def unpack_by_arithmetic(packed: torch.Tensor, bools: torch.Tensor) -> None:
+    """The reverse of :func:`pack_by_arithmetic`, into ``bools`` [n]."""
+    words = packed.to(torch.int64)
+    words *= _LOW_BITS
+    words &= _DIAGONAL
+    torch.ne(words.view(torch.uint8)[: bools.numel()], 0, out=bools)
+
+
+def _pack_bits(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    flat = _flat(x, stride)
+    if x.device.type != "cpu":
+        return pack_by_arithmetic(flat)
+    packed = torch.empty((x.numel() + 7) // 8, dtype=torch.uint8)
+    _native.pack_bits(flat.numpy(), packed.numpy())
+    return packed
+
+
+def _unpack_bits(packed: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+    out = torch.empty_strided(size, stride, dtype=torch.bool, device=packed.device)
+    flat = out.as_strided((out.numel(),), (1,))
+    if packed.device.type == "cpu":
+        _native.unpack_bits(packed.numpy(), flat.numpy())
+    else:
+        unpack_by_arithmetic(packed, flat)
+    return out
+
+
+def _fake_bits(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    return torch.empty(((x.numel() + 7) // 8,), dtype=torch.uint8, device=x.device)
+
+
+def _fake_bools(packed: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=torch.bool, device=packed.device)
+
+
+def _pack_indices(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return x.to(dtype)
+
+
+def _unpack_indices(packed: torch.Tensor) -> torch.Tensor:
+    return packed.to(torch.int64)
+
+
+_library = torch.library.Library("cutback", "FRAGMENT")
+
+
+def _define(
+    name: str, schema: str, kernel: Callable[..., torch.Tensor], fake: Callable[..., torch.Tensor]
+) -> None:
+    _library.define(f"{name}{schema}")
+    _library.impl(name, kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"cutback::{name}", fake, lib=_library)
+
+
+_define("pack_bits", "(Tensor x, SymInt[] stride) -> Tensor", _pack_bits, _fake_bits)
+_define(
+    "unpack_bits", "(Tensor packed, SymInt[] size, SymInt[] stride) -> Tensor",
+    _unpack_bits, _fake_bools,
+)  # fmt: skip
+_define("pack_indices", "(Tensor x, ScalarType dtype) -> Tensor", _pack_indices, _pack_indices)
+_define("unpack_indices", "(Tensor packed) -> Tensor", _unpack_indices, _unpack_indices)
+
+PACK_BITS = torch.ops.cutback.pack_bits.default
+UNPACK_BITS = torch.ops.cutback.unpack_bits.default
+PACK_INDICES = torch.ops.cutback.pack_indices.default
+UNPACK_INDICES = torch.ops.cutback.unpack_indices.default
+
+PACKS = frozenset({PACK_BITS, PACK_INDICES})
+UNPACKS = frozenset({UNPACK_BITS, UNPACK_INDICES})
+
+
+def drawn(mask: fx.Node) -> fx.Node:
+    """Returns the node that makes a mask, which may be an unpacked one."""
+    return mask.args[0].args[0] if mask.target in UNPACKS else mask
+
+
+def unpacked(mask: fx.Node) -> fx.Node:
+    """Returns the node whose value the readers of a mask read."""
+    packs = [user for user in mask.users if user.target in PACKS]
+    return next(iter(packs[0].users), mask) if packs else mask
+
+
+def unpacking(mask: fx.Node) -> list[fx.Node]:
+    """Returns the nodes that pack and unpack a mask, in order. Empty: it is not unpacked."""
+    found: list[fx.Node] = []
+    node, first = mask, drawn(mask)
+    while node is not first:
+        found.insert(0, node)
+        node = node.prev
+    return found

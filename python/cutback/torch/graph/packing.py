@@ -1,0 +1,261 @@
+"""Lets a step keep masks as bits, and indices in few bytes, between forward and backward.
+
+:func:`add_packing` rewrites a joint graph. A mask or an index that the forward makes and the
+backward reads gets two nodes, and everything that read it reads the second one:
+
+    mask = gt(x, 0.1)
+    packed = pack_bits(mask)
+    unpacked = unpack_bits(packed)
+
+In the planner's problem these are operations like any other (:mod:`planner.packed` has the costs):
+a plan keeps ``unpacked``, or ``packed`` and unpacks it in the backward, or runs all three again. A
+graph that has just packed a mask still has it, so the emitter uses the mask itself where
+``unpacked`` follows directly on ``packed``, and leaves out ``packed`` if nothing else reads that.
+So a plan that packs nothing runs what it ran before.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx
+from torch._guards import detect_fake_mode
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from ...planner.packed import FEWEST, index_bytes, traffic
+from ...problem import ONCE
+from . import ops
+from .graphs import forward_ends, is_tangent, nodes_in
+from .packed_ops import PACK_BITS, PACK_INDICES, PACKS, UNPACK_BITS, UNPACK_INDICES, UNPACKS
+from .sizes import hint
+
+if TYPE_CHECKING:
+    from torch.fx.node import Argument, Target
+
+    from ...problem import Flag, Op
+
+_aten = torch.ops.aten
+
+ADDED = PACKS | UNPACKS
+
+_DTYPES = {1: torch.uint8, 2: torch.uint16, 4: torch.int32}
+"""By bytes of an index."""
+
+
+_POOLS: dict[Target, int] = {
+    _aten.max_pool2d_with_indices.default: 2,
+    _aten.max_pool3d_with_indices.default: 3,
+    _aten.adaptive_max_pool2d.default: 2,
+    _aten.adaptive_max_pool3d.default: 3,
+}
+"""Poolings, whose second result are indices into so many of the last axes of the argument, taken as
+one axis."""
+
+_SELECTIONS: frozenset[Target] = frozenset(
+    {
+        _aten.cummax.default, _aten.cummin.default, _aten.kthvalue.default, _aten.max.dim,
+        _aten.median.dim, _aten.min.dim, _aten.mode.default, _aten.sort.default,
+        _aten.sort.stable, _aten.topk.default,
+    }
+)  # fmt: skip
+"""Their second result are indices into one axis of the argument."""
+
+
+def charge(node: fx.Node, op: Op) -> None:
+    """Sets the costs of packing and unpacking in the operation of a node, as
+    :mod:`planner.packed` explains."""
+    if node.target in PACKS:
+        op.bytes = 0
+    elif node.target in UNPACKS:
+        op.bytes = _traffic(node.args[0])
+    elif isinstance(node.meta.get("val"), torch.Tensor):
+        op.bytes = max(0, op.bytes - sum(map(_traffic, _packs(node))))
+    elif not ONCE.isdisjoint(op.flags):  # of another operation one result may be computed alone
+        packs = [pack for part in node.users for pack in _packs(part)]
+        op.bytes = max(0, op.bytes - sum(map(_traffic, packs)))
+
+
+def runs_once(node: fx.Node, known: Mapping[fx.Node, frozenset[Flag]]) -> frozenset[Flag]:
+    """Returns the flags that let the packing of a value run only once, as the value's operation.
+
+    Args:
+        known: flags of the operations so far, by node.
+    """
+    maker = node.args[0]
+    if maker.target is operator.getitem:
+        maker = maker.args[0]
+    return known[maker] & ONCE
+
+
+def _packs(node: fx.Node) -> list[fx.Node]:
+    return [user for user in node.users if user.target in PACKS]
+
+
+def _traffic(pack: fx.Node) -> int:
+    whole, packed = (
+        int(hint(n.meta["val"].numel())) * n.meta["val"].element_size()
+        for n in (pack.args[0], pack)
+    )
+    return traffic(whole, packed)
+
+
+def _memory(val: Argument) -> set[int]:
+    items = val if isinstance(val, (list, tuple)) else [val]
+    return {v.untyped_storage()._cdata for v in items if isinstance(v, torch.Tensor)}
+
+
+class _Finder:
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self.nodes = [n for n in gm.graph.nodes if n.op != "output"]
+        self.results = set(nodes_in(list(gm.graph.output_node().args)))
+        end = forward_ends(self.nodes)
+        self.late = set(self.nodes[end:])
+        for node in self.nodes:
+            if is_tangent(node) or not self.late.isdisjoint(node.all_input_nodes):
+                self.late.add(node)
+        kinds = ops.learn(n.target for n in self.nodes if n.op == "call_function")
+        self.writes = {t for t, kind in kinds.items() if kind.mutable}
+
+    def _readers(self, node: fx.Node) -> list[fx.Node] | None:
+        """Returns the readers of a node and of its views, or None if one of these is a result, or
+        something may write into their memory."""
+        memory, found, todo = _memory(node.meta["val"]), [], [node]
+        while todo:
+            there = todo.pop()
+            if there in self.results:
+                return None
+            for user in there.users:
+                if user.op != "call_function" or user.target in self.writes:
+                    return None
+                if memory & _memory(user.meta.get("val")):
+                    todo.append(user)
+                else:
+                    found.append(user)
+        return found
+
+    def may_pack(self, node: fx.Node) -> bool:
+        """True if a tensor has memory of its own, which the backward reads and nothing writes."""
+        val = node.meta.get("val")
+        if node.op != "call_function" or node in self.late or not isinstance(val, torch.Tensor):
+            return False
+        if val.layout is not torch.strided or type(val).__name__ != "FakeTensor":
+            return False
+        if hint(val.numel()) * val.element_size() < FEWEST or not _is_dense(val):
+            return False
+        if node.target is not operator.getitem:
+            mine = _memory(val)
+            if any(mine & _memory(source.meta.get("val")) for source in node.all_input_nodes):
+                return False
+        readers = self._readers(node)
+        return readers is not None and not self.late.isdisjoint(readers)
+
+
+def _is_dense(val: torch.Tensor) -> bool:
+    """True if a tensor fills its memory, in some order of its axes, for all values of the graph's
+    symbols."""
+    whole: int | torch.SymInt = 1
+    axes = [d for d in range(val.dim()) if not statically_known_true(val.shape[d] == 1)]
+    for d in sorted(axes, key=lambda d: (hint(val.stride(d)), hint(val.shape[d]))):
+        if not statically_known_true(val.stride(d) == whole):
+            return False
+        whole = whole * val.shape[d]
+    held = val.untyped_storage().nbytes()
+    return bool(statically_known_true(held == whole * val.element_size()))
+
+
+def _index_type(node: fx.Node) -> torch.dtype | None:
+    """Returns the type that holds all values of an index, or None if they need 8 bytes."""
+    if node.target is not operator.getitem or node.args[1] != 1:
+        return None
+    maker: fx.Node = node.args[0]
+    if node.meta["val"].dtype != torch.int64:
+        return None
+    if maker.target in _POOLS:
+        shape = maker.args[0].meta["val"].shape[-_POOLS[maker.target] :]
+    elif maker.target in _SELECTIONS:
+        shape = maker.args[0].meta["val"].shape
+    else:
+        return None
+    if not all(isinstance(n, int) for n in shape):  # a symbol may grow
+        return None
+    count = math.prod(shape) if maker.target in _POOLS else max(shape, default=1)
+    return _DTYPES.get(index_bytes(count))
+
+
+class _Rewriter:
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self.graph = gm.graph
+        self.finder = _Finder(gm)
+        self.mode = detect_fake_mode([n.meta.get("val") for n in self.finder.nodes])
+
+    def _call(
+        self, like: fx.Node, target: Target, *args: Argument, name: str | None = None
+    ) -> fx.Node:
+        node = self.graph.create_node("call_function", target, args, name=name)
+        keys = ("tensor_meta", "val", "desc", "recompute", "ac_graph_id")
+        node.meta = {k: v for k, v in like.meta.items() if k not in keys}
+        values = fx.map_arg(args, lambda n: n.meta["val"])
+        with self.mode:
+            node.meta["val"] = target(*values)
+        return node
+
+    def _numbers(self, node: fx.Node, known: Iterable[Argument], op: Target) -> list[Argument]:
+        return [n if type(n) is int else self._call(node, op, node, d) for d, n in enumerate(known)]
+
+    def pack(self, node: fx.Node, index: torch.dtype | None) -> None:
+        """Adds the two nodes after a mask, or after indices that fit the type ``index``."""
+        val, readers = node.meta["val"], list(node.users)
+        name, back = f"{node.name}_packed", f"{node.name}_unpacked"
+        with self.graph.inserting_before(node.next):
+            if index is not None:
+                packed = self._call(node, PACK_INDICES, node, index, name=name)
+                whole = self._call(node, UNPACK_INDICES, packed, name=back)
+            else:
+                size = self._numbers(node, val.shape, _aten.sym_size.int)
+                stride = self._numbers(node, val.stride(), _aten.sym_stride.int)
+                packed = self._call(node, PACK_BITS, node, stride, name=name)
+                whole = self._call(node, UNPACK_BITS, packed, size, stride, name=back)
+        for reader in readers:
+            reader.replace_input_with(node, whole)
+        self._move_views(whole, val)
+
+    def _move_views(self, whole: fx.Node, val: torch.Tensor) -> None:
+        """Gives the memory of a value to the node whose views its views have become: they say in
+        ``meta["val"]`` which memory they are in."""
+        source = whole.args[0].args[0]
+        source.meta["val"], whole.meta["val"] = whole.meta["val"], val
+        if source.target is operator.getitem:
+            maker, position = source.args
+            parts = list(maker.meta["val"])
+            parts[position] = source.meta["val"]
+            maker.meta["val"] = tuple(parts)
+
+
+def add_packing(
+    gm: fx.GraphModule, is_wished: Callable[[fx.Node], bool] = lambda node: False
+) -> int:
+    """Adds packing and unpacking to a joint graph, in place. Returns the number of values that a
+    plan may keep packed.
+
+    Args:
+        is_wished: true for nodes of which a policy or the model says whether they are saved. They
+            stay as they are.
+    """
+    rewriter = _Rewriter(gm)
+    found = 0
+    for node in rewriter.finder.nodes:
+        val = node.meta.get("val")
+        is_bool = isinstance(val, torch.Tensor) and val.dtype == torch.bool
+        index = None
+        if not is_bool:
+            index = _index_type(node) if isinstance(val, torch.Tensor) else None
+            if index is None:
+                continue
+        if rewriter.finder.may_pack(node) and not is_wished(node):
+            rewriter.pack(node, index)
+            found += 1
+    return found

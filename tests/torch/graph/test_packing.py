@@ -1,0 +1,270 @@
+"""Masks kept as bits and indices in few bytes: the operators, and steps whose bits and memory are
+those planned."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import cutback.torch as ct
+from cutback.torch.compiler.compiled import CompiledModule
+from cutback.torch.graph import codegen
+from cutback.torch.graph.packed_ops import (
+    PACK_BITS,
+    PACK_INDICES,
+    UNPACK_BITS,
+    UNPACK_INDICES,
+    pack_by_arithmetic,
+    unpack_by_arithmetic,
+)
+
+# ---- operators -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(0,), (), (1,), (7,), (8,), (3, 5, 7), (2, 16, 33)])
+def test_bits_come_back_in_every_layout(shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(shape, generator=generator) < 0.5
+    for given in (x, x.t() if x.dim() == 1 else x.transpose(0, -1) if x.dim() > 1 else x):
+        dense = torch.empty_strided(given.shape, given.stride(), dtype=torch.bool).copy_(given)
+        packed = PACK_BITS(dense, dense.stride())
+        assert packed.dtype == torch.uint8 and packed.numel() == (x.numel() + 7) // 8
+        back = UNPACK_BITS(packed, dense.shape, dense.stride())
+        assert torch.equal(back, dense) and back.stride() == dense.stride()
+        # a tensor with other strides than those of the trace
+        assert torch.equal(PACK_BITS(given.contiguous(), dense.stride()), packed)
+
+
+@pytest.mark.parametrize("n", [0, 1, 8, 9, 1000])
+def test_the_arithmetic_of_other_devices_gives_the_same_bits(n: int) -> None:
+    x = torch.rand(n, generator=torch.Generator().manual_seed(n)) < 0.3
+    packed = PACK_BITS(x, (1,))
+    assert torch.equal(pack_by_arithmetic(x), packed)
+    back = torch.empty(n, dtype=torch.bool)
+    unpack_by_arithmetic(packed, back)
+    assert torch.equal(back, x)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "most"), [(torch.uint8, 255), (torch.uint16, 65535), (torch.int32, 2**31 - 1)]
+)
+def test_indices_come_back(dtype: torch.dtype, most: int) -> None:
+    x = torch.tensor([[0, 1, most], [most - 1, most // 2, 7]]).t()
+    packed = PACK_INDICES(x, dtype)
+    assert packed.dtype == dtype and torch.equal(UNPACK_INDICES(packed), x)
+    assert UNPACK_INDICES(packed).stride() == x.stride()
+
+
+def test_shapes_without_data() -> None:
+    with FakeTensorMode():
+        x = torch.empty(3, 5, dtype=torch.bool)
+        packed = PACK_BITS(x, x.stride())
+        assert packed.shape == (2,) and packed.dtype == torch.uint8
+        assert UNPACK_BITS(packed, x.shape, x.stride()).shape == x.shape
+
+
+# ---- steps ---------------------------------------------------------------------------------------
+
+
+class Drops(nn.Module):
+    """Layers of a sine and a dropout. Masks are drawn once; sines can run again."""
+
+    def __init__(self, layers: int = 3) -> None:
+        super().__init__()
+        self.scales = nn.ParameterList(nn.Parameter(torch.ones(())) for _ in range(layers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for scale in self.scales:
+            x = F.dropout(torch.sin(x * scale), 0.25)
+        return x.square().sum()
+
+
+class Fills(nn.Module):
+    """Masks that are computed, and read by views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = nn.ParameterList(nn.Parameter(torch.ones(())) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        noise = torch.rand_like(x)
+        for k, scale in enumerate(self.scales):
+            mask = (noise > 0.1 * k).view(-1).view(x.shape)
+            x = torch.sin(x * scale).masked_fill(mask, 0.5)
+        return x.square().sum()
+
+
+class Pools(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = nn.ParameterList(nn.Parameter(torch.ones(())) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for scale in self.scales:
+            x = F.max_pool2d(torch.sin(x * scale), 3, stride=1, padding=1)
+        return x.square().sum()
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """The operations of the graphs that a model compiles to."""
+    found: dict[str, list[str]] = {}
+    function = codegen._function
+
+    def keep(gm: Any, name: str, watch: Any) -> Any:
+        found[name] = [str(n.target) for n in gm.graph.nodes if n.op == "call_function"]
+        return function(gm, name, watch)
+
+    monkeypatch.setattr(codegen, "_function", keep)
+    return found
+
+
+def _unpacked(step: Any) -> int:
+    """The number of values that the plan unpacks in the backward."""
+    plan = step.plans[0]
+    late = plan.core.steps[plan.core.backward_starts :]
+    return sum("cutback.unpack" in plan.parts.ops[s.op].kind for s in late)
+
+
+def _seen(step: Any, model: nn.Module, *inputs: Any) -> list[torch.Tensor]:
+    """The loss, and the gradients after each of two backwards of one graph."""
+    torch.manual_seed(3)
+    loss = step(*inputs)
+    found = [loss.detach()]
+    for retain in (True, False):
+        model.zero_grad()
+        loss.backward(retain_graph=retain)
+        found += [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    return found
+
+
+def _compare(
+    model: nn.Module, same_bits: Callable[..., bool], *inputs: Any, **options: Any
+) -> CompiledModule:
+    """Compares a packed step with a plain one; returns the packed one."""
+    plain = ct.compile(copy.deepcopy(model))
+    packed = ct.compile(model, packed=True, **options)
+    expected = _seen(plain, plain, *inputs)
+    for _ in range(2):
+        assert same_bits(_seen(packed, model, *inputs), expected)
+    return packed
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        pytest.param(Drops, (91, 97), id="dropouts"),
+        pytest.param(Fills, (91, 97), id="fills", marks=pytest.mark.very_slow),
+        pytest.param(Pools, (2, 2, 47, 45), id="pools", marks=pytest.mark.very_slow),
+    ],
+)
+def test_a_packed_step_has_its_bits_and_the_memory_of_its_plan(
+    model: Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    same_bits: Callable[..., bool],
+    train_step: Callable[..., Any],
+    calls: dict[str, list[str]],
+) -> None:
+    x = torch.randn(shape)
+    step = _compare(model(), same_bits, x, budget="smallest")
+    assert _unpacked(step) >= (1 if model is Pools else 2)
+    both = calls["forward"] + calls["backward"]
+    assert any("cutback.pack" in name for name in both)
+    assert not any("cutback.unpack" in name for name in calls["forward"])
+    assert any("cutback.unpack" in name for name in calls["backward"])
+    assert train_step(step, x).peak_bytes == step.plans[0].numbers["live_bytes"]
+
+
+def test_nothing_is_packed_where_everything_is_saved(calls: dict[str, list[str]]) -> None:
+    model, x = Drops(), torch.randn(91, 97)
+    plain, packed = ct.compile(copy.deepcopy(model)), ct.compile(model, packed=True)
+    plain(x).backward()
+    own = dict(calls)
+    packed(x).backward()
+    assert _unpacked(packed) == 0 and calls == own
+    names = ("live_bytes", "saved_bytes")
+    assert [packed.plans[0].numbers[n] for n in names] == [plain.plans[0].numbers[n] for n in names]
+
+
+@pytest.mark.very_slow
+def test_sizes_that_change(same_bits: Callable[..., bool]) -> None:
+    model = Drops()
+    plain = ct.compile(copy.deepcopy(model), dynamic=True)
+    packed = ct.compile(model, budget="smallest", packed=True, dynamic=True)
+    for rows in (91, 92, 101):
+        x = torch.randn(rows, 97)
+        assert same_bits(_seen(packed, model, x), _seen(plain, plain, x))
+    assert _unpacked(packed)
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_dtypes(dtype: torch.dtype, same_bits: Callable[..., bool]) -> None:
+    step = _compare(Drops().to(dtype), same_bits, torch.randn(91, 97, dtype=dtype),
+                    budget="smallest")  # fmt: skip
+    assert _unpacked(step)
+
+
+@pytest.mark.very_slow
+def test_groups_in_our_kernels(same_bits: Callable[..., bool]) -> None:
+    model, x = Fills(), torch.randn(91, 97)
+    plain = ct.compile(copy.deepcopy(model), codegen="native")
+    packed = ct.compile(model, budget="smallest", packed=True, codegen="native")
+    assert same_bits(_seen(packed, model, x), _seen(plain, plain, x))
+
+
+@pytest.mark.very_slow
+def test_inductor() -> None:
+    model, x = Fills(), torch.randn(91, 97)
+    plain = ct.compile(copy.deepcopy(model), codegen="inductor")
+    packed = ct.compile(model, budget="smallest", packed=True, codegen="inductor")
+    seen = zip(_seen(packed, model, x), _seen(plain, plain, x), strict=True)
+    assert _unpacked(packed) and all(torch.allclose(a, b, rtol=1e-4) for a, b in seen)
+
+
+def _has_packing(step: Any) -> bool:
+    return any("pack" in op.kind for op in step.plans[0].parts.ops)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"packed": False}, {"offload": True}, {"policy": "nothing_saveable"}, {"pool": True}],
+    ids=["default", "offload", "policy", "pool"],
+)
+def test_where_nothing_may_be_packed(options: dict[str, Any]) -> None:
+    model, x = Drops(1), torch.randn(91, 97)
+    step = ct.compile(model, 0.5, **{"packed": True, **options})
+    step(x).backward()
+    assert not _has_packing(step)
+
+
+def test_values_that_stay_as_they_are() -> None:
+    def returned(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mask = x > 0.1
+        return x.sin().masked_fill(mask, 0.0).sum(), mask[0]
+
+    def written(x: torch.Tensor) -> tuple[torch.Tensor, None]:
+        mask = x > 0.1
+        y = x.sin().masked_fill(mask, 0.0)
+        return y.sum(), None
+
+    for f, shape, packs in ((returned, (64, 128), False), (written, (64, 128), True),
+                            (written, (8, 128), False)):  # fmt: skip
+        x = torch.randn(shape, requires_grad=True)
+        step = ct.compile(f, 0.5, packed=True)
+        step(x)[0].backward()
+        assert _has_packing(step) is packs
+
+
+def test_a_wrong_argument() -> None:
+    with pytest.raises(TypeError, match="packed=1"):
+        ct.compile(Drops(1), packed=1)(torch.randn(4, 4))  # type: ignore[arg-type]
