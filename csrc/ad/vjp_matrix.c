@@ -24,6 +24,12 @@ void cb_vjp_matmul(cb_vjp *x) {
     if (x->needs[1]) x->din[1] = product(x, &b, cb_emit_swap_last(&x->e, x->in[0]), x->dout[0]);
 }
 
+/* y = base + a b */
+void cb_vjp_matmul_add(cb_vjp *x) {
+    cb_vjp_matmul(x);
+    x->din[2] = x->dout[0];
+}
+
 /* Emits a convolution op with the window of `x`. `shape` is the result shape of a gradient op; NULL
  * for conv2d. */
 static cb_value_id convolve(cb_vjp *x, cb_opcode code, cb_value_id a, cb_value_id b,

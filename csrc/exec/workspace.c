@@ -92,7 +92,8 @@ static uint64_t kernel_workspace(const cb_graph *g, cb_op_id id) {
     const cb_value_id *ins = cb_op_ins(g, id);
     const cb_value *out = &g->values.at[op->out_begin];
     switch (op->code) {
-        case CB_OP_MATMUL: return product_workspace(g, id);
+        case CB_OP_MATMUL:
+        case CB_OP_MATMUL_ADD: return product_workspace(g, id);
         case CB_OP_CONV2D:
         case CB_OP_CONV2D_DGRAD:
         case CB_OP_CONV2D_WGRAD: return conv_workspace(g, id);

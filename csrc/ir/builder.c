@@ -352,6 +352,7 @@ static cb_status fix_inputs(cb_graph *g, cb_opcode code, uint32_t n_ins, const c
         fixed[i] = ins[i];
         if (broadcast) CB_TRY(cb_build_expand(g, fixed[i], &shape, &fixed[i], err));
         if (copy) CB_TRY(cb_build_contiguous(g, fixed[i], &fixed[i], err));
+        if (flags & CB_OPF_MATRIX) CB_TRY(build_matrix(g, fixed[i], &fixed[i], err));
     }
     return CB_OK;
 }

@@ -25,6 +25,15 @@ cb_status cb_infer_matmul(cb_infer *x, cb_error *err) {
     return CB_OK;
 }
 
+cb_status cb_infer_matmul_add(cb_infer *x, cb_error *err) {
+    char base[CB_SHAPE_TEXT], product[CB_SHAPE_TEXT];
+    CB_TRY(cb_infer_matmul(x, err));
+    CB_TRY(cb_want_same_dtype(x, 0, 2, err));
+    if (cb_shape_equal(&x->in[2]->shape, &x->out[0].shape)) return CB_OK;
+    return cb_fail(err, CB_INVALID, "matmul_add: the base is %s, but the product is %s",
+                   cb_shape_text(&x->in[2]->shape, base), cb_shape_text(&x->out[0].shape, product));
+}
+
 /* ---- windows --------------------------------------------------------------------------------- */
 
 /* Computes the number of window positions along one axis of size n; returns false if it does not

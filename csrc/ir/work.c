@@ -156,7 +156,8 @@ cb_work cb_op_work(const cb_graph *g, cb_op_id id) {
     work.flops = weight_of(op->code) * (double)most;
     work.bytes = moved_bytes(g, id);
     switch (op->code) {
-        case CB_OP_MATMUL: work.flops = product_flops(g, id); break;
+        case CB_OP_MATMUL:
+        case CB_OP_MATMUL_ADD: work.flops = product_flops(g, id); break;
         case CB_OP_CONV2D:
         case CB_OP_CONV2D_DGRAD:
         case CB_OP_CONV2D_WGRAD: work.flops = conv_flops(g, id); break;

@@ -238,15 +238,18 @@ static cb_status annotate_outputs(job *j) {
 }
 
 /* Kernels of pointwise ops read element i of their inputs before they write element i. Ops that
- * only move elements do not, because their kernels copy whole rows. */
+ * only move elements do not, because their kernels copy whole rows. A product may be added to its
+ * base in place. */
 static bool may_be_over(const void *context, const cb_problem *p, uint32_t op, uint32_t at) {
     const cb_graph *g = context;
     const cb_value *in = &g->values.at[p->in_value[p->in_begin[op] + at]],
                    *out = &g->values.at[p->out_begin[op]];
     const cb_opcode code = g->ops.at[op].code;
     const bool moves = code == CB_OP_CONTIGUOUS || code == CB_OP_TRIL || code == CB_OP_CAST;
-    return (cb_op_flags(g, op) & CB_OPF_POINTWISE) && !moves && in->dtype == out->dtype &&
-           in->offset == 0 && cb_is_contiguous(&in->shape, in->stride);
+    const bool adds = code == CB_OP_MATMUL_ADD && at == 2;
+    const bool by_element = (cb_op_flags(g, op) & CB_OPF_POINTWISE) && !moves;
+    return (by_element || adds) && in->dtype == out->dtype && in->offset == 0 &&
+           cb_is_contiguous(&in->shape, in->stride);
 }
 
 static cb_status annotate_all(job *j) {

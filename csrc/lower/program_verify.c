@@ -434,6 +434,13 @@ static bool is_pointwise(const cb_program *p, const cb_group *group) {
     return is;
 }
 
+/* A product added to its base, alone in its group. */
+static bool adds_to(const cb_program *p, const cb_group *group, const cb_operand *base) {
+    const cb_instr *instr = &p->instr[group->instr_begin];
+    return group->n_instr == 1 && instr->code == CB_OP_MATMUL_ADD &&
+           &p->operand[p->operand_id[instr->in_begin + 2]] == base;
+}
+
 /* Element i is read once, before element i is written. */
 static cb_status check_take_over(const check *c, uint32_t b) {
     const cb_program *p = c->p;
@@ -441,7 +448,8 @@ static cb_status check_take_over(const check *c, uint32_t b) {
     const cb_group *group = &p->group[to->made];
     const use from = use_of(p, group, to->over);
     const cb_operand *x = from.read;
-    if (!is_pointwise(p, group)) return taken_wrong(c, b, "the group is not pointwise");
+    if (!is_pointwise(p, group) && !adds_to(p, group, x))
+        return taken_wrong(c, b, "the group is not pointwise");
     if (from.n_read != 1 || !x || from.reader > use_of(p, group, b).writer)
         return taken_wrong(c, b, "the group does not read that once, and then write this");
     if (x->offset != 0 || !cb_is_contiguous(&x->shape, x->stride) ||

@@ -68,6 +68,7 @@ ROWS: dict[str, tuple[Shapes, Callable[..., Any]]] = {
     **_named("sum mean amax amin", ((3, 4),), axes=(1,), keepdims=0),
     **_named("softmax log_softmax", ((3, 4),)),
     **_named("matmul", ((2, 3, 4), (2, 4, 5))),
+    **_named("matmul_add", ((2, 3, 4), (2, 4, 5), (2, 3, 5))),
     **_named("reshape", ((3, 4),), shape=(2, 6)),
     **_named("transpose", ((2, 3, 4),), axes=(2, 0, 1)),
     **_named("expand", ((3, 1),), shape=(2, 3, 4)),

@@ -9,7 +9,7 @@ void cb_ref_matmul(const cb_ref_call *c) {
     const int64_t n = cb_numel(sy), inner = sa->dim[column];
     for (int64_t i = 0; i < n; i++) {
         int64_t at_a[CB_MAX_RANK], at_b[CB_MAX_RANK];
-        double sum = 0.0;
+        double sum = c->code == CB_OP_MATMUL_ADD ? cb_ref_get(&c->in[2], i) : 0.0;
         cb_ref_index(sy, i, at_a);
         cb_ref_index(sy, i, at_b);
         for (int64_t k = 0; k < inner; k++) {

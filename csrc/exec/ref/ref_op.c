@@ -65,7 +65,8 @@ static family_fn family_of(cb_opcode code) {
         case CB_OP_CONCAT: return cb_ref_concat;
         case CB_OP_PAD: return cb_ref_pad;
         case CB_OP_TRIL: return cb_ref_tril;
-        case CB_OP_MATMUL: return cb_ref_matmul;
+        case CB_OP_MATMUL:
+        case CB_OP_MATMUL_ADD: return cb_ref_matmul;
         case CB_OP_CONV2D:
         case CB_OP_CONV2D_DGRAD:
         case CB_OP_CONV2D_WGRAD: return cb_ref_conv2d;

@@ -311,6 +311,12 @@ static inline void recipe_rows(recipe *r) {
             a = floats(r, r->turn % 2 ? S3(2, n, 3) : S2(n, 3));
             OP2(a, floats(r, r->turn % 2 ? S3(1, 3, 2) : S2(3, 2)), .f = {0});
             break;
+        case CB_OP_MATMUL_ADD:
+            a = floats(r, r->turn % 2 ? S3(2, n, 3) : S2(n, 3));
+            b = floats(r, r->turn % 2 ? S3(2, 3, 2) : S2(3, 2));
+            c = floats(r, r->turn % 2 ? S3(2, n, 2) : S2(n, 2));
+            recipe_op(r, 3, (cb_value_id[]){a, b, c}, NULL);
+            break;
         case CB_OP_SOFTMAX:
         case CB_OP_LOG_SOFTMAX: OP1(floats(r, S2(n, 4)), .f = {0}); break;
         case CB_OP_SOFTMAX_BWD:

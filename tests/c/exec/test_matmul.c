@@ -33,7 +33,7 @@ static void check_product(const test_op *op) {
             wrong = 0;
     for (int64_t i = 0; i < batch * n * m; i++) {
         int64_t b = i / m / n, row = i / m % n, column = i % m;
-        long double sum = 0, size = 0;
+        long double sum = op->n_in == 3 ? get(&op->in[2], i) : 0, size = fabsl(sum);
         for (int64_t p = 0; p < k; p++) {
             long double term = (long double)get(x, (b * n + row) * k + p) *
                                (long double)get(y, (b * k + p) * m + column);
@@ -123,6 +123,58 @@ TEST(parts) {
                             (size_t)part[3] * sizeof(float)) != 0;
         }
         CHECK(wrong == 0);
+        free_tensors();
+    }
+}
+
+/* Columns begin..end of x, or rows of y. */
+static cb_tensor part_of(cb_tensor t, int axis, int64_t begin, int64_t end) {
+    t.data = (char *)t.data + begin * t.stride[axis] * (int64_t)cb_dtype_size(t.dtype);
+    t.shape.dim[axis] = end - begin;
+    return t;
+}
+
+/* A product whose inner axis is cut at multiples of 256, each part added to the sum of those before
+ * it, has the bits of the whole, in the base's memory or not. */
+TEST(parts_of_the_inner_axis_add_up) {
+    static const int64_t cuts[] = {0, 256, 768, 1000};
+    for (int how = 0; how < 32; how++) {
+        const cb_dtype dtype = how & 4 ? CB_F64 : CB_F32;
+        const int64_t batch = how & 8 ? 2 : 1, n = how & 16 ? 40 : 75, k = 1000, m = 61;
+        const cb_blas none = {0};
+        test_op whole = {.code = CB_OP_MATMUL, .n_in = 2}, first, next;
+        whole.in[0] = make_matrix(dtype, batch, n, k, (layout){how & 1, how & 2, false});
+        whole.in[1] = make_matrix(dtype, batch, k, m, (layout){how & 2, how & 1, false});
+        CHECK_OK(run_op(&whole, 2, &none));
+        first = whole;
+        first.in[0] = part_of(whole.in[0], 2, 0, cuts[1]);
+        first.in[1] = part_of(whole.in[1], 1, 0, cuts[1]);
+        CHECK_OK(run_op(&first, 1, &none));
+        cb_tensor sum = first.out[0];
+        for (int i = 1; i < 3; i++) {
+            next = (test_op){.code = CB_OP_MATMUL_ADD, .n_in = 3};
+            next.in[0] = part_of(whole.in[0], 2, cuts[i], cuts[i + 1]);
+            next.in[1] = part_of(whole.in[1], 1, cuts[i], cuts[i + 1]);
+            next.in[2] = sum;
+            CHECK_OK(run_op(&next, 2, &none));
+            sum = next.out[0];
+        }
+        CHECK(same_bits(&sum, &whole.out[0]));
+        free_tensors();
+    }
+}
+
+/* base + x y for every dtype and layout of the base, and with a BLAS. */
+TEST(adds_to_its_base) {
+    static const cb_dtype dtypes[] = {CB_F32, CB_F64, CB_F16, CB_BF16};
+    for (int how = 0; how < 64; how++) {
+        const cb_dtype dtype = dtypes[how >> 4];
+        test_op op = {.code = CB_OP_MATMUL_ADD, .n_in = 3};
+        op.in[0] = make_matrix(dtype, 2, 17, 40, (layout){how & 2, false, false});
+        op.in[1] = make_matrix(dtype, 2, 40, 9, (layout){0});
+        op.in[2] = make_matrix(dtype, 2, 17, 9, (layout){how & 1, how & 4, false});
+        check_threads(&op, test_blas(how & 8));
+        check_product(&op);
         free_tensors();
     }
 }
@@ -305,6 +357,8 @@ int main(void) {
     RUN(own);
     RUN(odd_sizes);
     RUN(parts);
+    RUN(parts_of_the_inner_axis_add_up);
+    RUN(adds_to_its_base);
     RUN(products_are_fused);
     RUN(tasks);
     RUN(with_blas);

@@ -116,6 +116,7 @@ static const row good[] = {
     /* products, windows */
     {"f32[2,3] f32[3,4]", "matmul(%0, %1)", "f32[2,4]"},
     {"f64[5,2,0] f64[5,0,4]", "matmul(%0, %1)", "f64[5,2,4]"},
+    {"f32[2,3] f32[3,4] f32[2,4]", "matmul_add(%0, %1, %2)", "f32[2,4]"},
     {"f32[2,4,7,8] f32[6,2,3,3]",
      "conv2d(%0, %1) {stride_h=2, stride_w=1, pad_h=1, pad_w=0, dilation_h=1, dilation_w=2, "
      "groups=2}",
@@ -263,6 +264,9 @@ static const row bad[] = {
     {"f32[2,3] f32[2,3]", "matmul(%0, %1)", "matmul: (2,3) @ (2,3): inner sizes"},
     {"f32[1,2,3] f32[3,4]", "matmul(%0, %1)", "batch axes must agree"},
     {"f32[4,2,3] f32[1,3,4]", "matmul(%0, %1)", "batch axes must agree"},
+    {"f32[2,3] f32[3,4] f32[2,3]", "matmul_add(%0, %1, %2)",
+     "matmul_add: the base is (2,3), but the product is (2,4)"},
+    {"f32[2,3] f32[3,4] f64[2,4]", "matmul_add(%0, %1, %2)", "dtypes differ"},
     {"f32[3] f32[3]", "matmul(%0, %1)", "matmul: input 0 must have 2 to 8 axes"},
     {"i32[2,2]", "matmul(%0, %0)", "needs a float dtype"},
     {"f32[1,4,5,5] f32[2,4,3,3]", "conv2d(%0, %1) {" CONV ", groups=3}", "in 3 groups"},

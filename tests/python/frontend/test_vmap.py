@@ -41,6 +41,7 @@ def looped(f, axes, *args):
 WITHOUT = {
     "softmax_bwd", "log_softmax_bwd", "layer_norm_bwd", "rms_norm_bwd", "batch_norm_bwd",
     "batch_norm_stats", "cross_entropy_bwd", "attention_bwd", "conv2d_wgrad", "avg_pool2d_bwd",
+    "matmul_add",
 }  # fmt: skip
 RANDOM = {"dropout", "uniform"}
 

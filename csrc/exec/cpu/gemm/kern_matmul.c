@@ -4,6 +4,10 @@
  * counts, and a row of a product has other bits than the same row computed alone. Our own kernel
  * gives the same bits, so its tiles depend on the number of threads (cb_gemm_cut_of).
  *
+ * matmul_add starts from its third input in place of zeros. Our own kernel sums each block of 256
+ * along the inner axis from zero and adds it to the result, so a product whose inner axis is cut at
+ * multiples of 256 has the bits of the whole.
+ *
  * 16-bit operands are widened to f32 block by block, or pairs of bf16 are multiplied as they are
  * (gemm_bf16.h), and summed in f32 over the whole inner axis; the sum is rounded once. */
 #include "../../../base/ints.h"
@@ -31,6 +35,7 @@ typedef struct product {
     matrix a, b;
     int64_t batch, n, k, m;
     int64_t n_row, n_column; /* tiles */
+    bool adds;               /* the third input is added (matmul_add) */
     bool is_native;          /* pairs of bf16 are multiplied as they are (gemm_bf16.h) */
 } product;
 
@@ -76,6 +81,22 @@ static place place_of(const product *p, int64_t item, int64_t tile) {
                    min_i64(p->tiles.columns, p->m - column)};
 }
 
+/* Copies a tile of the base to the output, unless that has taken its memory over. */
+static void copy_base(const product *p, place at, char *to) {
+    const cb_tensor *base = &p->args->in[2];
+    if (base->data == p->args->out[0].data) return;
+    const int32_t rank = base->shape.rank;
+    const int64_t row = base->stride[rank - 2], column = base->stride[rank - 1];
+    const int64_t size = (int64_t)p->element;
+    const char *from =
+        element_at(p, base, batch_offset(base, at.item) + at.row * row + at.column * column);
+    for (int64_t i = 0; i < at.rows; i++, from += row * size, to += p->m * size) {
+        if (column == 1) memcpy(to, from, (size_t)(at.columns * size));
+        for (int64_t j = 0; column != 1 && j < at.columns; j++)
+            memcpy(to + j * size, from + j * column * size, (size_t)size);
+    }
+}
+
 static void multiply_tile(const product *p, place at) {
     const cb_tensor *x = &p->args->in[0], *y = &p->args->in[1], *out = &p->args->out[0];
     const cb_gemm g = {
@@ -90,9 +111,11 @@ static void multiply_tile(const product *p, place at) {
         .ldc = p->m,
         .a_transposed = p->a.is_transposed,
         .b_transposed = p->b.is_transposed,
+        .add = p->adds,
         .c = (char *)out->data +
              ((at.item * p->n + at.row) * p->m + at.column) * (int64_t)p->element,
     };
+    if (p->adds) copy_base(p, at, g.c);
     cb_gemm_run(&p->region, &g);
 }
 
@@ -134,7 +157,7 @@ static void multiply_pairs(const product *p, place at, float *left, float *sum) 
     do { /* once even when k is 0: that writes the zeros */
         const bf16_view a = bf16_view_of(element_at(p, x, x_at + k0 * p->a.column), &p->a),
                         b = bf16_view_of(element_at(p, y, y_at + k0 * p->b.row), &p->b);
-        const bf16_out out = {sum, at.columns, at.columns, k0 > 0};
+        const bf16_out out = {sum, at.columns, at.columns, k0 > 0 || p->adds};
         bf16_multiply(a, at.rows, b, min_i64(most, p->k - k0), out, (uint16_t *)left, panel);
         k0 += most;
     } while (k0 < p->k);
@@ -159,15 +182,30 @@ static void multiply_widened(const product *p, place at, float *a, float *b, flo
                           &g.lda);
         g.b = widen_block(p, element_at(p, y, y_at + k0 * p->b.row), &p->b, g.k, at.columns, b,
                           &g.ldb);
-        g.add = k0 > 0;
+        g.add = k0 > 0 || p->adds;
         cb_gemm_run(&p->region, &g);
         k0 += p->tiles.inner;
     } while (k0 < p->k);
 }
 
+/* Widens a tile of the base, from which the sums start. */
+static void widen_base(const product *p, place at, float *sum) {
+    const cb_tensor *base = &p->args->in[2];
+    const int32_t rank = base->shape.rank;
+    const int64_t row = base->stride[rank - 2], column = base->stride[rank - 1];
+    const uint16_t *from =
+        element_at(p, base, batch_offset(base, at.item) + at.row * row + at.column * column);
+    for (int64_t i = 0; i < at.rows; i++, from += row, sum += at.columns) {
+        if (column == 1) half_widen(p->dtype, from, sum, at.columns);
+        for (int64_t j = 0; column != 1 && j < at.columns; j++)
+            half_widen(p->dtype, from + j * column, sum + j, 1);
+    }
+}
+
 static void multiply_half_tile(const product *p, place at, float *scratch) {
     const cb_matmul_tiles *t = &p->tiles;
     float *a = scratch, *b = a + t->rows * t->inner, *sum = b + t->inner * t->columns;
+    if (p->adds) widen_base(p, at, sum);
     if (p->is_native) multiply_pairs(p, at, a, sum);
     else multiply_widened(p, at, a, b, sum);
     uint16_t *out = (uint16_t *)p->args->out[0].data + (at.item * p->n + at.row) * p->m + at.column;
@@ -207,6 +245,7 @@ static cb_status multiply(const cb_kernel_args *args, bool is_native, cb_error *
     product p = {.args = args,
                  .dtype = args->out[0].dtype,
                  .is_native = is_native,
+                 .adds = args->code == CB_OP_MATMUL_ADD,
                  .batch = cb_numel_of(x, 0, r - 2),
                  .n = x->dim[r - 2],
                  .k = x->dim[r - 1],
@@ -241,6 +280,7 @@ static cb_status matmul_pairs(const cb_kernel_args *args, cb_error *err) {
 }
 
 cb_kernel_fn CB_KERN(matmul)(cb_opcode code, cb_dtype dtype) {
-    if (code != CB_OP_MATMUL || !cb_dtype_is_float(dtype)) return NULL;
+    const bool is_product = code == CB_OP_MATMUL || code == CB_OP_MATMUL_ADD;
+    if (!is_product || !cb_dtype_is_float(dtype)) return NULL;
     return dtype == CB_BF16 && bf16_is_native() ? matmul_pairs : matmul;
 }

@@ -19,7 +19,8 @@ static family_fn family_of(cb_opcode code) {
         case CB_OP_SCATTER_ADD:
         case CB_OP_EMBEDDING:
         case CB_OP_EMBEDDING_BWD: return cb_cu_index;
-        case CB_OP_MATMUL: return cb_cu_matmul;
+        case CB_OP_MATMUL:
+        case CB_OP_MATMUL_ADD: return cb_cu_matmul;
         case CB_OP_SOFTMAX:
         case CB_OP_SOFTMAX_BWD:
         case CB_OP_LOG_SOFTMAX:

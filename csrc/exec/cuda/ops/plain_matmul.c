@@ -93,6 +93,7 @@ static const char plain_text[] =
     "}\n"
     "};\n"
     "T sum[4][4] = {};\n"
+    "$start"
     "for (I slice = 0, turn = 1; slice < K + $slice; slice += $slice, turn ^= 1) {\n"
     "const bool goes_on = slice < K;\n"
     "if (goes_on) fetch(slice);\n"
@@ -119,6 +120,15 @@ static const char plain_text[] =
     "sum[r][j]);\n"
     "}\n";
 
+/* The sums of matmul_add start from the elements of its third input. */
+static const char base_text[] =
+    "for (int r = 0; r < 4; r++)\n"
+    "for (int j = 0; j < 4; j++) {\n"
+    "const I at_row = first_row + ty * 4 + r, at_column = first_column + tx * 4 + j;\n"
+    "if (at_row < N && at_column < M) sum[r][j] = "
+    "(T)widen($base[base_at + at_row * base_row + at_column * base_column]);\n"
+    "}\n";
+
 static void add_plain(const cb_cu_op *x, const cb_cu_shapes *p) {
     cb_cu_code *c = x->code;
     cb_cu_add(c, "typedef %s T;\n__shared__ T x_tile[2][%d][%d], y_tile[2][%d][%d];\n",
@@ -127,7 +137,16 @@ static void add_plain(const cb_cu_op *x, const cb_cu_shapes *p) {
     cb_cu_add(c, "const int tx = threadIdx.x %% 16, ty = threadIdx.x / 16;\n");
     add_fetched(x, "x", p->row[0], p->column[0]);
     add_fetched(x, "y", p->column[1], p->row[1]);
-    cb_cu_op_template(x, "x=x0 y=x1 out=y0", plain_text, CB_CU_HOLES(CB_CU_HOLE(slice, SLICE)));
+    const bool adds = x->instr->code == CB_OP_MATMUL_ADD;
+    if (adds) {
+        const cb_operand *base = cb_cu_in(x, 2);
+        add_base(x, base, "base_at");
+        add_step(x, "base_row", base->stride[base->shape.rank - 2]);
+        add_step(x, "base_column", base->stride[base->shape.rank - 1]);
+    }
+    cb_cu_op_template(
+        x, adds ? "x=x0 y=x1 base=x2 out=y0" : "x=x0 y=x1 out=y0", plain_text,
+        CB_CU_HOLES(CB_CU_HOLE(slice, SLICE), CB_CU_HOLE_TEXT(start, adds ? base_text : "")));
     cb_cu_end(c, (cb_cu_grid){blocks, 1, 1}, THREADS);
 }
 
@@ -194,10 +213,11 @@ static void add_tensor(const cb_cu_op *x, const cb_cu_shapes *p) {
 void cb_cu_matmul(const cb_cu_op *x) {
     cb_cu_shapes p = cb_cu_shapes_of(x);
     const cb_dtype dtype = cb_cu_out(x, 0)->dtype;
+    const bool adds = x->instr->code == CB_OP_MATMUL_ADD;
     const bool on_cores =
-        (dtype == CB_F16 || dtype == CB_BF16) && x->code->capability >= TENSOR_CORES;
+        !adds && (dtype == CB_F16 || dtype == CB_BF16) && x->code->capability >= TENSOR_CORES;
     if (p.batch == 0 || p.n == 0 || p.m == 0) return;
-    if (cb_cu_takes_product(x, &p)) return;
+    if (!adds && cb_cu_takes_product(x, &p)) return;
     if (on_cores) cb_cu_include(x->code, "matmul.cuh");
     cb_cu_begin_op(x);
     p.in[0] = cb_cu_in_param(x, 0), p.in[1] = cb_cu_in_param(x, 1), p.out = cb_cu_out_param(x, 0);
