@@ -91,7 +91,9 @@ static cb_status choose_backend(cb_step *step, const cb_compile_options *o, cb_e
 
 static cb_status make_joint(cb_step *step, const cb_graph *forward, const cb_compile_options *o,
                             cb_error *err) {
-    const cb_joint_options options = {.wrt = o->wrt, .n_wrt = o->n_wrt};
+    cb_str_init(&step->sliced, &step->arena);
+    const cb_joint_options options = {
+        .wrt = o->wrt, .n_wrt = o->n_wrt, .slices = o->slices, .sliced = &step->sliced};
     cb_graph *known = NULL, *copying = NULL;
     CB_TRY(cb_expand_lacking(forward, step->backend->lacks, &step->ctx->alloc, &known, err));
     const cb_graph *from = known ? known : forward;
@@ -103,6 +105,7 @@ static cb_status make_joint(cb_step *step, const cb_graph *forward, const cb_com
     cb_graph_free(copying);
     cb_graph_free(known);
     CB_TRY(status);
+    if (step->sliced.failed) return cb_no_memory(err);
     return cb_graph_verify(step->joint, CB_SPEC_JOINT, err);
 }
 
@@ -716,10 +719,14 @@ static cb_status print_named(const cb_step *step, const char *what, cb_str *out,
         return cb_program_kernels(step->program, step->single ? step->single : step->problem,
                                   step->single ? &step->expanded.plan : step->plan, out, err);
     if (strcmp(what, "launches") == 0) return print_launches(step, out, err);
+    if (strcmp(what, "slices") == 0) {
+        cb_str_add(out, step->sliced.at ? step->sliced.at : "", step->sliced.len);
+        return CB_OK;
+    }
     if (strcmp(what, "code") == 0) return print_code(step, out, err);
     return cb_fail(err, CB_INVALID,
                    "text: nothing is called \"%s\"; there are joint, forward, backward, split, "
-                   "groups, problem, plan, explain, program, kernels, launches and code",
+                   "groups, problem, plan, explain, program, kernels, launches, slices and code",
                    what);
 }
 

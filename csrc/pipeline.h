@@ -44,6 +44,7 @@ struct cb_step {
     struct cb_due {
         uint32_t group, gradient;
     } *due; /* [n_gradients] with updates inside: the group after which each update comes, rising */
+    cb_str sliced;         /* a line for each chain in pieces; empty without slices */
     bool follows;          /* decisions of the caller */
     bool *is_stepped;      /* [n_input] an optimizer updates it after the run */
     bool has_run;          /* the gradients inside come from a run that succeeded */

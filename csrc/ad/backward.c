@@ -44,6 +44,47 @@ static void mark_active(cb_backward *b, cb_op_id begin, cb_op_id end) {
 
 /* ---- one op ---------------------------------------------------------------------------------- */
 
+/* The product that a gradient is, behind transposes of its last two axes; CB_NONE: it is another
+ * op. */
+static cb_op_id product_of(const cb_backward *b, cb_value_id value, bool *is_turned) {
+    const cb_graph *g = b->g;
+    const int32_t rank = g->values.at[value].shape.rank;
+    cb_op_id id = g->values.at[value].producer;
+    *is_turned = false;
+    while (g->ops.at[id].code == CB_OP_TRANSPOSE) {
+        const cb_shape *axes = &cb_op_attrs(g, id)->dims;
+        for (int32_t k = 0; k < rank - 2; k++)
+            if (axes->dim[k] != k) return CB_NONE;
+        if (axes->dim[rank - 1] == rank - 2) *is_turned = !*is_turned;
+        id = g->values.at[cb_op_ins(g, id)[0]].producer;
+    }
+    const cb_opcode code = g->ops.at[id].code;
+    const bool is_product = code == CB_OP_MATMUL || code == CB_OP_MATMUL_ADD;
+    return is_product && id >= b->starts ? id : CB_NONE;
+}
+
+/* Adds a product to a sum that is a product too, in one op. Nothing reads the product itself, which
+ * is removed at the end. */
+static cb_status accumulate(cb_backward *b, cb_value_id *sum, cb_value_id gradient, bool *done,
+                            cb_error *err) {
+    const cb_dtype dtype = b->g->values.at[gradient].dtype;
+    bool turned, also_turned;
+    *done = false;
+    if (!b->accumulates || (dtype != CB_F32 && dtype != CB_F64)) return CB_OK;
+    const cb_op_id base = product_of(b, *sum, &turned),
+                   product = product_of(b, gradient, &also_turned);
+    if (base == CB_NONE || product == CB_NONE || turned != also_turned) return CB_OK;
+    if (b->g->ops.at[product].code != CB_OP_MATMUL) return CB_OK;
+    const cb_value_id *ins = cb_op_ins(b->g, product);
+    cb_emit e = {.graph = b->g, .err = err};
+    cb_value_id out;
+    cb_emit_op(&e, CB_OP_MATMUL_ADD, 3,
+               (cb_value_id[]){ins[0], ins[1], b->g->ops.at[base].out_begin}, NULL, &out);
+    *sum = turned ? cb_emit_swap_last(&e, out) : out;
+    *done = true;
+    return e.status;
+}
+
 cb_status cb_backward_add(cb_backward *b, cb_value_id value, cb_value_id gradient, cb_error *err) {
     const cb_graph *g = b->g;
     const cb_value *v = &g->values.at[value], *dv = &g->values.at[gradient];
@@ -59,7 +100,9 @@ cb_status cb_backward_add(cb_backward *b, cb_value_id value, cb_value_id gradien
         *sum = gradient;
         return CB_OK;
     }
-    return cb_build2(b->g, CB_OP_ADD, *sum, gradient, sum, err);
+    bool done;
+    CB_TRY(accumulate(b, sum, gradient, &done, err));
+    return done ? CB_OK : cb_build2(b->g, CB_OP_ADD, *sum, gradient, sum, err);
 }
 
 /* Fills in the op's description for its rule. Everything is copied, because the graph's arrays move
@@ -208,6 +251,8 @@ cb_status cb_backward_walk(cb_backward *b, cb_error *err) {
     for (cb_op_id i = b->starts; i-- > 0;) {
         cb_vjp x;
         b->g->location = b->g->ops.at[i].location;
+        if (i + 1 == b->seen_end) b->made_begin = (cb_op_id)b->g->ops.len;
+        if (i + 1 == b->seen_begin) b->made_end = (cb_op_id)b->g->ops.len;
         CB_TRY(settle_slices(b, i, err));
         if (b->g->ops.at[i].code == CB_OP_CUSTOM_VJP) CB_TRY(apply_custom(b, i, err));
         if (!is_on_path(b, i)) continue;

@@ -17,6 +17,9 @@ typedef struct cb_backward {
     CB_VEC(uint8_t) active;   /* [value] 1 if its gradient may be needed */
     cb_slices slices;         /* gradients of slices that have not been added yet */
     cb_op_id starts;          /* ops before this one are differentiated */
+    bool accumulates;         /* a product is added to a gradient that is one in its own memory */
+    cb_op_id seen_begin, seen_end; /* the walk notes what it appends for ops in this range: */
+    cb_op_id made_begin, made_end;
 } cb_backward;
 
 /* Extends both tables to all values of the graph. */

@@ -5,7 +5,8 @@
  *
  * A gradient op runs in the backward if it depends on a tangent. One pass over the appended ops
  * sets the phases at the end. A mask, or another helper that depends only on forward values, stays
- * FORWARD. */
+ * FORWARD. With slices, the gradients of a loss in pieces may become part of the forward
+ * (strips/early.h). */
 #include "joint.h"
 
 #include <inttypes.h>
@@ -15,6 +16,8 @@
 #include "../ir/verify.h"
 #include "backward.h"
 #include "split_norms.h"
+#include "strips/cut.h"
+#include "strips/early.h"
 
 #define NAME_MAX 256 /* bytes of a tangent's name; longer names are truncated */
 
@@ -165,6 +168,10 @@ static cb_status check_wrt(const cb_graph *g, const cb_joint_options *options, c
 
 static cb_status differentiate(cb_backward *j, const cb_joint_options *options, cb_error *err) {
     cb_graph *g = j->g;
+    g->location = g->region = CB_NONE;
+    g->phase = CB_FORWARD;
+    g->constraint = CB_FREE;
+    j->accumulates = options->slices;
     CB_TRY(own_results(j, err));
     j->starts = (cb_op_id)g->ops.len;
     if (options->n_wrt > 0) {
@@ -182,6 +189,56 @@ static cb_status differentiate(cb_backward *j, const cb_joint_options *options, 
     return CB_OK;
 }
 
+/* ---- slices ---------------------------------------------------------------------------------- */
+
+/* The strip whose gradients may follow its pieces: the loss, which is the last one. */
+static const cb_strip *loss_of(const cb_strips *strips, const cb_graph *forward,
+                               const cb_joint_options *options) {
+    const size_t n = strips->strips.len;
+    if (n == 0 || options->tangent_inputs || options->n_wrt == 0) return NULL;
+    const cb_strip *last = &strips->strips.at[n - 1];
+    return forward->ops.at[last->end].code == CB_OP_CROSS_ENTROPY ? last : NULL;
+}
+
+/* Moves the gradients of the loss into the forward, if that can be. */
+static cb_status move_gradients(cb_backward *j, const cb_strip *loss, bool *moved, cb_alloc *alloc,
+                                cb_error *err) {
+    const cb_early early = {loss->first, loss->n_pieces, j->starts, j->made_begin, j->made_end};
+    cb_graph *moving = NULL;
+    *moved = false;
+    if (j->made_end == j->made_begin) return CB_OK; /* no gradient passes */
+    CB_TRY(cb_gradients_early(j->g, &early, alloc, &moving, err));
+    *moved = moving != NULL;
+    if (!moving) return CB_OK;
+    cb_graph_free(j->g);
+    j->g = moving;
+    return CB_OK;
+}
+
+/* Makes the joint graph of a forward graph with its strips cut. */
+static cb_status build_in_pieces(cb_backward *j, const cb_graph *forward,
+                                 const cb_joint_options *options, cb_alloc *alloc, cb_error *err) {
+    cb_strips strips;
+    bool moved = false;
+    CB_TRY(cb_strips_find(forward, &j->scratch, &strips, err));
+    CB_TRY(cb_strips_cut(forward, &strips, alloc, &j->g, err));
+    const cb_strip *loss = loss_of(&strips, forward, options);
+    if (loss) {
+        j->seen_begin = loss->first[0];
+        j->seen_end = loss->first[loss->n_pieces];
+    }
+    CB_TRY(differentiate(j, options, err));
+    if (loss) CB_TRY(move_gradients(j, loss, &moved, alloc, err));
+    if (options->sliced) cb_strips_print(forward, &strips, moved ? loss : NULL, options->sliced);
+    return CB_OK;
+}
+
+static cb_status build_whole(cb_backward *j, const cb_graph *forward,
+                             const cb_joint_options *options, cb_alloc *alloc, cb_error *err) {
+    CB_TRY(cb_graph_copy(forward, alloc, &j->g, err));
+    return differentiate(j, options, err);
+}
+
 cb_status cb_joint_build(const cb_graph *forward, const cb_joint_options *options, cb_alloc *alloc,
                          cb_graph **out, cb_error *err) {
     cb_backward j = {0};
@@ -189,11 +246,8 @@ cb_status cb_joint_build(const cb_graph *forward, const cb_joint_options *option
     cb_status status;
     CB_TRY(check_wrt(forward, options, err));
     cb_arena_init(&j.scratch, alloc);
-    CB_TRY_DONE(cb_graph_copy(forward, alloc, &j.g, err));
-    j.g->location = j.g->region = CB_NONE;
-    j.g->phase = CB_FORWARD;
-    j.g->constraint = CB_FREE;
-    CB_TRY_DONE(differentiate(&j, options, err));
+    CB_TRY_DONE(options->slices ? build_in_pieces(&j, forward, options, alloc, err)
+                                : build_whole(&j, forward, options, alloc, err));
     CB_TRY_DONE(cb_graph_prune(j.g, alloc, &pruned, err));
     CB_TRY_DONE(cb_split_norms(pruned, alloc, &split, err));
     if (!split) {

@@ -12,6 +12,8 @@ typedef struct cb_joint_options {
     bool
         tangent_inputs; /* true: every floating result gets a tangent input, after the other inputs;
                             false: result 0 is a scalar loss, seeded with 1 */
+    bool slices;        /* chains of ops by rows run in pieces (strips/find.h) */
+    cb_str *sliced; /* gets a line about each op that ends such a chain, or could; may be NULL */
 } cb_joint_options;
 
 /* The outputs of the joint graph are the forward's results and states in their order, then one

@@ -377,6 +377,8 @@ typedef struct cb_compile_options {
     bool updates_inside;   /* with keep_gradients: a run updates each parameter as soon as nothing
                               reads it any more and nothing can fail, and its gradient ends there.
                               Ignored where that cannot be (cb_step_updates_reason) */
+    bool slices;           /* chains of ops by rows, such as the products and the cross entropy of
+                              a language model's loss, run in pieces given by their shapes */
     uint64_t static_bytes; /* parameters and optimizer states, counted by the measure `total` */
     const char *plan_json; /* use this plan; NULL: search for one */
     /* Decisions made with the same options for a graph that differs only in sizes. They replace the
@@ -454,8 +456,9 @@ CB_API uint32_t cb_step_group_members(const cb_step *step, uint32_t group, uint3
 
 /* Texts of the compiled step: "joint", "forward", "backward", "split" (graph text; the last has
  * both halves), "groups", "program", "explain" (text), "problem", "plan", "kernels" and "launches"
- * (JSON, see docs/problem.md for the last two; "launches" on a GPU only), and "code" (the code of
- * each group: CUDA C on a GPU, the executor's records on the CPU). Free with cb_text_free. */
+ * (JSON, see docs/problem.md for the last two; "launches" on a GPU only), "slices" (a line for each
+ * chain of ops that runs in pieces or could not) and "code" (the code of each group: CUDA C on a
+ * GPU, the executor's records on the CPU). Free with cb_text_free. */
 CB_API CB_MUST_CHECK cb_status cb_step_text(const cb_step *step, const char *what, char **out,
                                             cb_error *err);
 

@@ -110,26 +110,37 @@ static cb_status replace_op(const cb_graph *g, cb_op_id id, const cb_replacing *
     to->region = op->region;
     to->phase = op->phase;
     to->constraint = op->constraint;
-    CB_TRY(by->replace(to, op->code, cb_op_attrs(g, id), op->n_in, ins, outs, err));
-    to->ops.at[to->values.at[outs[0]].producer].name = op->name;
+    if (by->emit) {
+        CB_TRY(by->emit(by->user, to, id, map->value, outs, err));
+    } else {
+        CB_TRY(by->replace(to, op->code, cb_op_attrs(g, id), op->n_in, ins, outs, err));
+        to->ops.at[to->values.at[outs[0]].producer].name = op->name;
+    }
     CB_TRY(note_outputs(g, op, to, outs, map, err));
     return reserve_all(g, to) ? CB_OK : cb_no_memory(err);
 }
 
-/* Copies the ops in `keep`, or all if it is NULL. */
-static cb_status copy_graph(const cb_graph *g, const cb_bitset *keep, const cb_replacing *by,
-                            cb_arena *scratch, cb_graph *to, cb_error *err) {
+/* What a copy has of the graph; all of it if everything is NULL. */
+typedef struct choice {
+    const cb_bitset *keep;  /* other ops are left out */
+    const cb_op_id *order;  /* of all ops */
+    const cb_replacing *by; /* replaces ops */
+} choice;
+
+static cb_status copy_graph(const cb_graph *g, const choice *of, cb_arena *scratch, cb_graph *to,
+                            cb_error *err) {
     renumbering map = {.value = CB_NEW(scratch, uint32_t, g->values.len),
                        .storage = CB_NEW(scratch, uint32_t, g->storages.len)};
     if (!map.value || !map.storage || !reserve_all(g, to)) return cb_no_memory(err);
     CB_TRY(copy_names(g, to, err));
     to->backward_starts = 0;
-    for (size_t op = 0; op < g->ops.len; op++) {
+    for (size_t i = 0; i < g->ops.len; i++) {
+        const cb_op_id op = of->order ? of->order[i] : (cb_op_id)i;
         bool done = false;
-        if (keep && !cb_bitset_has(keep, op)) continue;
-        if (by) CB_TRY(replace_op(g, (cb_op_id)op, by, to, &map, &done, err));
-        if (!done) copy_op(g, (cb_op_id)op, to, &map);
-        if (op < g->backward_starts) to->backward_starts = (cb_op_id)to->ops.len;
+        if (of->keep && !cb_bitset_has(of->keep, op)) continue;
+        if (of->by) CB_TRY(replace_op(g, op, of->by, to, &map, &done, err));
+        if (!done) copy_op(g, op, to, &map);
+        if (!of->order && op < g->backward_starts) to->backward_starts = (cb_op_id)to->ops.len;
     }
     copy_defaults(g, to);
     for (size_t i = 0; i < g->outputs.len; i++) {
@@ -140,8 +151,8 @@ static cb_status copy_graph(const cb_graph *g, const cb_bitset *keep, const cb_r
     return CB_OK;
 }
 
-static cb_status copy_some(const cb_graph *g, bool needed_only, const cb_replacing *by,
-                           cb_alloc *alloc, cb_graph **out, cb_error *err) {
+static cb_status copy_some(const cb_graph *g, bool needed_only, choice of, cb_alloc *alloc,
+                           cb_graph **out, cb_error *err) {
     cb_graph *to = NULL;
     cb_arena scratch;
     cb_bitset keep;
@@ -154,8 +165,9 @@ static cb_status copy_some(const cb_graph *g, bool needed_only, const cb_replaci
             goto done;
         }
         mark_needed(g, &keep);
+        of.keep = &keep;
     }
-    CB_TRY_DONE(copy_graph(g, needed_only ? &keep : NULL, by, &scratch, to, err));
+    CB_TRY_DONE(copy_graph(g, &of, &scratch, to, err));
     *out = to;
     to = NULL;
 done:
@@ -165,14 +177,19 @@ done:
 }
 
 cb_status cb_graph_prune(const cb_graph *g, cb_alloc *alloc, cb_graph **out, cb_error *err) {
-    return copy_some(g, true, NULL, alloc, out, err);
+    return copy_some(g, true, (choice){0}, alloc, out, err);
 }
 
 cb_status cb_graph_copy(const cb_graph *g, cb_alloc *alloc, cb_graph **out, cb_error *err) {
-    return copy_some(g, false, NULL, alloc, out, err);
+    return copy_some(g, false, (choice){0}, alloc, out, err);
+}
+
+cb_status cb_graph_arrange(const cb_graph *g, const cb_op_id *order, cb_alloc *alloc,
+                           cb_graph **out, cb_error *err) {
+    return copy_some(g, false, (choice){.order = order}, alloc, out, err);
 }
 
 cb_status cb_graph_replace(const cb_graph *g, const cb_replacing *by, cb_alloc *alloc,
                            cb_graph **out, cb_error *err) {
-    return copy_some(g, false, by, alloc, out, err);
+    return copy_some(g, false, (choice){.by = by}, alloc, out, err);
 }

@@ -116,6 +116,9 @@ CB_MUST_CHECK cb_status cb_graph_append_region(cb_graph *g, const char *name, ui
 /* A new graph with the ops that outputs (and inputs) need; ids are renumbered, order kept. */
 CB_MUST_CHECK cb_status cb_graph_prune(const cb_graph *g, cb_alloc *alloc, cb_graph **out,
                                        cb_error *err);
+/* The same ops in another order, which must be topological; `backward_starts` is 0. */
+CB_MUST_CHECK cb_status cb_graph_arrange(const cb_graph *g, const cb_op_id *order, cb_alloc *alloc,
+                                         cb_graph **out, cb_error *err);
 CB_MUST_CHECK cb_status cb_graph_copy(const cb_graph *g, cb_alloc *alloc, cb_graph **out,
                                       cb_error *err);
 
@@ -126,6 +129,10 @@ typedef struct cb_replacing {
     bool (*wants)(void *user, const cb_graph *g, cb_op_id id); /* of at most 8 inputs, no view */
     cb_status (*replace)(cb_graph *to, cb_opcode code, const cb_attrs *attrs, uint32_t n_ins,
                          const cb_value_id *ins, cb_value_id *outs, cb_error *err);
+    /* If not NULL, called instead, for ops of any number of inputs. `map` [value of g] is its value
+     * of `to`. */
+    cb_status (*emit)(void *user, cb_graph *to, cb_op_id id, const cb_value_id *map,
+                      cb_value_id *outs, cb_error *err);
 } cb_replacing;
 CB_MUST_CHECK cb_status cb_graph_replace(const cb_graph *g, const cb_replacing *by, cb_alloc *alloc,
                                          cb_graph **out, cb_error *err);

@@ -197,8 +197,9 @@ static cb_status check_forward(const cb_graph *g, cb_error *err) {
     return CB_OK;
 }
 
-/* Ops in the BACKWARD phase are those that tangents reach: tangent inputs, seeds (backward ops
- * without inputs), and exactly the ops that read a backward value. */
+/* Ops that tangents reach are in the BACKWARD phase: tangent inputs, seeds (backward ops without
+ * inputs), and the ops that read a backward value. Other ops that autodiff appended may be backward
+ * too: they read gradients that the forward makes (ad/strips/early.h). */
 static cb_status check_phases(const cb_graph *g, cb_error *err) {
     for (size_t id = 0; id < g->ops.len; id++) {
         const cb_op *op = &g->ops.at[id];
@@ -211,7 +212,7 @@ static cb_status check_phases(const cb_graph *g, cb_error *err) {
         bool is_seed = op->n_in == 0 && op->code != CB_OP_INPUT;
         if (reached && op->phase != CB_BACKWARD)
             return bad_op(g, id, "depends on a tangent, but is forward", err);
-        if (!reached && op->phase == CB_BACKWARD && !is_seed)
+        if (!reached && op->phase == CB_BACKWARD && !is_seed && id < g->backward_starts)
             return bad_op(g, id, "is backward, but depends on no tangent", err);
     }
     return CB_OK;
