@@ -153,6 +153,7 @@ class Graph:
         memory: RunMemory | None = None,
         decisions: _Decisions | None = None,
         updates_inside: bool = False,
+        slices: bool = False,
     ) -> Step: ...
     def decide(
         self,
@@ -170,6 +171,7 @@ class Graph:
         time_limit: float = 0.0,
         progress: _Progress | None = None,
         updates_inside: bool = False,
+        slices: bool = False,
     ) -> tuple[_Decisions, int]: ...
     def compile_text(
         self,
@@ -186,6 +188,7 @@ class Graph:
         plan_json: str | None = None,
         groups: str | None = None,
         updates_inside: bool = False,
+        slices: bool = False,
     ) -> str: ...
 
 @disjoint_base

@@ -234,6 +234,12 @@ def choice(name: str, value: object, options: tuple[str, ...]) -> int:
     return options.index(value)
 
 
+def truth(name: str, value: object) -> None:
+    """Raises: TypeError: if the value is neither True nor False; the message names the argument."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}={short(value)} is neither True nor False")
+
+
 def _plain(number: Any) -> Any:
     """Converts a NumPy scalar to a Python number; returns anything else unchanged."""
     scalar = isinstance(getattr(number, "shape", None), tuple) and number.shape == ()
@@ -338,8 +344,7 @@ def with_options(
     """
     if not isinstance(offload, bool) and not (isinstance(offload, str) and offload == "only"):
         raise ValueError(f"offload={short(offload)} is not one of False, True, 'only'")
-    if not isinstance(exact, bool):
-        raise TypeError(f"exact={short(exact)} is neither True nor False")
+    truth("exact", exact)
     most = 0 if pinned is None else named_bytes("pinned", pinned)
     if pinned is not None and most == 0:
         raise ValueError("pinned=0 leaves no room on the host; leave offload out")

@@ -105,6 +105,7 @@ class Options(TypedDict, total=False):
     program_cache: int | str
     memory: Memory | None
     updates: str
+    slices: bool
 
 
 _MANY = 64  # compiled specialisations of a step that look like a mistake
@@ -337,9 +338,9 @@ class Step(Generic[Result]):
         budgets.parse_preset(options.preset, options.measure if searched else None)
         budgets.choice("on_infeasible", options.on_infeasible, budgets.INFEASIBLE)
         budgets.choice("updates", options.updates, UPDATES)
+        budgets.truth("slices", options.slices)
         options.search()
-        if not isinstance(has_aux, bool):
-            raise TypeError(f"has_aux={budgets.short(has_aux)} is neither True nor False")
+        budgets.truth("has_aux", has_aux)
         if argnums is not None and not isinstance(argnums, (tuple, list, range)):
             (argnums,) = argnums_of(argnums)
         argnums_of(argnums)
@@ -771,6 +772,17 @@ class Step(Generic[Result]):
     def updates_reason(self) -> str:
         """Why it does not, although ``updates="inside"`` asked for it; "" otherwise."""
         return self._compiled.run.updates_reason
+
+    @property
+    def slices(self) -> tuple[str, ...]:
+        """What the latest call's program runs in pieces, and each operation that could not end
+        such pieces, with the reason; empty without ``slices=True``.
+
+        Example:
+            >>> step.slices
+            ('model.py:12 cross_entropy: 2048 rows in 8 pieces, each followed by its gradients',)
+        """
+        return tuple(self._compiled.run.text("slices").splitlines())
 
     @property
     def stats(self) -> Stats | None:

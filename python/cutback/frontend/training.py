@@ -84,6 +84,7 @@ def compile(
     preset: str | None = None,
     optimizer: Optimizer | None = None,
     updates: str = "after",
+    slices: bool = False,
     argnums: ArgNums = 0,
     has_aux: bool = False,
     backend: str = "cpu",
@@ -141,6 +142,12 @@ def compile(
             second program, which updates after the backward. Where updates inside are not possible,
             they come after it, and :attr:`Step.updates_reason` says why (docs/optim.md). If no plan
             meets the budget with updates after the backward, they are inside it where possible.
+        slices: True runs chains of operations that are independent along rows in up to eight
+            pieces: the last product of a language model with its cross entropy and their
+            gradients, or a perceptron over tokens. What is wide between their narrow ends, such as
+            the logits, then never exists whole. The pieces depend only on shapes, so the bits are
+            the same under every budget; they may differ from those without slices.
+            :attr:`Step.slices` says what runs in pieces (docs/slices.md).
         argnums: positional arguments to differentiate by.
         backend, device, plan, groups: as for :class:`cutback.run.executable.Executable`.
         on_infeasible: what to do if no plan meets the budget: ``"error"``; ``"min"`` or
@@ -184,6 +191,7 @@ def compile(
             progress=progress,
             memory=memory,
             updates=updates,
+            slices=slices,
         ),
     )
 

@@ -115,6 +115,7 @@ class CompileOptions(NamedTuple):
     memory: Memory | Place | None = None
     decisions: _native._Decisions | None = None
     updates: str = "after"
+    slices: bool = False
 
     @property
     def searches(self) -> bool:
@@ -162,6 +163,7 @@ class CompileOptions(NamedTuple):
             "groups": _groups_text(self.groups),
             "keep_gradients": self.keep_gradients,
             "updates_inside": self.keep_gradients and self.updates == "inside",
+            "slices": self.slices,
             "static_bytes": integer("static_bytes", self.static_bytes, 0, 2**63 - 1),
         }
 

@@ -102,6 +102,7 @@ class Executable:
         keep_gradients: gradients stay in the arena, for an optimizer.
         updates: when an optimizer steps a parameter: ``"after"`` the run, or ``"inside"`` it, see
             :func:`cutback.compile`.
+        slices: run chains of operations by rows in pieces, see :func:`cutback.compile`.
         on_infeasible, time_limit, progress: see :func:`cutback.compile`.
         memory: a :class:`cutback.Memory` shared with other steps. None: a block of its own.
         static_bytes: bytes of parameters and optimizer states, counted by the measure ``total``.
@@ -134,25 +135,26 @@ class Executable:
         memory: Memory | Place | None = None,
         decisions: _native._Decisions | None = None,
         updates: str = "after",
+        slices: bool = False,
     ) -> None:
         budgets.choice("backend", backend, backends())
         budgets.choice("on_infeasible", on_infeasible, budgets.INFEASIBLE)
         budgets.choice("updates", updates, UPDATES)
+        budgets.truth("slices", slices)
         backend, device = on_gpu(backend, device)
         options = CompileOptions(
             budget, measure, preset, backend, device, plan, groups, keep_gradients, static_bytes,
-            on_infeasible, time_limit, progress, memory, decisions, updates,
+            on_infeasible, time_limit, progress, memory, decisions, updates, slices,
         )  # fmt: skip
         self.place = place_in(memory, "an Executable")
         self.native = compile_graph(graph, wrt, options, self.place.native)
         self.backend = backend
         self.keeps_gradients = keep_gradients
-        self.updates = updates
+        self.updates, self.slices = updates, slices
         self.groups = groups if isinstance(groups, Mapping) else None  # only if listed by hand
         self.names = [name for name, _ in graph.inputs]
-        self._template = [
-            value for _, value in graph.inputs
-        ]  # arrays of constants, None for arguments
+        # arrays of constants, None for arguments
+        self._template = [value for _, value in graph.inputs]
         self._arguments = [i for i, value in enumerate(self._template) if value is None]
         self._outputs = self.native.outputs
         self._results = [i for i, row in enumerate(self._outputs) if row[4] == _RESULT]
@@ -190,7 +192,8 @@ class Executable:
 
     def text(self, what: str) -> str:
         """A stage of compilation as text: ``"joint"``, ``"forward"``, ``"backward"``,
-        ``"program"``, ``"explain"``, ``"problem"``, ``"plan"``, ``"kernels"``, ``"code"`` (the
+        ``"program"``, ``"explain"``, ``"problem"``, ``"plan"``, ``"kernels"``, ``"slices"`` (what
+        runs in pieces, and what could not), ``"code"`` (the
         code of each kernel: records of the executor or, on a GPU, CUDA C) or, on a GPU,
         ``"launches"``."""
         return self.native.text(what)

@@ -116,7 +116,7 @@ def profile(
     """
     debug = Executable(
         graph, wrt, backend="debug", plan=run.text("plan"), groups=run.groups,
-        keep_gradients=run.keeps_gradients, updates=run.updates,
+        keep_gradients=run.keeps_gradients, updates=run.updates, slices=run.slices,
     )  # fmt: skip
     times = _rows(run, arrays, seed, rng_step)
     sizes = {
@@ -154,7 +154,7 @@ def _bytes_moved(graph: Graph, run: Executable, wrt: Sequence[int]) -> dict[str,
     if run.plan.in_groups:
         single = Executable(
             graph, wrt, backend="null", groups=False, keep_gradients=run.keeps_gradients,
-            updates=run.updates,
+            updates=run.updates, slices=run.slices,
         )  # fmt: skip
         problem = single.plan.parts
     return {op.name: op.bytes for op in problem.ops}
