@@ -1,0 +1,148 @@
+"""Claim: with slices the logits of a language model never exist whole, at little time.
+
+    python benchmarks/planner/bench_slices.py [--only NAME]
+
+The head of a language model, a product with cross entropy and their gradients, is measured in a run
+of the step; bytes are those of activations, gradients and scratch. Times are processor time,
+medians of alternating steps. `made again`: the gradient of the loss is not known before the loss,
+so the backward makes the logits again. Traced graphs are only planned, and the referee checks their
+plans; percentages are of saving everything whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parent.parent / "tests" / "reference"))
+
+import evaluate  # noqa: E402
+from common import GRAPHS, GRAPHS_DEVICE, save  # noqa: E402
+from sliced_graphs import sliced  # noqa: E402
+
+import cutback as cb  # noqa: E402
+from cutback import _native  # noqa: E402
+from cutback.nn import functional as F  # noqa: E402
+
+COMMAND = "python benchmarks/planner/bench_slices.py"
+VOCABULARY, TOKENS, WIDTH, STEPS = 50_257, 2_048, 256, 3
+TRACED = {  # rows, and widths of rows that are cut: of the logits and of perceptrons
+    "gpt2_small_plain": (8192, ((50257,), (50257, 3072))),
+    "bert_base": (8192, ((30522,), (30522, 3072))),
+    "llama_32layers": (2048, ((32000,), (32000, 2816))),
+}
+
+
+def head(w: Any, h: Any, labels: Any) -> Any:
+    """The loss of the last layer of a language model."""
+    return F.cross_entropy(h @ w.T, labels)
+
+
+def scaled(w: Any, h: Any, labels: Any) -> Any:
+    """The same; its gradient depends on its value."""
+    loss = head(w, h, labels)
+    return loss * loss
+
+
+def seconds(step: Callable[..., Any], args: tuple[Any, ...]) -> float:
+    """Processor time of a step."""
+    began = time.process_time()
+    step(*args)
+    return time.process_time() - began
+
+
+def head_row(name: str, loss: Callable[..., Any], budget: str | None) -> dict[str, Any]:
+    """Bytes and times of a head, whole and sliced."""
+    random = np.random.default_rng(0)
+    args = (
+        0.02 * random.standard_normal((VOCABULARY, WIDTH), np.float32),
+        random.standard_normal((TOKENS, WIDTH), np.float32),
+        random.integers(0, VOCABULARY, TOKENS),
+    )
+    whole = cb.value_and_grad(loss, (0, 1))
+    cut = cb.value_and_grad(loss, (0, 1), slices=True, budget=budget)
+    peaks = []
+    for step in (whole, cut):
+        step(*args)
+        peaks.append(int(step.stats.peak_bytes))
+    pairs = [(seconds(whole, args), seconds(cut, args)) for _ in range(STEPS)]
+    logits = TOKENS * VOCABULARY * 4
+    return {
+        "model": name,
+        "vocabulary": VOCABULARY,
+        "tokens": TOKENS,
+        "width": WIDTH,
+        "logits, bytes": logits,
+        "whole, bytes": peaks[0],
+        "sliced, bytes": peaks[1],
+        "sliced / logits": round(peaks[1] / logits, 4),
+        "time, sliced / whole": round(statistics.median(b / a for a, b in pairs), 3),
+    }
+
+
+def planned(problem: dict[str, Any]) -> tuple[float, float, float]:
+    """The smallest peak in bytes, its extra time in percent, and the bytes of saving everything."""
+    plan = cb.plan(problem, budget="min", device=GRAPHS_DEVICE)
+    steps, starts, numbers = (
+        plan.document["steps"], plan.document["backward_starts"], plan.numbers,
+    )  # fmt: skip
+    judged = evaluate.evaluate(problem, steps, starts).peak_bytes
+    if judged != numbers["live_bytes"]:
+        raise AssertionError(f"the referee measures {judged} bytes")
+    extra = 100 * (numbers["time_ps"] / numbers["once_ps"] - 1)
+    return judged, extra, cb.plan(problem, device=GRAPHS_DEVICE).numbers["save_all_live_bytes"]
+
+
+def traced_row(name: str) -> dict[str, Any]:
+    """The smallest peaks of a traced graph, whole and in eight pieces."""
+    rows, cuts = TRACED[name]
+    path = GRAPHS / f"{name}.json.gz"
+    graph = {**json.loads(gzip.decompress(path.read_bytes())), "over": True}
+    row: dict[str, Any] = {"model": name, "budget": "min"}
+    everything = 0.0
+    for label, widths in zip(("whole", "loss", "loss and perceptrons"), ((), *cuts), strict=True):
+        cut, over = sliced(graph, rows, widths)
+        problem = json.loads(_native.Problem.read(json.dumps(cut)).to_json())
+        del problem["fingerprint"]
+        maker = [i for i, op in enumerate(problem["ops"]) for _ in op["out"]]
+        for i, base in over.items():
+            op = problem["ops"][i]
+            op["over"] = [k for k, value in enumerate(op["in"]) if maker[value] == base]
+        peak, extra, saved = planned(problem)
+        everything = everything or saved
+        row[f"{label} %"] = round(100 * peak / everything, 2)
+        row[f"{label}, extra %"] = round(extra, 1)
+    return row
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", help="the row to measure; nothing is saved")
+    only = parser.parse_args().only
+    cases = {
+        "head": lambda: head_row("head", head, None),
+        "head, made again": lambda: head_row("head, made again", scaled, "min"),
+        **{name: partial(traced_row, name) for name in TRACED},
+    }
+    rows = [make() for name, make in cases.items() if only in (None, name)]
+    if only is None:
+        save("planner_slices", COMMAND, rows)
+    else:
+        print(*rows, sep="\n")
+
+
+if __name__ == "__main__":
+    main()
