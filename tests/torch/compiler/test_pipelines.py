@@ -1,15 +1,40 @@
-"""What the losses of a pipeline hold is found without running anything."""
+"""What the losses of a pipeline hold is found without running anything; what they take while they
+run is measured."""
 
 from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch import distributed, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+import cutback.torch as ct
 from cutback.torch.compiler import pipelines
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+KINDS = ("ScheduleGPipe", "Schedule1F1B")
+
+
+@pytest.fixture
+def one_process() -> Iterator[None]:
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def schedule_of(part: Any, kind: str, loss: Any) -> Any:
+    """A pipeline of one stage, with four microbatches."""
+    from torch.distributed import pipelining
+
+    stage = pipelining.PipelineStage(part, 0, 1, torch.device("cpu"))
+    return getattr(pipelining, kind)(stage, n_microbatches=4, loss_fn=loss)
 
 
 def held(loss: torch.Tensor) -> int:
@@ -56,3 +81,66 @@ def test_what_hooks_pack_is_counted() -> None:
     with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.half, unpack):
         loss = result.exp().sum()
     assert held(loss) == result.nbytes // 2 and not unpacked
+
+
+@pytest.mark.very_slow
+def test_a_compiled_loss_counts_and_a_planned_stage_does_not() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x.exp() * x).sum()
+
+    result = torch.randn(4, 8, requires_grad=True).neg()
+    loss = torch.compile(f, backend="aot_eager")(result)
+    assert held(loss) >= result.nbytes
+    assert loss.grad_fn is not None
+    pipelines.mark(loss.grad_fn)
+    assert held(loss * loss) == loss.nbytes
+
+
+@pytest.mark.usefixtures("one_process")
+def test_what_a_loss_takes_while_it_runs_is_measured() -> None:
+    """Cross entropy keeps an array as large as its argument. Its backward makes two more."""
+    schedule = schedule_of(nn.Linear(8, 512), KINDS[0], F.cross_entropy)
+    x, target = torch.randn(64, 8), torch.zeros(64, dtype=torch.int64)
+    meter = pipelines.LossMeter(schedule)
+    size = 64 * 512 * 4
+    for before in (1, 3):
+        with torch.no_grad():  # not measured
+            schedule._compute_loss(torch.randn(64, 512), target)
+        loss = schedule._compute_loss(nn.Linear(8, 512)(x), target)
+        assert meter.bytes // size == before
+        loss.backward()
+        assert meter.bytes // size == 3
+    assert "_compute_loss" not in vars(schedule)
+
+
+@pytest.mark.very_slow
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_a_loss_takes_is_within_the_budget(kind: str, compiled: bool) -> None:
+    torch.manual_seed(0)
+    x, target, wide = torch.randn(256, 32), torch.randint(0, 512, (256,)), torch.randn(32, 512)
+
+    def loss(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(found @ wide, wanted)
+
+    if compiled:
+        loss = torch.compile(loss, backend="aot_eager")
+
+    def peaks(budget: int | None) -> list[int]:
+        blocks = [nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in "1234"]
+        part = nn.Sequential(*blocks)
+        stage = part if budget is None else ct.compile(part, budget=budget)
+        schedule, found = schedule_of(stage, kind, loss), []
+        for _ in range(3):
+            part.zero_grad(set_to_none=True)
+            with ct.MemoryTracker() as memory:
+                schedule.step(x, target=target, losses=[])
+                found.append(memory.peak_bytes)
+        return found
+
+    limit = int(0.8 * peaks(None)[-1])
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "besides the pending calls")
+        assert max(peaks(limit)[1:]) <= limit

@@ -65,13 +65,14 @@ def _in_data_parallel() -> bool:
 
 
 def nodes_of(
-    results: Sequence[torch.Tensor], before: Collection[Node] = ()
+    results: Sequence[torch.Tensor], before: Collection[Node] = (), compiled_too: bool = False
 ) -> tuple[list[Node], list[torch.Tensor]]:
     """Returns the nodes of autograd's graph that are not compiled, and the leaves whose gradients
     they make.
 
     Args:
         before: the nodes that made the arguments, which belong to another part of the step.
+        compiled_too: include nodes that are compiled.
     """
     seen = set(before)
     stack = [t.grad_fn for t in results if t.grad_fn is not None and t.grad_fn not in seen]
@@ -80,7 +81,7 @@ def nodes_of(
     leaves: dict[torch.Tensor, None] = {}
     while stack:
         node = stack.pop()
-        compiled = type(node).__name__ == "CompiledFunctionBackward"
+        compiled = not compiled_too and type(node).__name__ == "CompiledFunctionBackward"
         variable = getattr(node, "variable", None)
         if not compiled and variable is None:
             nodes.append(node)

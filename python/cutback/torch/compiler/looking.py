@@ -63,7 +63,8 @@ class ModelSteps(ModelActions):
             self._fire(Event.STEP_SAVES if saves else Event.STEP_KEEPS)
         self._look_at_pending()
         pending, beside = self.steps.backward_of(run)
-        if beside > self.steps.beside_of(pending):
+        grows = self.steps.left.has_grown()
+        if grows or beside > self.steps.beside_of(pending):
             known = frozenset(pending.items()) in self.steps.by_pattern
             again = max(pending.values(), default=0) > 1
             if (again and known) or (run.pipeline is not None and sum(pending.values()) == 1):
@@ -71,10 +72,12 @@ class ModelSteps(ModelActions):
 
     def _count_what_is_left(self, pending: Together, beside: int) -> None:
         """Counts, under a budget in bytes, the gradients and kept results that earlier calls of the
-        step have left while other calls are pending, as in pipeline schedules."""
+        step have left while other calls are pending, as in pipeline schedules, and what a
+        pipeline's loss takes."""
         steps, target = self.steps, self.options.target
         if bytes_in(target.budget) is None or target.measure == "saved":
             return
+        beside = max(beside, steps.beside_of(pending))
         steps.left.bytes[frozenset(pending.items())] = beside
         shared, is_due = self._shared_budget(), self.state is State.CALLS_DUE
         held, limit = shared.held_now(pending)

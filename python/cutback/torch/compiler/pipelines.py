@@ -4,6 +4,10 @@ PyTorch's schedules keep a buffer for each microbatch of what a stage receives, 
 until they are sent, and the losses of a step with what their backwards need. All of that is made by
 code between the calls of a stage, which no plan sees. A stage that runs in a schedule finds the
 schedule in the frames of its callers.
+
+A loss also takes memory while it and its backward run. That is measured for the first losses of a
+schedule: until then, :class:`LossMeter` takes the place of the schedule's method that computes
+them.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_iter
 
-from ..memory import storages_of
+from ..memory import StepTracker, storages_of
+from .eager_parts import follow, nodes_of
 
 if TYPE_CHECKING:
     from torch.autograd.graph import Node
@@ -25,6 +30,11 @@ if TYPE_CHECKING:
     from ..types import GraphInput
 
 _PACKAGE = "torch.distributed.pipelining"
+_METHOD = "_compute_loss"
+_PLANNED = "cutback.planned"
+
+MOST_LOSSES = 2
+"""Number of losses of a schedule that are measured."""
 
 Sizes = dict[int, int]
 """Bytes of storages, by their addresses as objects."""
@@ -69,6 +79,53 @@ class Place(NamedTuple):
         losses[0] = max((loss.nbytes for loss in pending), default=0)
         return {**found, **{key: size for key, size in losses.items() if key not in self.given}}
 
+    def meter(self, known: LossMeter | None) -> LossMeter | None:
+        """Returns what measures the losses of the schedule, ``known`` if it does. None: the stage
+        is not the last one, or there is no loss."""
+        schedule = self.schedule and self.schedule()
+        if known is not None and known.schedule() is schedule:
+            return known
+        computes = hasattr(schedule, _METHOD) and getattr(schedule, "_loss_fn", None) is not None
+        if schedule is None or not computes or not getattr(self.stage(), "is_last", False):
+            return known
+        return LossMeter(schedule)
+
+
+class LossMeter:
+    """Measures what the first losses of a schedule take, with what they keep: when the backward of
+    a stage begins, that of its loss has run, and what the loss kept is gone."""
+
+    def __init__(self, schedule: Any) -> None:
+        self.schedule = weakref.ref(schedule)
+        self._most = 0
+        self._trackers: list[StepTracker] = []
+        schedule.__dict__[_METHOD] = self
+
+    @property
+    def bytes(self) -> int:
+        """The most that a loss or its backward was seen to take so far."""
+        return max(self._most, *(tracker.peak_bytes for tracker in self._trackers), 0)
+
+    def __call__(self, output: Any, *args: Any, **kwargs: Any) -> Any:
+        """Computes a loss as the schedule does."""
+        schedule = self.schedule()
+        assert schedule is not None
+        compute = getattr(type(schedule), _METHOD)
+        if not torch.is_grad_enabled():
+            return compute(schedule, output, *args, **kwargs)
+        tracker = StepTracker()
+        with tracker:
+            loss = compute(schedule, output, *args, **kwargs)
+        self._most = max(self._most, tracker.peak_bytes)  # ``follow`` begins again
+        self._trackers.append(tracker)
+        if len(self._trackers) == MOST_LOSSES:
+            del schedule.__dict__[_METHOD]
+        given = (t.grad_fn for t in tree_iter(output) if isinstance(t, torch.Tensor))
+        losses = [t for t in tree_iter(loss) if isinstance(t, torch.Tensor)]
+        nodes, _ = nodes_of(losses, [node for node in given if node is not None], True)
+        follow(tracker, nodes, lambda peak: None)
+        return loss
+
 
 def place() -> Place | None:
     """Returns the place of the caller in a pipeline's schedule, or None if there is none."""
@@ -93,6 +150,11 @@ def place() -> Place | None:
     return Place(weakref.ref(stage), schedule and weakref.ref(schedule), given, [])
 
 
+def mark(node: Node) -> None:
+    """Marks the node of a planned graph, whose plan counts what it holds."""
+    node.metadata[_PLANNED] = True
+
+
 def add(found: Sizes, tensor: object) -> Sizes:
     """Adds the storages of a tensor, and returns ``found``. Other objects have none."""
     if isinstance(tensor, torch.Tensor):
@@ -101,13 +163,13 @@ def add(found: Sizes, tensor: object) -> Sizes:
 
 
 def _saved(loss: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yields what the nodes between a loss and the compiled stage hold for the backward. Leaves
+    """Yields what the nodes between a loss and the planned stage hold for the backward. Leaves
     belong to the caller."""
     stack: list[Node | None] = [loss.grad_fn]
     seen: set[Node] = set()
     while stack:
         node = stack.pop()
-        if node is None or node in seen or type(node).__name__ == "CompiledFunctionBackward":
+        if node is None or node in seen or _PLANNED in node.metadata:
             continue
         seen.add(node)
         for name in (n for n in dir(node) if n.startswith("_raw_saved_")):

@@ -17,6 +17,7 @@ from .counted_scratch import Rows
 from .crossing import Ends, Run, Trail, common_of
 from .joining import Common
 from .partition import InForce
+from .pipelines import LossMeter
 from .reference import PositionEnds
 from .replaceable import JointGraph
 from .saved_plans import Part, SavedPlans
@@ -179,6 +180,16 @@ class Left:
     """Runs in a pipeline whose backward has not begun."""
     bytes: dict[frozenset[tuple[str, int]], int] = field(default_factory=dict)
     """Bytes of gradients and kept results, by the pattern of the pending calls."""
+    meter: LossMeter | None = None
+    """Measures the losses of a pipeline's last stage."""
+    loss: int = 0
+    """Bytes that such a loss takes only while it runs."""
+
+    def has_grown(self) -> bool:
+        """Updates ``loss``, and returns true if it has grown."""
+        now = 0 if self.meter is None else self.meter.bytes
+        grows, self.loss = now > self.loss, max(now, self.loss)
+        return grows
 
 
 @dataclass

@@ -379,8 +379,10 @@ class ModelPartitioner(ModelSteps):
         run = Run(key, node, args, result)
         run.pipeline = pipelines.place()
         if run.pipeline is not None:
+            pipelines.mark(node)
             run.pipeline.note_gradients(args)
             self.steps.left.waiting.append(run)
+            self.steps.left.meter = run.pipeline.meter(self.steps.left.meter)
         self.steps.trail.add(run, args)
         if not self.steps.pending and run.pipeline is None:
             self.steps.left.ended.clear()

@@ -62,6 +62,9 @@ class SharedBudget:
         after = {**schedules, **(later or {})}
         runs = [(schedules if first[k] == r else after)[k] for r, k in enumerate(shown.keys)]
         held = together.bytes_of(joined, order, runs, target.measure)
+        loss = self.steps.left.loss
+        if loss and not target.is_relative and target.measure != "saved":
+            held = max(held, together.bytes_of(joined, order, runs, "saved") + loss)
         held += self._static_bytes
         if not target.is_relative:
             return held + self.steps.beside_of(pattern), target.budget[1]
