@@ -12,7 +12,7 @@ from torch import nn
 
 import cutback.torch as ct
 
-BUDGETS = (None, "1x", "min")
+BUDGETS = (None, "min")
 
 
 class Wrapped(nn.Module):
