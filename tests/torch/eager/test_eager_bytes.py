@@ -324,7 +324,7 @@ def _third_run(f: Callable[[Any, Any], Any], x: Any, w: Any, seed: int, budget: 
     return tracker.peak
 
 
-PART, OVER = (9,), (84, 106, 156)
+PART, OVER = (8,), (84, 106, 156)
 
 
 @pytest.mark.parametrize(
