@@ -64,7 +64,7 @@ RUNS = [
     pytest.param("gpt", 0.65, "only", 5e7, marks=pytest.mark.very_slow),
     pytest.param("encoder", 0.95, "only", 3e8, marks=pytest.mark.very_slow),
     pytest.param("resnet", 0.65, "only", 5e7, marks=pytest.mark.very_slow),
-    ("resnet", 0.5, True, 1e9),
+    pytest.param("resnet", 0.5, True, 1e9, marks=pytest.mark.very_slow),
     ("unet", 0.65, "only", 3e8),
     ("unet", 0.65, True, None),
 ]
