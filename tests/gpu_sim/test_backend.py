@@ -171,10 +171,9 @@ def flat(tree: Any) -> list[np.ndarray[Any, Any]]:
     return [tree]
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
-    "options",
-    [pytest.param({"preset": "recompute_all"}, marks=pytest.mark.very_slow), {"budget": "0.6x"}],
-    ids=["recompute_all", "budget"],
+    "options", [{"preset": "recompute_all"}, {"budget": "0.6x"}], ids=["recompute_all", "budget"]
 )
 def test_plans_of_the_demos_gpt_give_the_same_bits(gpu: Driver, options: dict[str, str]) -> None:
     everything, loss = gpt_params({"device": "cuda", "preset": "autograd"})

@@ -92,9 +92,8 @@ def test_smallest_peak_at_any_price(name: str) -> None:
     assert 100 * numbers["live_bytes"] / whole(name) <= KNOWN[name][3] + 0.05
 
 
-@pytest.mark.parametrize(
-    "name", ["mlp16_bn", pytest.param("unet3_bn", marks=pytest.mark.very_slow)]
-)
+@pytest.mark.very_slow
+@pytest.mark.parametrize("name", ["mlp16_bn", "unet3_bn"])
 def test_a_refusal_names_the_smallest_and_is_near_the_floor(name: str) -> None:
     """The smallest plan named in the error equals that of `min` at any price, and a budget of its
     bytes is met."""

@@ -170,7 +170,7 @@ def test_same_answer_every_time(model):
     assert len(texts) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_points_of_pytorch(tmp_path):
     import evaluate_traced as referee
 

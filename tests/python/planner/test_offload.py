@@ -328,10 +328,8 @@ def check_places(plan):
         alive.append((last, size, offset))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["transformer_encoder", pytest.param("unet", marks=pytest.mark.very_slow)]
-)
+@pytest.mark.very_slow
+@pytest.mark.parametrize("name", ["transformer_encoder", "unet"])
 def test_budgets_with_offload(name):
     path, before, size = DATA / f"{name}.json.gz", 0, None
     for share in (0.5, 0.4):

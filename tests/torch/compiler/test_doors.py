@@ -175,6 +175,7 @@ def test_saved_plans_by_name(tmp_path: Any, same_bits: Callable[..., bool]) -> N
     assert plans[-1].document["steps"] == compiled.plans[0].document["steps"]
 
 
+@pytest.mark.very_slow
 def test_exact_uses_the_room(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
     """Without `exact`, the plan is for one of a few fixed targets."""
 

@@ -21,7 +21,7 @@ from torch import nn
 import cutback.torch as ct
 from cutback import BudgetError
 
-SLOW = ("encoder", "gpt")
+SLOW = ("encoder", "gpt", "resnet")
 
 
 @pytest.mark.parametrize(

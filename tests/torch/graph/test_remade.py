@@ -179,6 +179,7 @@ def test_a_dropout_in_half_precision_is_planned(dtype: Any, same_bits: Callable[
     assert "aten.native_dropout.result" in [ops[i]["kind"] for i in plan.document["steps"][start:]]
 
 
+@pytest.mark.very_slow
 def test_numbers_of_a_counter(same_bits: Callable[..., bool]) -> None:
     check(mixed, torch.bfloat16, 0.1, same_bits, ("min",), random="counter")
 
