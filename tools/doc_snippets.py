@@ -186,7 +186,7 @@ def loss(p, x):
     + """
 params = {"up": np.ones((2, 8), np.float32), "down": np.ones((8, 2), np.float32)}
 params["head"] = np.ones((2, 16), np.float32)
-x, labels = np.ones((512, 2), np.float32), np.zeros(512, np.int64)  # type: ignore[assignment]
+x, labels = np.ones((512, 2), np.float32), np.zeros(512, np.int64)
 """,
     "docs/traps.md": [ARRAYS + LOSS] * 3,
     "docs/tutorials/first-budget.md": "",
