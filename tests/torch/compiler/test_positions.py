@@ -25,6 +25,8 @@ from torch._functorch.aot_autograd import make_boxed_func
 import cutback
 import cutback.torch as ct
 from cutback.torch.compiler import reference
+from cutback.torch.graph.taking_over import separate
+from cutback.torch.profiler.tracing import TracedStep
 
 pytestmark = pytest.mark.torch
 
@@ -254,10 +256,14 @@ def test_positions_count_what_model_and_optimizer_hold() -> None:
 
 @pytest.mark.parametrize("offload", [True, "only"])
 def test_offloading_is_no_slower_at_a_position(offload: bool | str) -> None:
+    """Compared with the step whose results take no memory over: plans that offload do not."""
     model, inputs = make("perceptron")
     step = ct.trace(model, *inputs)
+    apart = TracedStep(separate(step.problem), step.device)
     for k in (0.3, 0.7, 1.0):
-        plain = step.plan(k)
+        plain, taken = apart.plan(k), step.plan(k)
+        assert taken.position.everything == plain.position.everything
+        assert taken.position.smallest <= plain.position.smallest
         try:
             moved = step.plan(k, offload=offload)
         # if nothing may be recomputed, the smallest plan is out of reach
@@ -333,7 +339,8 @@ def test_graph_breaks_share_a_position(blocks: int, k: float) -> None:
         peaks = measured_steps(compiled, x)
     texts = [str(w.message) for w in said if "over the budget of" in str(w.message)]
     assert len(texts) <= 1
-    limit = compiled.plans[-1].numbers["budget_bytes"]
+    plan = compiled.plans[-1]
+    limit = plan.numbers["budget_bytes"] if plan.shared is None else plan.shared.limit
     for text in texts:
         assert f"over the budget of {k:g}: " in text and "; smallest " in text
         limit = int(text.rpartition("(")[2].split()[0])

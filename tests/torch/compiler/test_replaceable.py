@@ -169,12 +169,12 @@ def test_any_plan_of_a_graph_can_follow_another_one() -> None:
 
 def cutback_plan(problem: Any, budget: Any) -> Any:
     from cutback import budgets
-    from cutback.torch.compiler.reference import plan_of, plan_unbounded
+    from cutback.torch.compiler.reference import Searched, plan_of, plan_unbounded
 
     checked = problem.check()
     if budget is None:
         return plan_of(checked, "cpu")
-    return plan_unbounded(checked, checked, budgets.parse(budget, "live"), "cpu", "live")
+    return plan_unbounded(Searched(checked), checked, budgets.parse(budget, "live"), "cpu", "live")
 
 
 @pytest.mark.very_slow

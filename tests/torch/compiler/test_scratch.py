@@ -162,7 +162,7 @@ def test_a_plan_stays_if_no_other_takes_less_with_scratch() -> None:
         steps(compiled, x)
     (after,) = compiled.plans
     assert after.core.steps == before.core.steps and after.position == before.position
-    assert after.numbers["live_bytes"] > 1.2 * before.position.everything
+    assert after.numbers["live_bytes"] > 1.05 * before.position.everything
     assert str(after).startswith("0: ") and ", over its " in str(after).splitlines()[0]
     model.zero_grad(set_to_none=True)
     with ct.MemoryTracker() as memory:
@@ -185,7 +185,7 @@ def test_products_of_matrices_take_none() -> None:
 
 def test_a_few_bytes_are_not_worth_a_warning() -> None:
     model = nn.Linear(5, 2)
-    compiled = ct.compile(lambda x: model(x).square().mean(), budget=1.0)
+    compiled = ct.compile(lambda x: model(x).mean(), budget=1.0)
     for _ in range(2):
         compiled(torch.randn(11, 5)).backward()  # a warning would be an error
     stats = compiled.allocator_stats

@@ -158,4 +158,4 @@ def test_to_warn_is_to_save_everything(model: Any) -> None:
     run = ct.compile(model(), budget=int(0.2 * peaks[-1]), on_infeasible="warn")
     found, _, _ = steps(run, calls=2)
     assert all(plan.numbers["recomputed"] == 0 for plan in run.plans)
-    assert found[-1] >= peaks[-1]
+    assert 0.8 * peaks[-1] < found[-1] <= peaks[-1]  # under a budget, memory is taken over

@@ -121,7 +121,7 @@ def test_a_buffer_that_a_later_graph_writes_into_is_an_error(
     ):
         torch._dynamo.reset()
         assert same_bits(trained(run), wanted)
-    for budget in ("0.8x", "min"):
+    for budget in ("0.8x", "0.65x"):
         torch._dynamo.reset()
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             trained(ct.compile(Average(), budget=budget))

@@ -4,8 +4,9 @@ steps whose memory and bits are those planned."""
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +18,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import cutback.torch as ct
-from cutback.torch.compiler.partition import Partitioner
-from cutback.torch.compiler.preparing import Preparation
+from cutback import budgets, devices
+from cutback.planner.plan import Plan
+from cutback.torch.compiler import reference
 from cutback.torch.graph import codegen, taking_over
 from cutback.torch.graph.taking_over import VARIANTS
-from cutback.torch.profiler import capture
 from cutback.torch.profiler.stepping import Program
 
 aten = torch.ops.aten
@@ -158,19 +159,6 @@ class Texts:
         monkeypatch.setattr(codegen, "_function", keep)
 
 
-@pytest.fixture(autouse=True)
-def takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled steps in eager code take memory over."""
-
-    def preparation(self: Partitioner) -> Preparation:
-        asked = own.fget(self)
-        may = not (self.door.native or self.options.may_move)
-        return replace(asked, takes_over=may)
-
-    own: Any = Partitioner.preparation
-    monkeypatch.setattr(Partitioner, "preparation", property(preparation))
-
-
 @pytest.fixture
 def texts(monkeypatch: pytest.MonkeyPatch) -> Texts:
     return Texts(monkeypatch)
@@ -211,10 +199,13 @@ def test_memory_is_taken_over_and_a_second_backward_keeps_its_bits(
     assert train_step(compiled, x).peak_bytes == compiled.plans[0].numbers["live_bytes"]
 
 
-@pytest.mark.parametrize("options", [{"offload": True}, {"codegen": "native"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"offload": True}, {"codegen": "native"}, {"budget": None}, {"budget": "fastest"}],
+)
 def test_other_ways_run_without(texts: Texts, options: dict[str, Any]) -> None:
     model, x = Layers(), torch.randn(32, 16)
-    compiled = ct.compile(copy.deepcopy(model), budget=0.5, **options)
+    compiled = ct.compile(copy.deepcopy(model), **{"budget": 0.5, **options})
     compiled(x).backward()
     assert "out=v" not in texts.of["forward"] + texts.of["backward"]
     assert not any(op.over for op in compiled.plans[0].parts.ops)
@@ -246,19 +237,79 @@ def test_results_arguments_and_other_libraries_keep_their_memory(texts: Texts) -
     assert torch.equal(a, given.cos().sin().neg().sigmoid())
 
 
+def test_what_users_hold_stays(same_bits: Callable[..., bool]) -> None:
+    """Gradients that come in, results, and gradients that hooks and parameters hold."""
+
+    def f(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = (x @ w).tanh() * 2
+        return h.exp().neg(), (h.sin() * h).sigmoid()
+
+    def seen(function: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        w, x = torch.randn(16, 16, requires_grad=True), torch.randn(16, 16)
+        hooked: list[torch.Tensor] = []
+        w.register_hook(hooked.append)
+        results = function(w, x)
+        for result in results:
+            result.register_hook(hooked.append)
+        tangents = [torch.randn(16, 16), torch.randn(16, 16)]
+        shown = [t.detach() for t in results]
+        held = [*shown, *tangents]
+        before = [t.clone() for t in held]
+        torch.autograd.backward(results, tangents, retain_graph=True)
+        first, w.grad = w.grad, None
+        torch.autograd.backward(results, tangents)
+        assert first is not None and w.grad is not None
+        assert same_bits(held, before) and same_bits(first, w.grad)
+        return [*shown, first, x, *sorted(hooked, key=lambda t: float(t.sum()))]
+
+    compiled = ct.compile(f, budget="smallest")
+    assert same_bits(seen(compiled), seen(f))
+    assert any(op.over for op in compiled.plans[0].parts.ops)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_files_of_plans_say_whether_memory_is_taken_over(
+    version: int, texts: Texts, tmp_path: Path, train_step: Callable[..., Any]
+) -> None:
+    """Files of earlier versions are for steps without."""
+    model, x = Layers(), torch.randn(32, 16)
+    compiled = ct.compile(model, budget="min")
+    peak = train_step(compiled, x).peak_bytes
+    compiled.save_plans(tmp_path / "plans.json")
+    document = json.loads((tmp_path / "plans.json").read_text())
+    assert document["version"] == 5 and document["takes_over"]
+    if version == 4:
+        del document["takes_over"]
+    document["version"] = version
+    (tmp_path / "plans.json").write_text(json.dumps(document))
+    torch._dynamo.reset()
+    texts.of.clear()
+    given = ct.compile(model, plans=tmp_path / "plans.json")
+    found = train_step(given, x).peak_bytes
+    assert given.plans[0].numbers["live_bytes"] == found
+    assert ("out=v" in texts.of["forward"]) == (version == 5) == (found == peak)
+
+
+def test_the_better_search_is_used() -> None:
+    """Memory taken over changes what searches find; a plan found without it is as good."""
+    step = ct.trace(Layers(), torch.randn(32, 16))
+    searched = reference.Searched.of(step.problem)
+    problem, apart = searched
+    assert apart is not None
+    row = devices.resolve("cpu")
+    slow = Plan.of(problem.plan(budget=budgets.parse("min", "live"), device=row))
+    fast = Plan.of(apart.plan(budget=budgets.parse("0.9x", "live"), device=row))
+    assert slow.numbers["time_ps"] > fast.numbers["time_ps"]
+    limit = budgets.of_bytes(fast.numbers["live_bytes"], "live")
+    question = reference.Question(problem, apart, "cpu", "live", counted=searched)
+    found = question.plan(limit, lambda given, _: slow if given is problem else fast)
+    assert found.numbers["time_ps"] <= fast.numbers["time_ps"]
+    assert any(op.over for op in found.parts.ops)
+    assert reference.smaller(problem, slow, fast, "live") is slow
+
+
 # ---- profiles ------------------------------------------------------------------------------------
-
-
-def _profile(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *inputs: Any) -> ct.Profile:
-    """The profile of a step that takes memory over."""
-
-    def prepare(gm: Any, n: int, static: Any, how: Preparation) -> Any:
-        return own(gm, n, static, replace(how, takes_over=True))
-
-    own = capture.prepare
-    with monkeypatch.context() as patch:
-        patch.setattr(capture, "prepare", prepare)
-        return ct.profile(model, *inputs, runs=1, warmup=0, link=1e9)
 
 
 class Broken(nn.Module):
@@ -281,12 +332,12 @@ class Broken(nn.Module):
        for name, budget in (("gpt", "1x"), ("gpt", "min"), ("resnet", "min"), ("unet", "min"))]],
 )  # fmt: skip
 def test_profiles_take_over_what_the_generated_code_does(
-    name: str, budget: str, same_bits: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
+    name: str, budget: str, same_bits: Callable[..., bool]
 ) -> None:
     torch.manual_seed(0)
     own = {"layers": Layers, "broken": Broken}.get(name)
     model, inputs = (own(), (torch.randn(32, 16),)) if own else make(name, dropout=0.0)
-    profile = _profile(monkeypatch, model, *inputs)
+    profile = ct.profile(model, *inputs, runs=1, warmup=0, link=1e9)
     plan = profile.step.plan(budget)
     again = profile.rerun(plan, runs=1, warmup=0)
     assert again.timeline() == plan.timeline() and any(op.over for op in plan.parts.ops)

@@ -182,7 +182,7 @@ def test_moves_that_wait_and_parts_of_tuples(
     offload: Any, same_bits: Callable[[Any, Any], bool]
 ) -> None:
     profile = given_times(profiled("gpt"))
-    problem = {**json.loads(profile.problem()), "link_bytes_per_s": 1e8}
+    problem = {**json.loads(profile.problem(swap=True)), "link_bytes_per_s": 1e8}
     plan = cutback.plan(problem, budget="0.6x", offload=offload)
     positions = profile.captured.graph.positions
     moves = [step for step in plan.document["steps"] if not isinstance(step, int)]

@@ -68,7 +68,7 @@ def outputs(profile: Any, plan: Any) -> list[Any]:
 def test_all_graphs_are_one_problem() -> None:
     profile = profiled()
     model, x = make()
-    plan = cutback.plan(profile.problem())
+    plan = profile.step.plan("fastest")
     assert len(profile.graphs) == 3
     assert profile.timeline() == plan.timeline()
     assert profile.peak_bytes == plan.numbers["live_bytes"]
@@ -229,7 +229,7 @@ def test_state_is_as_before(same_bits: Callable[[Any, Any], bool]) -> None:
     assert same_bits(before, state()) and not optimizer.state
     n = sum(row.phase != "optimizer" for row in profile.rows)
     assert len(profile.graphs) == 3
-    assert profile.timeline()[:n] == cutback.plan(profile.problem()).timeline()
+    assert profile.timeline()[:n] == profile.step.plan("fastest").timeline()
     with pytest.raises(RuntimeError, match="the step failed"):
         ct.profile(model, x, True)
     assert same_bits(before, state())

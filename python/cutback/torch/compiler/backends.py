@@ -566,6 +566,7 @@ def make_backend(
         inductor=codegen == "inductor",
         watches_views=True,
         native=codegen == "native",
+        takes_over=codegen == "eager" and why is None,
     )
 
     def backend(gm: fx.GraphModule, inputs: Sequence[GraphInput]) -> GraphFunction:

@@ -163,6 +163,8 @@ class Door:
     """True if a backend of ours detects writes to returned views (:mod:`compiler.returned`)."""
     native: bool = False
     """True if groups of nodes run in our kernels (:mod:`native`)."""
+    takes_over: bool = False
+    """True if results may take over the memory of inputs (:mod:`graph.taking_over`)."""
 
 
 def check_rate(rate: float | None) -> float | None:

@@ -379,7 +379,14 @@ class Partitioner(CustomPartitionerFn):
         return Preparation(
             options.policy, options.random, options.cse, same_kernels=self.door.same_kernels,
             packed=options.may_pack,
+            takes_over=self.door.takes_over and self._takes_over and not options.may_move,
         )  # fmt: skip
+
+    @property
+    def _takes_over(self) -> bool:
+        """True if plans of the current graph take memory over. Without a budget they do not,
+        because shares and positions count from what the step takes then."""
+        return self._target.budget is not None
 
     def read_settings(self) -> None:
         """Uses PyTorch's ``activation_memory_budget`` as the position of the current graph, unless
@@ -513,14 +520,16 @@ class Partitioner(CustomPartitionerFn):
         if own is not None and options.total is not None:
             own = with_total(own, options.total)
         problem = self.completed(problem)
-        checked, plain = problem.check(), separate(own or problem)
-        base = checked if plain is problem else plain.check()
-        full = checked if counted is None else self.completed(counted).check()
+        whole = full = reference.Searched.of(problem)
+        base = whole.base if own is None else separate(own).check()
+        if counted is not None:
+            full = reference.Searched.of(self.completed(counted))
         budget, measure = target.budget, target.measure
         if budget is not None and target.is_bound:
-            plan = reference.Question(checked, base, row, measure, counted=full).plan(budget)
+            question = reference.Question(whole.problem, base, row, measure, counted=full)
+            plan = question.plan(budget)
         elif budget is None and options.policy is None and not target.fastest:
-            plan = reference.plan_of(full, row)
+            plan = reference.plan_of(full.problem, row)
         else:
             plan = reference.plan_unbounded(full, base, budget, row, measure)
         return Made(plan, self._schedule(plan))

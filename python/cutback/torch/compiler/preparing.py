@@ -134,8 +134,7 @@ class Preparation:
     updating: updated.Updating | None = None
     """Parameters that an optimizer steps inside the backward."""
     takes_over: bool = False
-    """True if results may take over the memory of inputs (:mod:`graph.taking_over`). Compiled steps
-    do not ask for it yet."""
+    """True if results may take over the memory of inputs (:mod:`graph.taking_over`)."""
     packed: bool = False
     """True if masks and indices may be kept packed (:mod:`graph.packing`)."""
 

@@ -10,17 +10,24 @@ own checkpoints.
 
 For a budget in bytes, the fastest of these plans and the search's plan is used. Shares and
 positions are turned into bytes, so that a position and its bytes have the same plan.
+
+If results may take over memory (``over``), a search may still end at a plan that is slower or
+larger than the one that it finds with nothing taken over. So that is searched for as well, and the
+better of the two is used.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
 from ... import BudgetError, _native, budgets, devices
 from ...planner.plan import Plan
+from ...problem import Problem
 from ...schedule import bytes_of as measured
+from ..graph.taking_over import separate
 
 FASTEST = "fastest"
 """The budget that asks for speed, whatever the memory."""
@@ -72,8 +79,31 @@ class PositionEnds(NamedTuple):
     everything: int
 
 
-Search = Callable[[budgets.NativeBudget], Plan]
-"""Finds the plan for a budget in bytes, or for a position."""
+Search = Callable[[_native.Problem, budgets.NativeBudget], Plan]
+"""Finds the plan of a problem for a budget in bytes, or for a position."""
+
+_NEAR = 200
+"""A plan is not searched for again if it is at most this part of the step slower than the lower
+bound: 1 / 200 is 0.5 %."""
+
+
+class Searched(NamedTuple):
+    """A problem that plans are searched for in."""
+
+    problem: _native.Problem
+    apart: _native.Problem | None = None
+    """The problem with nothing taken over. None: it is the same problem."""
+
+    @classmethod
+    def of(cls, problem: Problem) -> Searched:
+        """Returns it for a problem."""
+        plain = separate(problem)
+        return cls(problem.check(), None if plain is problem else plain.check())
+
+    @property
+    def base(self) -> _native.Problem:
+        """Returns the problem that shares and positions count from, if there is no policy."""
+        return self.apart or self.problem
 
 
 class Question:
@@ -83,7 +113,8 @@ class Question:
         own: the problem with only the model's own constraints; shares and positions count from it.
         preset: determines what may run again, with ``measure="saved"``.
         counted: the problem with measured scratch (:mod:`compiler.counted_scratch`), which plans
-            are made for. Shares and positions are those of ``problem``. None: the same.
+            are made for. Shares and positions are those of ``problem``. None: the same problem,
+            with nothing else to search in.
     """
 
     def __init__(
@@ -93,10 +124,10 @@ class Question:
         device: Row,
         measure: str,
         preset: str | None = None,
-        counted: _native.Problem | None = None,
+        counted: Searched | None = None,
     ) -> None:
         self.problem, self.own = problem, own
-        self.counted = problem if counted is None else counted
+        self.counted, self.apart = counted or Searched(problem)
         self.device, self.measure, self.preset = device, measure, preset
         self.row = devices.resolve(device)
 
@@ -160,7 +191,7 @@ class Question:
         found = None
         search = search or self._search
         if self.counted is self.problem:
-            found = search((budget[0], self.whole, *budget[2:]))
+            found = search(self.problem, (budget[0], self.whole, *budget[2:]))
             assert found.position is not None
             ends = self._ends(found.position.smallest)
         else:
@@ -168,7 +199,7 @@ class Question:
         position = budgets.Position(budget[2], *ends)
         within = budgets.in_bytes(budget, position.limit)
         if found is not None and found.numbers["budget_bytes"] == position.limit:
-            plan = self._faster(found, within)
+            plan = self._faster(self._better(found, within, search), within)
         else:
             plan = self._fastest(within, search)
         return Plan.of(plan.core.asked(self._number, position.limit), position=position)
@@ -177,9 +208,38 @@ class Question:
     def _number(self) -> int:
         return budgets.MEASURES.index(self.measure)
 
-    def _search(self, budget: budgets.NativeBudget) -> Plan:
+    def _search(self, problem: _native.Problem, budget: budgets.NativeBudget) -> Plan:
         preset = budgets.parse_preset(self.preset)
-        return Plan.of(self.counted.plan(preset=preset, budget=budget, device=self.row))
+        return Plan.of(problem.plan(preset=preset, budget=budget, device=self.row))
+
+    def _searched(self, budget: budgets.NativeBudget, search: Search) -> Plan:
+        """Returns the faster plan of the searches with and without memory taken over.
+
+        Raises:
+            BudgetError: neither finds a plan that meets the budget.
+        """
+        try:
+            found = search(self.counted, budget)
+        except BudgetError as error:
+            if self.apart is None or error.reason != "budget":
+                raise
+            try:
+                return taking_over(self.counted, search(self.apart, budget))
+            except BudgetError:
+                raise error from None
+        return self._better(found, budget, search)
+
+    def _better(self, found: Plan, budget: budgets.NativeBudget, search: Search) -> Plan:
+        """Returns ``found``, or a faster plan for which nothing has to be taken over."""
+        n = found.numbers
+        if self.apart is None or n["time_ps"] <= n["lower_bound_ps"] + n["once_ps"] // _NEAR:
+            return found
+        try:
+            other = search(self.apart, budget)
+        except BudgetError:
+            return found
+        is_faster = other.numbers["time_ps"] < n["time_ps"]
+        return taking_over(self.counted, other) if is_faster else found
 
     def _fastest(self, budget: budgets.NativeBudget, search: Search) -> Plan:
         """Returns the fastest plan found that meets a budget in bytes: that of the search, or one
@@ -190,7 +250,7 @@ class Question:
             BudgetError: no plan meets the budget.
         """
         try:
-            found = search(budget)
+            found = self._searched(budget, search)
         except BudgetError as error:
             meets = self._unsearched_within(budget) if error.reason == "budget" else []
             if not meets:
@@ -228,8 +288,27 @@ def counted_from(whole: int) -> dict[str, int | str]:
     return {"reference_bytes": whole, "reference": "the step takes without a budget"}
 
 
+def taking_over(problem: _native.Problem, plan: Plan) -> Plan:
+    """Returns a plan of a problem with nothing taken over as a plan of the problem itself."""
+    document = {**plan.document, "fingerprint": problem.fingerprint}
+    return Plan.of(problem.read_plan(json.dumps(document)))
+
+
+def smaller(problem: _native.Problem, found: Plan, apart: Plan, measure: str) -> Plan:
+    """Returns the smaller of two plans, or the faster one if they are equally small.
+
+    Args:
+        apart: a plan of the problem with nothing taken over.
+    """
+
+    def size(plan: Plan) -> tuple[int, int]:
+        return measured(plan.numbers, measure), plan.numbers["time_ps"]
+
+    return min(found, taking_over(problem, apart), key=size)
+
+
 def plan_unbounded(
-    problem: _native.Problem,
+    searched: Searched,
     own: _native.Problem,
     budget: budgets.NativeBudget | None,
     device: Row,
@@ -243,7 +322,12 @@ def plan_unbounded(
     Raises:
         BudgetError: no plan keeps all constraints.
     """
+    problem, apart = searched
+    row = devices.resolve(device)
     try:
-        return Plan.of(problem.plan(budget=budget, device=devices.resolve(device)))
+        found = Plan.of(problem.plan(budget=budget, device=row))
+        if apart is None or budget is None:
+            return found
+        return smaller(problem, found, Plan.of(apart.plan(budget=budget, device=row)), measure)
     except BudgetError as error:
         raise error.replace(**counted_from(bytes_of(own, device, measure))) from None

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ... import files
+from ... import budgets, files
 from ... import schedule as schedules
 from ...planner.plan import Plan
 from ...problem import Op, Problem
@@ -31,9 +31,9 @@ from .joining import Common, lenient
 from .totals import Total, with_total
 
 FORMAT = "cutback.torch.plans"
-VERSIONS = (1, 2, 3, 4)
+VERSIONS = (1, 2, 3, 4, 5)
 """Version 1 has neither moves nor totals; version 2 has no data shared by graphs; version 3 has no
-measured scratch."""
+measured scratch, and up to version 4 nothing is taken over."""
 
 Path = str | os.PathLike[str]
 
@@ -128,6 +128,8 @@ class SavedPlans:
         self.source = "plans"
         self.whole = False
         """True if graphs were kept whole where PyTorch would split them."""
+        self.takes_over = False
+        """True if results take over the memory of inputs (:mod:`graph.taking_over`)."""
         self.graphs: list[_Graph] = []
         self.plans: list[_Saved] = []
         self.kernels: dict[str, bool] = {}
@@ -137,6 +139,7 @@ class SavedPlans:
         self, plan: Plan, parts: list[Part], total: Total | None, common: Common | None = None
     ) -> None:
         """Adds a plan and its parts, in the order of the forwards."""
+        self.takes_over |= any(op.over for op in plan.parts.ops)
         graphs = []
         for part in parts:
             ops = [_line(op) for op in part.problem.ops]
@@ -194,6 +197,7 @@ class SavedPlans:
                 "version": VERSIONS[-1],
                 "source": f"PyTorch {torch.__version__}",
                 "whole": self.whole,
+                "takes_over": self.takes_over,
                 "graphs": [graph._asdict() for graph in self.graphs],
                 "plans": [plan._asdict() for plan in self.plans],
                 **({"kernels": self.kernels} if self.kernels else {}),
@@ -223,6 +227,7 @@ class SavedPlans:
             )
         try:
             saved.whole = bool(document["whole"])
+            saved.takes_over = bool(document.get("takes_over", False))
             saved.kernels = document.get("kernels", {})
             if not are_decisions(saved.kernels):
                 raise TypeError(f"kernels {saved.kernels!r:.40}")
@@ -292,7 +297,13 @@ def plan_of(of_graphs: Problem, saved: _Saved) -> Plan:
     checked, document = problem.check(), saved.plan
     if document.get("fingerprint") == plain.check().fingerprint:
         document = {**document, "fingerprint": checked.fingerprint}
-    return Plan.of(checked.read_plan(json.dumps(document)))
+    plan = checked.read_plan(json.dumps(document))
+    limit, measure = plan.budget_bytes, document.get("measure")
+    if limit is not None and measure in budgets.MEASURES:
+        held = schedules.bytes_of(plan.numbers, measure)
+        if held > limit:  # planned for code that takes memory over
+            plan = plan.asked(budgets.MEASURES.index(measure), held)
+    return Plan.of(plan)
 
 
 def check_total(given: SavedPlans, then: list[int] | None, now: Total | None) -> None:

@@ -111,6 +111,10 @@ class ModelPartitioner(ModelSteps):
         alone = is_last and self.graphs.only(self.frame()) and not self.in_force.parts
         return alone and self.door.same_kernels and self.options.collective_again
 
+    @property
+    def _takes_over(self) -> bool:
+        return super()._takes_over if self.given is None else self.given.saved.takes_over
+
     def _repeats_from_file(self, problem: Problem) -> Schedule | None:
         if self.given is None or not self.given.saved.knows(problem):
             return None
@@ -493,8 +497,10 @@ class ModelPartitioner(ModelSteps):
             return runs * sum(int(plan.numbers["live_bytes"]) for plan in self.plans)
         if len(self.plans) > 1 and not self.in_force.paths:
             return None
-        limits = [plan.numbers["budget_bytes"] for plan in self.plans]
-        return max((limit for limit in limits if limit is not None), default=None)
+        numbers = [plan.numbers for plan in self.plans]
+        bounds = [(n["budget_bytes"], n["live_bytes"]) for n in numbers]
+        # plans of pending calls may bound saved bytes instead
+        return max((max(limit, live) for limit, live in bounds if limit is not None), default=None)
 
     def runs_other_graphs(self) -> bool:
         """True if this step runs graphs that the plan over several graphs does not contain: for

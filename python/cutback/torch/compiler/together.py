@@ -238,22 +238,27 @@ def choose(
         excess: bytes by which all pending runs exceed the budget.
         time_of: the time of a choice.
     """
+
+    def rank(choice: Choice, excess: int) -> tuple[int, int]:
+        # what no plan counts, such as sums of gradients, is added to saved bytes
+        return excess, sum(int(made.plan.numbers["saved_bytes"]) for made in choice.values())
+
     nearest = without_budget(make, problems, free)
-    over = excess(nearest)
-    if over <= 0:
+    over = rank(nearest, excess(nearest))
+    if over[0] <= 0:
         return nearest
     fitting: list[Choice] = []
     for kind in dict.fromkeys((free.measure, "saved")):
         least = {key: make(d, smallest(kind)) for key, d in problems.items()}
-        least_over = excess(least)
-        if least_over <= 0:
+        least_over = rank(least, excess(least))
+        if least_over[0] <= 0:
             at = _between(make, problems, least, "saved" if kind == "saved" else "live")
             fitting += [least, _bisect(lambda choice: excess(choice) <= 0, at, least)]
         elif least_over < over:
             nearest, over = least, least_over
     for choice in small_choices(make, problems, free):
-        choice_over = excess(choice)
-        if choice_over <= 0:
+        choice_over = rank(choice, excess(choice))
+        if choice_over[0] <= 0:
             fitting.append(choice)
         elif choice_over < over:
             nearest, over = choice, choice_over

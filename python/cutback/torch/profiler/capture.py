@@ -194,7 +194,8 @@ def capture(step: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str,
         **options: Any,
     ) -> Modules:
         static = static_lifetime_input_indices or ()
-        graph = prepare(gm, num_fwd_outputs, static, Preparation(is_leaf=is_leaf))
+        how = Preparation(is_leaf=is_leaf, takes_over=True)
+        graph = prepare(gm, num_fwd_outputs, static, how)
         row = device_row(gm)
         whole = save_everything(graph.problem, row)
         found[:] = gm, graph, row, whole

@@ -22,6 +22,7 @@ from ..compiler.compiling import compile
 from ..flags import check_flags
 from ..graph.records import Value
 from ..graph.statistics import check_same, signature
+from ..graph.taking_over import separate
 from .profiling import Profile, profile
 
 RULES = ("greedy", "threshold")
@@ -102,6 +103,7 @@ class Selection:
                 if word is not None and value.constraint == "free":
                     value.constraint = word
         if self.link_bytes_per_s is not None:
+            parts = separate(parts)  # steps that move values take nothing over
             parts.link_bytes_per_s = parts.link_bytes_per_s or self.link_bytes_per_s
         return parts.check()
 
@@ -252,7 +254,8 @@ def mu_two(
     """
     measured = profile(step, *inputs, runs=runs, warmup=warmup, link=link, **kwargs)
     selection = select(measured, saved, rule, swap)
-    made = plan(measured.measured_problem(swap), policy=selection, device=measured.device)
+    problem = separate(measured.measured_problem(swap))
+    made = plan(problem, policy=selection, device=measured.device)
     forward, backward = measured.rewrite(made)
     run = compile(step, policy=selection, profile=measured, dynamic=False)
     return Pipeline(measured, selection, made, forward, backward, run)

@@ -20,6 +20,7 @@ from ..graph.emitter import emit
 from ..graph.moving import Move, Schedule, schedule_of
 from ..graph.records import MOVES, Row, Uses, Value
 from ..graph.statistics import Measured, Statistics, check_same, signature
+from ..graph.taking_over import separate
 from .capture import Captured, capture
 from .optimizer_step import OptimizerStep, measure_optimizer
 from .stepping import Life, Program, Watch, make_clock, on
@@ -66,6 +67,7 @@ class Profile(Statistics):
     def measured_problem(self, swap: bool = False) -> Problem:
         """Like :meth:`problem`, as an object."""
         problem = self.captured.graph.problem
+        problem = separate(problem) if swap else problem  # steps that move take nothing over
         link = self.link_bytes_per_s if swap else problem.link_bytes_per_s
         problem = replace(problem, link_bytes_per_s=link, ops=[replace(op) for op in problem.ops])
         files.lay_times(problem, self.times())

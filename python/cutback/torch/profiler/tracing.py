@@ -69,7 +69,8 @@ class TracedStep:
         moves = options.get("offload") or problem.wants_moves
         if moves:
             problem = with_link(problem, options["device"])
-        if moves or budget is None:  # nothing is taken over then
+        is_fastest = isinstance(budget, str) and budget == reference.FASTEST
+        if moves or budget is None or is_fastest:  # nothing is taken over then
             problem = separate(problem)
         device, measure = options["device"], options.get("measure") or "live"
         policy = options.pop("policy", None)
@@ -78,22 +79,33 @@ class TracedStep:
         if plain is not problem:
             own = ready_problem(plain, profile=profile)
         checked = ready_problem(checked, policy=policy, device=device)
+        apart = None
+        if any(op.over for op in problem.ops):
+            apart = ready_problem(separate(problem), profile=profile)
+            apart = ready_problem(apart, policy=policy, device=device)
         if budget is None:
             wishes = [policy, *(options.get(name) for name in ("preset", "max_extra"))]
             if self._own is None and wishes == [None, None, None]:
                 options["preset"] = reference.preset_of(checked, device)
-        elif isinstance(budget, str) and budget == reference.FASTEST:
+        elif is_fastest:
             budget = None
         spec = budgets.parse(budget, measure, options.get("max_extra"))
         spec = budgets.with_options(
             spec, options.get("offload", False), options.get("pinned"), options.get("exact", False)
         )
         if spec is None or not budgets.is_bound(spec):
-            return plan(checked, budget=budget, **options)
+            found = plan(checked, budget=budget, **options)
+            if apart is None or spec is None:
+                return found
+            other = plan(apart, budget=budget, **options)
+            return reference.smaller(checked, found, other, measure)
 
         request = Request(**{**options, "measure": measure}, budget=budget)
-        question = reference.Question(checked, own, device, measure, options.get("preset"))
-        return question.plan(spec, lambda bound: request.plan(checked, bound))
+        searched = reference.Searched(checked, apart)
+        question = reference.Question(
+            checked, own, device, measure, options.get("preset"), searched
+        )
+        return question.plan(spec, request.plan)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the problem to a file that ``cutback plan`` reads; compressed if its name ends in
@@ -173,7 +185,7 @@ def trace_with(
         static_lifetime_input_indices: list[int] | None = None,
         **options: Any,
     ) -> NoReturn:
-        prepared = replace(how, is_leaf=is_leaf)
+        prepared = replace(how, is_leaf=is_leaf, takes_over=True)
         graph = prepare(gm, num_fwd_outputs, static_lifetime_input_indices or (), prepared)
         problem = graph.problem if total is None else with_total(graph.problem, total)
         own = None if how.policy is None else with_wishes(graph, of_tags)
