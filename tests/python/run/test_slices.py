@@ -235,3 +235,9 @@ def test_other_values_are_refused():
     for value in (8, "auto", None):
         with pytest.raises(TypeError, match=re.escape(f"slices={value!r} is neither True nor")):
             cb.compile(model, slices=value)
+
+
+def test_products_are_added_to_their_base_on_a_gpu():
+    args = parameters(), *tokens_and_labels(512)
+    code = cb.value_and_grad(head, slices=True).prepare(*args).code("cuda")
+    assert code.count("base_at +") > code.count("I base_at = 0;") > 0

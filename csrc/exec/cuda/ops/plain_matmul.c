@@ -93,7 +93,7 @@ static const char plain_text[] =
     "}\n"
     "};\n"
     "T sum[4][4] = {};\n"
-    "$start"
+    "$(start)"
     "for (I slice = 0, turn = 1; slice < K + $slice; slice += $slice, turn ^= 1) {\n"
     "const bool goes_on = slice < K;\n"
     "if (goes_on) fetch(slice);\n"
