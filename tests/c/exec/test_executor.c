@@ -461,7 +461,55 @@ static void check_positions(const cb_x_table *t) {
     }
 }
 
+/* The sum of a row: 64 lanes, folded in halves. */
+static EX_REAL row_sum(const EX_REAL *x, int n) {
+    EX_REAL lane[CB_X_LANES] = {0};
+    for (int i = 0; i < n; i++) lane[i % CB_X_LANES] += x[i];
+    for (int half = CB_X_LANES / 2; half > 0; half /= 2)
+        for (int k = 0; k < half; k++) lane[k] += lane[k + half];
+    return lane[0];
+}
+
+/* The largest element of sign * x; NaN is larger than all, and 0 than -0. */
+static EX_REAL row_extreme(const EX_REAL *x, int n, EX_REAL sign) {
+    EX_REAL best = sign * x[0];
+    for (int i = 1; i < n && !isnan(best); i++) {
+        const EX_REAL y = sign * x[i];
+        if (isnan(y) || y > best || (y == best && signbit(best))) best = y;
+    }
+    return sign * best;
+}
+
+/* Adjacent rows (micro/together.h), in memory that ends with the last of them. */
+static void check_adjacent(const cb_x_table *t, int rows, int columns, bool is_odd) {
+    EX_REAL *x = malloc(sizeof *x * (size_t)(rows * columns)), sum[64], most[64], least[64];
+    for (int i = 0; i < rows * columns; i++) {
+        x[i] = some_number((uint32_t)i, (uint32_t)columns);
+        if (!is_odd && !(fabs((double)x[i]) < 1e3)) x[i] = (EX_REAL)i / 7;
+    }
+    t->row_sums(sum, x, rows, columns);
+    t->row_largest(most, x, rows, columns, false);
+    t->row_largest(least, x, rows, columns, true);
+    int wrong = 0;
+    for (int r = 0; r < rows; r++) {
+        const EX_REAL *row = x + r * columns;
+        wrong += !same(sum[r], row_sum(row, columns));
+        wrong += !same(most[r], row_extreme(row, columns, 1));
+        wrong += !same(least[r], row_extreme(row, columns, -1));
+    }
+    CHECK(wrong == 0);
+    free(x);
+}
+
+static void check_rows(const cb_x_table *t) {
+    for (int columns = 1; columns < 300; columns += columns < 70 ? 1 : 13) {
+        check_adjacent(t, 37, columns, false);
+        check_adjacent(t, 19, columns, true);
+    }
+}
+
 static void check_table(const cb_x_table *t) {
+    check_rows(t);
     fill_arrays(1);
     sweep_unary(t);
 #ifndef CB_X_WIDE
