@@ -149,6 +149,10 @@ def softmax_of_rows(p: Any) -> Any:
     return _squares(F.softmax(p[0], -1))
 
 
+def log_softmax_of_rows(p: Any) -> Any:
+    return _squares(F.log_softmax(p[0], -1))
+
+
 def sum_of_rows(p: Any) -> Any:
     return _squares(p[0].sum(-1))
 
@@ -174,7 +178,8 @@ LOSSES: dict[int, Callable[..., Any]] = {
     17: depthwise, 18: basic_block, 19: basic_block, 20: basic_block,
     21: causal_attention, 22: causal_attention, 23: causal_attention, 24: causal_attention,
     25: norm_of_rows, 26: scaled_rows, 27: softmax_of_rows, 28: sum_of_rows, 29: group_norm,
-    30: instance_norm, 31: embedding,
+    30: instance_norm, 31: embedding, 32: norm_of_rows, 33: group_norm, 34: embedding,
+    35: log_softmax_of_rows,
 }  # fmt: skip
 
 
