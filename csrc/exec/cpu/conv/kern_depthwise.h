@@ -67,9 +67,9 @@ static int64_t CB_TYPED(band_rows)(const conv *c) {
     return 1 + room / (c->stride_h * f.row);
 }
 
-/* The first n elements of a vector, in few stores of fixed sizes. */
+/* Stores the first n elements of a vector, fewer than all, with few stores of fixed sizes. */
 static inline void CB_TYPED(store_some)(CB_REAL *to, const CB_REAL *from, int64_t n) {
-    for (int64_t size = CB_DEPTHWISE_LANES; size > 0; size /= 2) {
+    for (int64_t size = DEPTHWISE_VECTOR / 2; size > 0; size /= 2) {
         if (!(n & size)) continue;
         for (int64_t i = 0; i < size; i++) to[i] = from[i];
         to += size, from += size;
