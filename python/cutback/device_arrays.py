@@ -48,6 +48,10 @@ class DeviceArray(_native.DeviceMemory):
     Steps with ``device="cuda"`` accept device arrays, and then return device arrays.
     ``torch.from_dlpack(x)`` and ``cupy.from_dlpack(x)`` share its memory; ``x.numpy()`` and
     ``np.asarray(x)`` copy it to the host, ``float(x)`` copies one number.
+
+    >>> x = cuda.to_device(np.ones((2, 3), np.float32))  # doctest: +SKIP
+    >>> x.shape, x.numpy().sum()  # doctest: +SKIP
+    ((2, 3), 6.0)
     """
 
     __slots__ = ()

@@ -84,12 +84,25 @@ static PyObject *machine(PyObject *module, PyObject *Py_UNUSED(none)) {
 }
 
 static PyMethodDef module_methods[] = {
-    {"get_num_threads", get_num_threads, METH_NOARGS, "get_num_threads() -> int"},
+    {"get_num_threads", get_num_threads, METH_NOARGS,
+     "get_num_threads() -> int\n\n"
+     "Returns the number of threads that steps run on.\n\n"
+     ">>> cutback.set_num_threads(2)\n"
+     ">>> cutback.get_num_threads()\n"
+     "2"},
     {"join_team", cb_py_join_team, METH_O,
      "join_team(library, /) -> bool: runs regions on the threads of the OpenMP library that an "
      "open "
      "library uses; False: it uses none. None: on our own"},
-    {"set_num_threads", set_num_threads, METH_O, "set_num_threads(n, /); 0: one per processor"},
+    {"set_num_threads", set_num_threads, METH_O,
+     "set_num_threads(n, /)\n\n"
+     "Sets the number of threads that steps run on, from 1 to 4096; 0: one for each processor. "
+     "Results have the same bits for any number.\n\n"
+     "Raises:\n"
+     "    TypeError, ValueError: ``n`` is no such number.\n\n"
+     ">>> cutback.set_num_threads(1)\n"
+     ">>> cutback.get_num_threads()\n"
+     "1"},
     {"memory", memory_stats, METH_NOARGS,
      "memory() -> {n_alloc, live_bytes, peak_bytes} of the core's allocator"},
     {"fail_alloc", fail_alloc, METH_O,

@@ -66,12 +66,10 @@ MODULES = (
 )  # fmt: skip
 TORCH_MODULES = ("cutback.torch", "cutback.torch.frontends", "cutback.torch.mutwo",
                  "cutback.torch.optim", "cutback.torch.rerun")  # fmt: skip
-LIST = Path(__file__).parents[1] / "data" / "names_without_example.txt"
 
 
-def without_example(*, torch: bool) -> tuple[list[str], list[str]]:
-    """Public classes and functions whose docstring has no example, except operations on arrays:
-    those found, and those in LIST."""
+def without_example(*, torch: bool) -> list[str]:
+    """Public classes and functions whose docstring has no example, except operations on arrays."""
     modules = TORCH_MODULES if torch else MODULES
     found = set()
     for home in modules:
@@ -82,6 +80,4 @@ def without_example(*, torch: bool) -> tuple[list[str], list[str]]:
             ours = getattr(value, "__module__", "").startswith("cutback")
             if ours and callable(value) and ">>>" not in (inspect.getdoc(value) or ""):
                 found.add(f"{home}.{name}")
-    listed = [line.strip() for line in LIST.read_text(encoding="utf-8").splitlines()]
-    there = [name for name in listed if name.startswith("cutback.torch") == torch and name]
-    return sorted(found), there
+    return sorted(found)

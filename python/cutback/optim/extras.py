@@ -13,7 +13,12 @@ from .state import HALVES, kind_of
 
 
 class Outcome(NamedTuple):
-    """The result of a step."""
+    """The result of a step.
+
+    >>> outcome = optimizer.step(params, grads, max_norm=1.0)
+    >>> outcome.grad_norm > 1.0, outcome.skipped
+    (True, False)
+    """
 
     grad_norm: float | None
     """The global norm of the gradients, unscaled and before clipping. NaN if a gradient is not

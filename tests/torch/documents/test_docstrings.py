@@ -70,6 +70,4 @@ def test_it_runs(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_every_public_name_has_an_example() -> None:
-    """Functions without one are in a list that may only shrink: a new name needs an example."""
-    found, listed = docstrings.without_example(torch=True)
-    assert found == listed
+    assert docstrings.without_example(torch=True) == []

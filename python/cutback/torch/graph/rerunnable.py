@@ -248,6 +248,11 @@ def _foreign(op: OpOverload | OpOverloadPacket | CustomOpDef) -> list[OpOverload
 def declare(op: OpOverload | OpOverloadPacket | CustomOpDef, *, rerunnable: bool | None) -> None:
     """Declares whether an op of another library may run again in the backward.
 
+    >>> cutback.torch.rerun.declare(torch.ops.mylib.fused_norm, rerunnable=True)
+    >>> cutback.torch.rerun.why_once(torch.ops.mylib.fused_norm) is None
+    True
+    >>> cutback.torch.rerun.declare(torch.ops.mylib.fused_norm, rerunnable=None)
+
     The declaration overrides the default (:func:`why_once`), for all overloads of a packet.
     ``True``: it is a function of its arguments, gives the same bits for the same bits, and does not
     choose by comparing values that a fused rerun might compute with other bits. ``False``: it runs

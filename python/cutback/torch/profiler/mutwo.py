@@ -223,7 +223,11 @@ def select(
 
 
 class Pipeline(NamedTuple):
-    """The results of all stages of :func:`mu_two`."""
+    """The results of all stages of :func:`mu_two`.
+
+    >>> pipeline = cutback.torch.mutwo.mu_two(model, x, saved=0.5, runs=1)
+    >>> print(pipeline.selection)
+    """
 
     profile: Profile  # statistics, with swap times
     selection: Selection
@@ -251,6 +255,9 @@ def mu_two(
     Arguments and errors are those of :func:`cutback.torch.profile` and
     :func:`cutback.torch.mutwo.select`. A selection does not consider the peak;
     ``compile(..., budget=..., profile=...)`` does.
+
+    >>> pipeline = cutback.torch.mutwo.mu_two(model, x, saved=0.5, runs=1)
+    >>> pipeline.step(x).sum().backward()
     """
     measured = profile(step, *inputs, runs=runs, warmup=warmup, link=link, **kwargs)
     selection = select(measured, saved, rule, swap)
