@@ -7,12 +7,13 @@ import html
 from ..files import shown
 
 STYLE = """
-.cb { font: 12px system-ui, sans-serif; color: #1d2733; background: #ffffff; }
+.cb { font: 12px system-ui, sans-serif; color: #1d2733; background: #ffffff; --page: #ffffff; }
 .cb table { border-collapse: collapse; font-size: 13px; }
 .cb td, .cb th { padding: .15rem .8rem .15rem 0; text-align: left; }
 .cb td.n, .cb th.n { text-align: right; font-variant-numeric: tabular-nums; }
 .cb svg { max-width: 100%; height: auto; }
 .cb text { fill: currentColor; }
+.cb .peak text { paint-order: stroke; stroke: var(--page); stroke-width: 4px; }
 .cb .axis { stroke: currentColor; stroke-opacity: .35; stroke-width: 1; fill: none; }
 .cb .grid { stroke: currentColor; stroke-opacity: .12; stroke-width: 1; }
 .cb .note { fill-opacity: .65; }
@@ -33,8 +34,10 @@ STYLE = """
 .cb .line { stroke: var(--c); fill: none; }
 .cb .budget { stroke: #c62f2f; stroke-dasharray: 6 4; fill: none; }
 .cb .measured { stroke: currentColor; fill: none; stroke-width: 1.2; stroke-dasharray: 2 2; }
-@media (prefers-color-scheme: dark) { .cb { color: #d7dee7; background: #14181d; } }
-.cb.inside, .cb .cb { color: inherit; background: none; }
+@media (prefers-color-scheme: dark) {
+  .cb { color: #d7dee7; background: #14181d; --page: #14181d; }
+}
+.cb.inside, .cb .cb { color: inherit; background: none; --page: transparent; }
 .cb.inside table, .cb.inside th, .cb.inside td { color: inherit; }
 .cb.inside pre { color: inherit; background: none; overflow-x: auto; }
 """
