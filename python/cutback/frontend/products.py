@@ -105,7 +105,7 @@ def _for_each(
 def _contract(
     a: tuple[Array, str], b: tuple[Array, str], kept: str, sizes: dict[str, int]
 ) -> tuple[Array, str]:
-    """Two operands as one: a matrix product where labels end here, else a product of elements."""
+    """Multiplies two operands: as matrices if labels are summed here, else element by element."""
     found = _for_each(a, b, kept, sizes) or _for_each(b, a, kept, sizes)
     if found is not None:
         return found

@@ -479,7 +479,9 @@ def quantile(x: ArrayLike, q: Any, axis: Axis = None, keepdims: bool = False) ->
 def percentile(x: ArrayLike, q: Any, axis: Axis = None, keepdims: bool = False) -> Array:
     """Quantiles at known ``q`` in [0, 100]."""
     if isinstance(q, Array):
-        raise TypeError(located("percentile: q is a number or known numbers, not a traced array"))
+        raise TypeError(
+            located("percentile: q must be a number or a list of numbers, not a traced array")
+        )
     return quantile(x, np.asarray(q, np.float64) / 100.0, axis, keepdims)
 
 

@@ -491,7 +491,7 @@ class Partitioner(CustomPartitionerFn):
         return made
 
     def _say_infeasible(self, error: BudgetError, later: bool) -> None:
-        """Raises: BudgetError: if that is what was asked for."""
+        """Raises the error of a budget that cannot be met, or warns, as ``on_infeasible`` says."""
         wish = self._infeasible(later)
         if wish == "error":
             raise error.replace()

@@ -61,7 +61,7 @@ def _word(choice: Choice) -> Constraint | None:
         return "must_save" if choice else "prefer_recompute"
     name = getattr(choice, "name", None)
     if not isinstance(name, str) or name not in _WORDS:
-        raise TypeError(f"a policy answers a CheckpointPolicy or None, not {choice!r}")
+        raise TypeError(f"a policy must return a CheckpointPolicy or None, not {choice!r}")
     return _WORDS[name]
 
 
