@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from pathlib import Path
 
@@ -42,3 +43,16 @@ def test_optimizers() -> None:
     named = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))))
     others = {"Optimizer", "Outcome", "RecordingError", "Schedule", "foreach", "schedules"}
     assert named == set(optim.__all__) - others
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
+def test_notebooks_show_their_outputs(path: Path) -> None:
+    """The site shows the stored outputs: those of one run from the first cell to the last, without
+    what a terminal shows meanwhile."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert {output["output_type"] for output in outputs} >= {"stream", "display_data"}
+    assert all(output.get("name", "stdout") == "stdout" for output in outputs)
+    assert not any(output["output_type"] == "error" for output in outputs)
