@@ -1,6 +1,7 @@
 """Claim: on a small step the planner's answers are optimal, or within 1 % of a step.
 
 pip install ortools; python benchmarks/planner/bench_optimum.py [--deep] [NAME ...] [--seconds N]
+    [--states N]
 
 The demo's ConvNet, and re-creations of VGG16, FCN8 and a U-Net (`models.py`), with times of the
 device `cpu`: our plan, and CP-SAT's (`optimum.py`), which gets N seconds (60) for its schedule and
@@ -12,9 +13,10 @@ OR-tools.
 
 `planner_deep_optimum` (with `--deep`): steps of eight small networks traced by PyTorch
 (`tests/reference/deep_nets.py`) at five budgets between the smallest plan and saving everything,
-where any op may run late or again (`deep_optimum.py`). CP-SAT is asked for a schedule that is
-faster by more than 0.5 % of a step: "optimum" is "proven" if none exists, "open" if the time is
-over, and else its extra time. "proven %" is CP-SAT's bound, or ours if that is higher.
+where any op may run late or again. A best-first search (`tests/reference/best_first.py`) looks for
+a schedule that is faster by more than 0.5 % of a step, and if it has seen N states without a
+result, CP-SAT (`deep_optimum.py`) gets the seconds. "optimum" is "proven" if there is none, "open"
+if neither says, and else the extra time of the fastest schedule. "proven %" is the highest bound.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ if importlib.util.find_spec("ortools") is None:
     print("skipped: pip install ortools")
     sys.exit(0)
 
+import best_first  # noqa: E402
 import deep_optimum  # noqa: E402
 import evaluate  # noqa: E402
 import models  # noqa: E402
@@ -104,29 +107,36 @@ DEEP_SHARES = (0.02, 0.2, 0.4, 0.6, 0.8)
 CLOSE = 0.005
 
 
-def deep_row(name: str, problem: dict[str, Any], plan: Any, seconds: float) -> dict[str, Any]:
-    """One row: our plan, and whether CP-SAT finds one that is much faster."""
+def deep_row(
+    name: str, problem: dict[str, Any], plan: Any, seconds: float, states: int
+) -> dict[str, Any]:
+    """One row: our plan, and whether there is one that is much faster."""
     numbers = plan.numbers
     once, budget = numbers["once_ps"], numbers["budget_bytes"]
     asked = numbers["time_ps"] - int(CLOSE * once)
-    found = deep_optimum.faster(problem, budget, asked, DEVICE, seconds)
-    says: Any = "proven" if found.impossible else "open"
-    if found.steps:
-        judged = evaluate.evaluate(problem, found.steps, found.backward_starts, DEVICE)
-        if judged.peak_bytes > budget:
-            raise AssertionError(f"{name}: {judged.peak_bytes} of {budget} bytes")
-        says = percent(judged.time_ps, once)
+    best = best_first.best(problem, budget, asked, DEVICE, states)
+    says: Any = "open" if best.ended else "proven"
+    bound = best.bound_ps
+    if best.ended or best.ps is not None:
+        found = deep_optimum.faster(problem, budget, asked, DEVICE, seconds)
+        says = "proven" if found.impossible else says if best.ended else "open"
+        bound = max(bound, int(found.bound_ps))
+        if found.steps:
+            judged = evaluate.evaluate(problem, found.steps, found.backward_starts, DEVICE)
+            if judged.peak_bytes > budget:
+                raise AssertionError(f"{name}: {judged.peak_bytes} of {budget} bytes")
+            says = percent(judged.time_ps, once)
     return {
         "net": name,
         "ops": len(problem["ops"]),
         "budget %": round(100 * budget / numbers["save_all_live_bytes"], 1),
         "extra %": percent(numbers["time_ps"], once),
         "optimum": says,
-        "proven %": percent(max(found.bound_ps, numbers["lower_bound_ps"]), once),
+        "proven %": percent(max(bound, numbers["lower_bound_ps"]), once),
     }
 
 
-def deep_rows(name: str, seconds: float) -> list[dict[str, Any]]:
+def deep_rows(name: str, seconds: float, states: int) -> list[dict[str, Any]]:
     """One row per budget."""
     import deep_nets
 
@@ -136,7 +146,7 @@ def deep_rows(name: str, seconds: float) -> list[dict[str, Any]]:
     least = cb.plan(problem, budget="min", max_extra=10.0, **options).numbers["live_bytes"]
     budgets = [int(least + share * (whole - least)) for share in DEEP_SHARES]
     for plan in cb.plans(problem, budgets, **options):
-        rows.append(deep_row(name, problem, plan, seconds))
+        rows.append(deep_row(name, problem, plan, seconds, states))
         print(rows[-1], flush=True)
     return rows
 
@@ -148,6 +158,7 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--states", type=int, default=4_000_000)
     parser.add_argument("--deep", action="store_true", help="only steps of small traced networks")
     options = parser.parse_args()
     rows = []
@@ -155,8 +166,9 @@ def main() -> None:
         import deep_nets
 
         for name in options.names or deep_nets.NETS:
-            rows += deep_rows(name, options.seconds)
-        save("planner_deep_optimum", f"{COMMAND} --deep --seconds {options.seconds:g}", rows,
+            rows += deep_rows(name, options.seconds, options.states)
+        command = f"{COMMAND} --deep --seconds {options.seconds:g} --states {options.states}"
+        save("planner_deep_optimum", command, rows,
              "ortools", "torch")  # fmt: skip
         return
     for name in options.names or NAMES:
