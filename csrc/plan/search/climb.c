@@ -46,8 +46,14 @@ static double paged_share(const cb_ladder *d) {
     return cb_is_small_search(&d->first.moves) ? CB_PAGED_SMALL_SHARE : CB_PAGED_SHARE;
 }
 
+/* Rungs that windows reach are searched in order, like deep ones. */
+static bool is_ordered_page(const cb_ladder *d, uint32_t r) {
+    return d->orders_pages && r != CB_NONE && cb_ladder_is_paged(d, r);
+}
+
 static cb_status search_with_prices(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
-    const double share = r < d->n_near && cb_ladder_is_paged(d, r) ? paged_share(d) : 1;
+    const bool paged = is_ordered_page(d, r) || (r < d->n_near && cb_ladder_is_paged(d, r));
+    const double share = paged ? paged_share(d) : 1;
     CB_TRY(guess_rung(d, c, r, err));
     return cb_search_rung(&c->moves, &c->prices, d->target[r], share,
                           fmax(d->least_ps[r], d->own_ps[r]), err);
@@ -90,7 +96,11 @@ typedef struct deep_search {
 
 static cb_status attempt(cb_ladder *d, deep_search *s, cb_worker *c, uint32_t i, cb_error *err) {
     if (i == 0) CB_TRY(offer_rivals(d, c, s->r, err));
-    if (i == 0 && s->r == d->n_near && !s->last &&
+    const bool paged = is_ordered_page(d, s->r);
+    if (paged && s->from && s->from->size > 0)
+        CB_TRY(cb_candidates_offer(c->work, s->from->size, s->from->time_ps, s->from->pair,
+                                   s->from->n_pair, err));
+    if (i == 0 && (s->r == d->n_near || paged) && !s->last &&
         !d->follows) /* more steps of prices may reach what the base did not */
         CB_TRY(search_with_prices(d, c, s->r, err));
     const cb_deep_search own = {.from = s->from,
@@ -128,7 +138,9 @@ static deep_search plan_deep(const cb_ladder *d, uint32_t r) {
     return (deep_search){.from = r == d->n_near ? NULL : &d->last_deep,
                          .target = {d->target[r], d->target[r]},
                          .descent = CB_DESCENT_SHARE,
-                         .share = fmax(CB_LEAST_SHARE, CB_FIRST_SHARE / depth),
+                         .share = is_ordered_page(d, r)
+                                      ? CB_ORDERED_SHARE
+                                      : fmax(CB_LEAST_SHARE, CB_FIRST_SHARE / depth),
                          .least_ps = cb_ladder_least(d, r, true),
                          .r = r};
 }
@@ -344,21 +356,77 @@ cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, cb_dig_effort ef
     return CB_OK;
 }
 
-cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t target,
-                           cb_candidate *out, cb_error *err) {
+typedef struct refinement {
+    uint64_t target;
+    double least_ps;             /* no search goes below this extra time */
+    const cb_candidate *from[2]; /* plans to start from; or NULL */
+} refinement;
+
+static cb_status refine(cb_ladder *d, const refinement *s, cb_candidate *out, cb_error *err) {
     cb_worker *c = &d->first;
+    cb_status status = CB_OK;
     *out = (cb_candidate){0};
     cb_ladder_begin(d, c);
-    cb_status status =
-        cb_candidates_offer(c->work, from->size, from->time_ps, from->pair, from->n_pair, err);
+    for (int i = 0; i < 2 && status == CB_OK; i++) {
+        const cb_candidate *from = s->from[i];
+        if (from)
+            status = cb_candidates_offer(c->work, from->size, from->time_ps, from->pair,
+                                         from->n_pair, err);
+    }
     if (status == CB_OK)
-        status = cb_guess_rung(&c->prices, start_of(d, d->start, target), target, err);
+        status = cb_guess_rung(&c->prices, start_of(d, d->start, s->target), s->target, err);
     if (status == CB_OK)
-        status = cb_search_rung(&c->moves, &c->prices, target,
-                                cb_ladder_pages(d) ? paged_share(d) : 1, 0, err);
-    if (status == CB_OK) status = cb_worker_keep_fastest(c, target, out, err);
+        status = cb_search_rung(&c->moves, &c->prices, s->target,
+                                cb_ladder_pages(d) ? paged_share(d) : 1, s->least_ps, err);
+    if (status == CB_OK) status = cb_worker_keep_fastest(c, s->target, out, err);
     c->t->candidates = d->base;
     return status;
+}
+
+cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t target,
+                           cb_candidate *out, cb_error *err) {
+    const refinement s = {.target = target, .from = {from}};
+    return refine(d, &s, out, err);
+}
+
+/* ---- between two rungs ----------------------------------------------------------------------- */
+
+/* Goes from the rung's plan down to the next target, or to a plan no faster than that of the next
+ * rung. */
+static cb_status search_stairs(cb_ladder *d, uint32_t r, cb_stairs *out, cb_error *err) {
+    const double once = (double)d->first.t->f->once_ps;
+    const uint64_t low = d->target[r + 1], step = (d->target[r] - low) / CB_STAIRS_MOST;
+    const cb_candidate *last = &d->plan[r], *next = NULL;
+    uint64_t target = d->target[r];
+    if (r + 1 < d->n_rung) CB_TRY(cb_ladder_climb(d, r + 1, &next, err));
+    while (out->n < CB_STAIRS_MOST) {
+        const uint64_t below = target > step ? target - step : 0;
+        target = last->size - 1 < below ? last->size - 1 : below;
+        if (target <= low || (next && next->time_ps <= last->time_ps)) break;
+        cb_candidate *found = &out->at[out->n];
+        const refinement s = {target, (double)last->time_ps - once, {last, next}};
+        CB_TRY(refine(d, &s, found, err));
+        if (found->size <= low || (next && found->time_ps >= next->time_ps)) break;
+        if (found->time_ps < last->time_ps) continue;
+        last = found;
+        out->n++;
+    }
+    out->searched = true;
+    return CB_OK;
+}
+
+cb_status cb_ladder_climb_stairs(cb_ladder *d, uint32_t r, const cb_stairs **stairs,
+                                 cb_error *err) {
+    *stairs = NULL;
+    if (!cb_is_fine_search(&d->first.moves) || d->follows || d->modest) return CB_OK;
+    if (!d->stairs) CB_TRY_NEW(d->stairs, d->first.t->scratch, CB_RUNGS_MOST, err);
+    cb_stairs *own = &d->stairs[r];
+    if (!own->searched) {
+        own->n = 0;
+        CB_TRY(search_stairs(d, r, own, err));
+    }
+    *stairs = own;
+    return CB_OK;
 }
 
 cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps, double *bound_ps,
@@ -380,11 +448,12 @@ cb_status cb_ladder_spares(cb_ladder *d, uint32_t r, bool *out, cb_error *err) {
         return CB_OK;
     if (!d->judged[r]) {
         const cb_candidate *c;
+        const double enough = cb_is_fine_search(&d->first.moves) ? CB_FINE_ENOUGH : CB_ENOUGH;
         CB_TRY(cb_ladder_climb(rival, r, &c, err));
         if (c) {
             double once = (double)d->first.t->f->once_ps, time = (double)c->time_ps, bound;
             CB_TRY(cb_ladder_prove(d, d->target[r], time - once, &bound, err));
-            d->spared[r] = time <= CB_ENOUGH * (once + bound);
+            d->spared[r] = time <= enough * (once + bound);
         }
         d->judged[r] = true;
     }

@@ -23,9 +23,10 @@ static void set_least(cb_ladder *d) {
         double known = cb_ladder_known(d, d->target[r]);
         double guess = CB_SLACK * cb_prices_guess(&d->first.prices, (double)d->target[r], known);
         bool reached = known < INFINITY;
-        if (reached) d->n_near = r + 1;
+        if (reached && !(d->orders_pages && cb_ladder_is_paged(d, r))) d->n_near = r + 1;
         if (reached) least = fmax(least, guess);
-        if (r > 0 && cb_ladder_is_paged(d, r) && cb_ladder_known(d, d->target[r - 1]) < INFINITY)
+        if (r > 0 && !d->orders_pages && cb_ladder_is_paged(d, r) &&
+            cb_ladder_known(d, d->target[r - 1]) < INFINITY)
             least = fmax(least, cb_ladder_known(d, d->target[r - 1]));
         else least = fmin(fmax(least, guess), least * CB_GROWTH);
         d->least_ps[r] = least;
@@ -94,6 +95,10 @@ static cb_status page_base(cb_ladder *d, cb_error *err) {
         cb_is_small_search(&d->first.moves) ? CB_BRIEF_SMALL_SHARE : CB_BRIEF_SHARE;
     d->n_priced = CB_RUNGS_MOST;
     if (!wants_windows(d)) return CB_OK;
+    d->orders_pages = cb_is_fine_search(&d->first.moves) &&
+                      (double)d->base->at[0].size > CB_ORDERED_REACH * (double)d->whole;
+    d->first.moves.delays_chains = d->orders_pages;
+    d->first.prices.ignores_guess = d->orders_pages && d->first.t->f->all;
     d->n_rung = cb_rung_targets(d->whole, true, d->target);
     for (uint32_t r = d->n_rung; r-- > 0 && cb_ladder_known(d, d->target[r]) == INFINITY;)
         d->n_priced = r;

@@ -19,6 +19,13 @@
 
 #define CB_DUG_MOST (2 * CB_ATTEMPTS) /* plans below the last rung: two digs */
 
+/* Plans of a rung below its first: smaller and no faster, and larger than the next target. */
+typedef struct cb_stairs {
+    bool searched;
+    uint32_t n;
+    cb_candidate at[CB_STAIRS_MOST]; /* sizes fall, times rise */
+} cb_stairs;
+
 typedef struct cb_ladder {
     cb_worker first;      /* the caller's */
     cb_workers *workers;  /* it and those of other threads */
@@ -37,11 +44,13 @@ typedef struct cb_ladder {
     uint32_t n_priced;                  /* rungs that prices reach. Where that is few, windows
                                            (windows.h) add plans to the base; else
                                            CB_RUNGS_MOST */
+    bool orders_pages;                  /* rungs that only windows reach are searched in order */
     bool searched[CB_RUNGS_MOST];
     cb_candidate plan[CB_RUNGS_MOST];  /* size 0: none that counts */
     cb_candidate tight[CB_RUNGS_MOST]; /* plan whose offsets fit although those of the rung's plan
                                           do not; size 0: none */
     bool tightened[CB_RUNGS_MOST];     /* that plan was searched for (pick.c) */
+    cb_stairs *stairs;                 /* [CB_RUNGS_MOST] of a fine search; NULL: none so far */
     cb_candidate last_deep;            /* of the last deep rung searched; size 0: it had none */
     double deep_ps[CB_RUNGS_MOST];     /* extra time of the deep rungs searched: later ones take no
                                           less */
@@ -121,6 +130,11 @@ CB_MUST_CHECK cb_status cb_ladder_climb_many(cb_ladder *d, const bool *wanted, c
  * no plan. */
 CB_MUST_CHECK cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best,
                                         cb_error *err);
+/* With few ops, several plans may lie between two targets. For a rung that has a plan, `stairs`
+ * gets those that are smaller and no faster; NULL: the search is not fine. A budget that the rung's
+ * plan exceeds considers them. */
+CB_MUST_CHECK cb_status cb_ladder_climb_stairs(cb_ladder *d, uint32_t r, const cb_stairs **stairs,
+                                               cb_error *err);
 /* For a searched rung without a plan: true if a plan was found that is so small that it belongs to
  * a later rung. With large values, most rungs are like that. */
 bool cb_ladder_passes(const cb_ladder *d, uint32_t r);

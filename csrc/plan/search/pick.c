@@ -68,6 +68,20 @@ static cb_status consider_tighter(cb_chooser *k, cb_ladder *d, uint32_t r, const
     return counts ? cb_consider(k, tight, err) : CB_OK;
 }
 
+/* A plan of the rung that exceeds the budget may be followed by smaller ones. They are no faster,
+ * so a budget that has room for the rung's plan does not need them. */
+static cb_status consider_stairs(cb_chooser *k, cb_ladder *d, uint32_t r, const cb_candidate *c,
+                                 cb_error *err) {
+    const cb_stairs *stairs;
+    cb_weight w;
+    if ((double)c->time_ps > cb_time_to_beat(k)) return CB_OK;
+    CB_TRY(cb_weigh(k, c, &w, err));
+    if (w.bytes <= k->t->goal->bytes) return CB_OK;
+    CB_TRY(cb_ladder_climb_stairs(d, r, &stairs, err));
+    for (uint32_t i = 0; stairs && i < stairs->n; i++) CB_TRY(cb_consider(k, &stairs->at[i], err));
+    return CB_OK;
+}
+
 /* Searches the rungs that may hold the answer, from the first that may fit until no later one can
  * be faster than the best plan. */
 static cb_status consider_rungs(cb_chooser *k, cb_ladder *d, cb_error *err) {
@@ -89,6 +103,7 @@ static cb_status consider_rungs(cb_chooser *k, cb_ladder *d, cb_error *err) {
         k->climbed[r] = true;
         if (c) CB_TRY(cb_consider(k, c, err));
         if (c) CB_TRY(consider_tighter(k, d, r, c, err));
+        if (c) CB_TRY(consider_stairs(k, d, r, c, err));
     }
     return CB_OK;
 }

@@ -440,6 +440,7 @@ double cb_prices_bound(const cb_prices *z, double bytes) {
 }
 
 double cb_prices_guess(const cb_prices *z, double bytes, double known_ps) {
+    if (z->ignores_guess) return cb_prices_bound(z, bytes);
     double guess = cb_tangents_bound(&z->guess, z->guess.len, bytes);
     return known_ps < CB_SLACK * guess ? cb_prices_bound(z, bytes) : guess;
 }

@@ -56,7 +56,8 @@ typedef struct cb_prices {
     cb_gaps gaps;
     cb_pairs pairs, dropped; /* of the last plan, and with reruns in all gaps (drops.h) */
     cb_tangents tangent, guess;
-    bool tries_drops; /* steps on the bound try plans */
+    bool ignores_guess; /* set by the caller: cb_prices_guess returns the bound */
+    bool tries_drops;   /* steps on the bound try plans */
 } cb_prices;
 
 /* If values may be inlined, recomputing one costs as much as the cheapest way, and it takes no

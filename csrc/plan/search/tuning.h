@@ -14,6 +14,7 @@
 
 #define CB_SMALL_OPS 1000        /* problems with fewer ops are small: effort is cheap */
 #define CB_TINY_OPS 100          /* problems with fewer ops are tiny: chance decides a lot */
+#define CB_FINE_OPS 160          /* below this, several plans may lie between two targets */
 #define CB_FEW_OPS 40            /* below this, the front of plans is walked, with spare ops */
 #define CB_UNHURRIED_OPS 12000.0 /* largest graph that takes all steps of a target */
 
@@ -91,6 +92,7 @@
 #define CB_LEAST_STEPS 6         /* minimum number of steps on the guess at a share, */
 #define CB_LARGE_STEPS 4         /* and of graphs of more than CB_ALONE_OPS ops */
 #define CB_ENOUGH 1.02           /* times the bound: closer plans need no larger class */
+#define CB_FINE_ENOUGH 1.002     /* the same in a fine search */
 #define CB_SLACK 0.97            /* times the guess: minimum time of a plan that counts */
 #define CB_GROWTH 1.03           /* growth of the minimum time per rung without a guess */
 #define CB_ATTEMPTS 2            /* attempts at a deep rung, which share the effort */
@@ -100,6 +102,7 @@
 #define CB_DIG_SHARE 0.3    /* share for searches below the last rung */
 /* share of save-everything's bytes: a gap to the floor below this is not searched */
 #define CB_DUG_SHARE 0.004
+#define CB_STAIRS_MOST 8 /* plans between two targets of a fine search */
 
 /* ---- following another ladder: ladder.c ------------------------------------------------------ */
 
@@ -126,7 +129,10 @@
 #define CB_BRIEF_SHARE 0.05       /* share of the usual effort at each target of the base */
 #define CB_BRIEF_SMALL_SHARE 0.02 /* the same in a small search */
 #define CB_PAGED_SHARE 1.0        /* share of the effort at a rung that windows reach */
-#define CB_PAGED_SMALL_SHARE 0.4  /* the same in a small search, which has more rounds */
+/* share of save-everything: if prices reach less in a fine search, rungs are searched in order */
+#define CB_ORDERED_REACH 0.8
+#define CB_ORDERED_SHARE 0.15    /* share of the effort there, in addition to that with prices */
+#define CB_PAGED_SMALL_SHARE 0.4 /* the same in a small search, which has more rounds */
 
 /* ---- the front: front.c ---------------------------------------------------------------------- */
 
@@ -177,6 +183,7 @@
 #define CB_BLIND_SHARE 0.1
 #define CB_EARLY_SHARE 0.3   /* share of early proposals in a small search */
 #define CB_HEATED_EARLY 0.5  /* the same when heated */
+#define CB_JOIN_SHARE 0.3    /* share of proposals that may delay chains of ops */
 #define CB_OPENING_SHARE 0.3 /* share of proposals at the start of an oversized backward */
 
 /* ---- trim: local/trim.c ---------------------------------------------------------------------- */

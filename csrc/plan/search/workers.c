@@ -24,6 +24,8 @@ cb_status cb_worker_init_like(cb_worker *c, const cb_worker *like, size_t n_tang
                               cb_cut *cut, cb_error *err) {
     CB_TRY(cb_worker_init(c, t, cut, like->may_rerun, like->whole, err));
     c->moves.pace = like->moves.pace;
+    c->moves.delays_chains = like->moves.delays_chains;
+    c->prices.ignores_guess = like->prices.ignores_guess;
     for (size_t i = 0; i < n_tangent; i++) {
         if (!CB_PUSH(t->scratch, c->prices.tangent, like->prices.tangent.at[i]) ||
             !CB_PUSH(t->scratch, c->prices.guess, like->prices.guess.at[i]))

@@ -34,6 +34,7 @@ cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratc
 
 bool cb_is_small_search(const cb_moves *m) { return m->l->n < CB_SMALL_OPS; }
 bool cb_is_tiny_search(const cb_moves *m) { return m->l->n < CB_TINY_OPS; }
+bool cb_is_fine_search(const cb_moves *m) { return m->l->n < CB_FINE_OPS; }
 bool cb_is_bare_search(const cb_moves *m) { return m->l->f->base_backward >= m->l->n; }
 
 uint32_t cb_moves_draw(cb_moves *m, uint32_t n) {
@@ -188,6 +189,25 @@ static inline uint32_t draw_inlining(cb_moves *m, uint32_t id, double share) {
     return may && cb_moves_chance(m) < share ? id ^ CB_INLINE : id;
 }
 
+/* Some proposals delay a whole chain of ops of the backward, as a single one of
+ * them frees nothing: its inputs, the results of the others, wait instead. */
+static bool draw_joining(cb_moves *m, uint32_t op) {
+    const bool may = m->delays_chains && m->l->f->position[op] >= m->l->f->base_backward;
+    return may && cb_moves_chance(m) < CB_JOIN_SHARE;
+}
+
+/* True if only ops that the proposal runs at `anchor` read the storage, so its op may join them. */
+static bool joins(const cb_moves *m, uint32_t storage, uint32_t anchor) {
+    const cb_facts *f = m->l->f;
+    const cb_ledger_uses *u = cb_ledger_uses_of(m->l, storage);
+    if (f->position[f->unit[storage]] < f->base_backward) return false;
+    for (size_t i = 0; i < u->len; i++) {
+        const uint32_t at = u->at[i].anchor;
+        if (at != anchor && (at >= m->l->n || m->seen[f->base[at]] != m->stamp)) return false;
+    }
+    return true;
+}
+
 bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found, uint32_t *anchor) {
     const cb_ledger *l = m->l;
     uint32_t op = choose_opening(m, hot);
@@ -199,6 +219,7 @@ bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found,
     bool early = opens || (m->early_share > 0 && hasten(m, hot, anchor));
     const cb_ledger_ids *chain = &l->chain[*anchor];
     double deep = cb_moves_chance(m) < deep_share ? 1 : cb_moves_chance(m);
+    const bool joining = draw_joining(m, op);
     m->stamp++;
     m->next.len = 0;
     if (!CB_RESERVE(m->scratch, m->next, chain->len + CB_LONGEST_PROPOSAL)) return false;
@@ -217,7 +238,9 @@ bool cb_moves_propose(cb_moves *m, uint32_t hot, double deep_share, bool *found,
             uint32_t maker = l->f->unit[l->read[j]];
             if (m->next.len == chain->len + CB_LONGEST_PROPOSAL) return true;
             if (m->seen[maker] == m->stamp || !m->may_rerun[maker] ||
-                cb_ledger_alive(l, l->read[j], *anchor) || cb_moves_chance(m) >= deep)
+                (cb_ledger_alive(l, l->read[j], *anchor) &&
+                 !(joining && joins(m, l->read[j], *anchor))) ||
+                cb_moves_chance(m) >= deep)
                 continue;
             m->seen[maker] = m->stamp;
             m->next.at[m->next.len++] = inlines ? draw_inlining(m, maker, CB_INLINE_SHARE) : maker;

@@ -17,6 +17,7 @@ typedef struct cb_moves {
     uint64_t chance;       /* state of the generator */
     const bool *may_rerun; /* [n_unit] */
     double early_share;    /* of proposals that make a value before the anchor that reads it */
+    bool delays_chains;    /* set by the caller: proposals may delay several ops at once */
     bool heated;           /* more so; and slower plans are accepted on the way */
     double pace;           /* set by the caller: share of the usual effort; initially 1 */
     uint32_t *offer;       /* [l->n] first output of the base op there; CB_NONE: cannot be freed */
@@ -34,6 +35,7 @@ typedef struct cb_moves {
 
 bool cb_is_small_search(const cb_moves *m); /* few enough ops that effort is cheap */
 bool cb_is_tiny_search(const cb_moves *m);  /* so few that chance decides a lot */
+bool cb_is_fine_search(const cb_moves *m);  /* so few that plans are far apart */
 bool cb_is_bare_search(const cb_moves *m);  /* no backward, so prices have no effect */
 CB_MUST_CHECK cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratch,
                                       uint64_t whole, cb_error *err);
