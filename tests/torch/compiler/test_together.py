@@ -355,3 +355,18 @@ def test_graphs_that_turn_up_too_late_are_said() -> None:
         for n in (1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6):
             step(x, n).backward()
     step(x, 7).backward()  # a second warning would be an error
+
+
+@pytest.mark.very_slow
+def test_a_graph_beside_calls_that_share_the_budget_may_exceed_it() -> None:
+    """As with a discriminator: two calls share the budget, and another call of the step, whose
+    input needs a gradient, is a graph of its own that cannot meet the share."""
+    x = torch.randn(64, 16)
+    step = ct.compile(mlp(2), budget="0.2x", on_infeasible="smallest")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            (step(x).mean() + step(x).mean()).backward()
+            step(x.clone().requires_grad_()).mean().backward()
+    said = [str(w.message) for w in told if "no plan fits" in str(w.message)]
+    assert said and all("on_infeasible='smallest'" in text for text in said)

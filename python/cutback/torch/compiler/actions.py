@@ -195,8 +195,7 @@ class ModelActions(RepeatingPartitioner):
         """Plans the graph as for ``"min"``, because it cannot meet its share alone."""
         assert occasion.graph is not None and occasion.error is not None
         made = self._make(occasion.graph.problem, modest(self.options.target.measure))
-        _forget_frames(occasion.error)
-        self.graphs.unmet = Unmet(occasion.error, self.ever.ran)
+        self.graphs.unmet = Unmet.of(occasion.error, self.ever.ran)
         self.plans.append(made.plan)
         return made.schedule
 
@@ -511,9 +510,15 @@ class ModelActions(RepeatingPartitioner):
             if self.options.on_infeasible == "warn" and not self.options.target.is_position:
                 free = everything(self.options.target.measure)
                 chosen = {key: self._make(d, free) for key, d in problems.items()}
-        alone = {k: g.problem for k, g in by_key.items() if k not in problems}
-        for key, problem in alone.items():
-            chosen[key] = self._make(problem, self.options.target, shared.own_of([key]))
+        alone = [key for key in by_key if key not in problems]
+        for key in alone:
+            problem = by_key[key].problem
+            try:
+                chosen[key] = self._make(problem, self.options.target, shared.own_of([key]))
+            except BudgetError as over:
+                if self.sizes.rounded:
+                    raise RoundedUpError from None
+                chosen[key] = self._fall_back(problem, over)
         parts = [Part(by_key[key].problem, *made.schedule) for key, made in chosen.items()]
         self.in_force = ModelPlans(
             [made.plan for made in chosen.values()],
@@ -573,11 +578,6 @@ class ModelActions(RepeatingPartitioner):
     @property
     def _most_bytes(self) -> int:
         return self.ever.most_bytes  # larger sizes may hold just as much
-
-
-def _forget_frames(error: BaseException) -> None:
-    """Drops the frames that an error holds: their locals keep tensors alive."""
-    error.__traceback__ = error.__context__ = error.__cause__ = None
 
 
 _ACTIONS: dict[Action, Callable[[ModelActions, Occasion], Schedule | None]] = {

@@ -51,6 +51,12 @@ class Unmet:
     later: bool
     """True if a step had been planned before."""
 
+    @classmethod
+    def of(cls, error: BudgetError, later: bool) -> Unmet:
+        """Keeps an error without the frames that it holds: their locals keep tensors alive."""
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+        return cls(error, later)
+
 
 class Shown(NamedTuple):
     """The graphs of a step, as keys in the order of their forwards, and what they share."""
