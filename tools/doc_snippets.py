@@ -217,6 +217,7 @@ policy: Any = lambda ctx, op, *args, **kwargs: torch.utils.checkpoint.Checkpoint
         "from typing import Any\n\nimport torch\nfrom torch import nn\n\nimport cutback.torch\n"
         + IMAGES,
         MODEL + OPS,
+        MODEL,
         MODEL + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n",
         MODEL + "inputs = (x, y)\n",
     ],
