@@ -12,7 +12,7 @@ typedef struct cutting {
     cb_strips *strips;
     cb_arena *scratch;
     /* [value of g] values of the new graph, or CB_NONE */
-    cb_value_id *flat;  /* of an outer value: its rows along one axis */
+    cb_value_id *flat;  /* of an outer value: its rows along one axis, of the latest strip */
     cb_value_id *piece; /* of an inner value: the rows of the latest piece */
 } cutting;
 
@@ -55,11 +55,17 @@ static cb_value_id repeated(const part *p, cb_value_id value, cb_shape *row) {
     return source;
 }
 
+/* True if the value has been flattened, by this strip or by one with as many rows. */
+static bool is_flat(const part *p, cb_value_id value) {
+    const cb_value_id flat = p->x->flat[value];
+    return flat != CB_NONE && p->to->values.at[flat].shape.dim[0] == p->s->rows;
+}
+
 /* Makes the rows of an outer value one axis. Comes before all pieces, which may run in any
  * order. */
 static cb_status flatten(const part *p, cb_value_id value) {
     cb_shape row;
-    if (p->x->flat[value] != CB_NONE || repeated(p, value, &row) != CB_NONE) return CB_OK;
+    if (is_flat(p, value) || repeated(p, value, &row) != CB_NONE) return CB_OK;
     const cb_shape all = with_rows(shape_of(p->x, value), p->s->rows, p->s->rows);
     return cb_build_reshape(p->to, p->map[value], &all, &p->x->flat[value], p->err);
 }
@@ -158,8 +164,10 @@ static cb_status append_pieces(part *p, cb_strip *s, cb_value_id *outs) {
         for (uint32_t i = 0; i < end->n_out; i++) made[i][piece] = p->x->piece[end->out_begin + i];
     }
     s->first[s->n_pieces] = (cb_op_id)p->to->ops.len;
-    for (uint32_t i = 0; i < end->n_out; i++)
+    for (uint32_t i = 0; i < end->n_out; i++) {
         CB_TRY(join(p, end->out_begin + i, made[i], &outs[i]));
+        p->x->piece[end->out_begin + i] = CB_NONE; /* an outer value for later strips */
+    }
     return CB_OK;
 }
 

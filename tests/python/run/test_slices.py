@@ -174,6 +174,34 @@ def test_gated_perceptrons_and_norms():
     close(gradients(gated, args)[1], cut)
 
 
+def test_a_chain_that_reads_the_result_of_another():
+    def both(p, x, labels):
+        return F.cross_entropy(F.gelu(x @ p["up"]) @ p["down"] @ p["token"].T, labels)
+
+    args = parameters(), *tokens_and_labels(512)
+    step, cut = gradients(both, args, slices=True)
+    assert sum("512 rows in 2 pieces" in line for line in step.slices) == 2
+    close(gradients(both, args)[1], cut)
+
+
+def test_chains_with_other_rows_that_read_one_value():
+    def both(p, x, y):
+        scale = cb.broadcast_to(p["scale"], (512, 4, 32))
+        by_4 = ((x @ p["a"]).reshape(512, 4, 32) * scale).reshape(2048, 32) @ p["b"]
+        by_1 = ((y @ p["c"]).reshape(512, 4, 32) * scale).reshape(512, 128) @ p["d"]
+        return by_4.sum() + (by_1**2).sum()
+
+    random = np.random.default_rng(5)
+    shapes = {"a": (8, 32), "b": (32, 4), "c": (16, 128), "d": (128, 8), "scale": (512, 4, 1)}
+    p = {k: random.standard_normal(s).astype(np.float32) for k, s in shapes.items()}
+    x, y = (random.standard_normal(s).astype(np.float32) for s in ((2048, 8), (512, 16)))
+    step, cut = gradients(both, (p, x, y), slices=True)
+    assert [line.split(": ")[1] for line in step.slices] == [
+        "2048 rows in 8 pieces", "512 rows in 2 pieces",
+    ]  # fmt: skip
+    close(gradients(both, (p, x, y))[1], cut, rtol=2e-3, atol=2e-3)
+
+
 def test_what_stays_whole_says_why():
     def reasons(loss, *args):
         return cb.value_and_grad(loss, slices=True).prepare(*args).slices
