@@ -161,12 +161,28 @@ static bool is_end(const cb_graph *g, cb_op_id id) {
     return 2 * shape_of(g, g->ops.at[id].out_begin)->dim[1] <= x->dim[1];
 }
 
+static bool is_half(const cb_graph *g, cb_value_id value) {
+    const cb_dtype dtype = g->values.at[value].dtype;
+    return cb_dtype_is_float(dtype) && dtype != CB_F32 && dtype != CB_F64;
+}
+
+/* True if an op of the strip reads or makes 16-bit floats. */
+static bool has_halves(const finder *x, const cb_strip *s) {
+    bool has = false;
+    for (cb_op_id id = 0; id <= s->end && !has; id++) {
+        const cb_op *op = &x->g->ops.at[id];
+        if (!cb_bitset_has(&s->ops, id)) continue;
+        has = is_half(x->g, op->out_begin);
+        for (uint32_t k = 0; k < op->n_in; k++) has |= is_half(x->g, cb_op_ins(x->g, id)[k]);
+    }
+    return has;
+}
+
 static const char *try_strip(finder *x, cb_strip *s) {
-    const cb_value *v = &x->g->values.at[cb_op_ins(x->g, s->end)[0]];
-    if (v->dtype != CB_F32 && v->dtype != CB_F64)
-        return "sums of pieces in 16 bits would be rounded";
     if (s->rows < 2 * CB_PIECE_ROWS) return "there are fewer than 512 rows";
-    if (grow(x, s) == 0) return "no product by rows leads here, or its result is read elsewhere";
+    const uint32_t n_products = grow(x, s);
+    if (has_halves(x, s)) return "sums of pieces in 16 bits would be rounded";
+    if (n_products == 0) return "no product by rows leads here, or its result is read elsewhere";
     return pays(x, s) ? NULL : "nothing in between is twice as wide as both ends";
 }
 

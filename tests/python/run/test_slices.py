@@ -213,6 +213,10 @@ def test_what_stays_whole_says_why():
         logits = x @ p["token"].T
         return F.cross_entropy(logits, np.zeros(len(x), np.int64)), logits
 
+    def in_halves(p, x):
+        logits = x.astype(np.float16) @ p["token"].T.astype(np.float16)
+        return F.cross_entropy(logits.astype(np.float32), np.zeros(len(x), np.int64))
+
     x = np.ones((ROWS, WIDTH), np.float32)
     p = parameters()
     (few,) = reasons(head, p, x[:300], np.zeros(300, np.int64))
@@ -221,6 +225,8 @@ def test_what_stays_whole_says_why():
     assert "no product by rows leads here" in random
     (halves,) = reasons(head, parameters(np.float16), x.astype(np.float16), np.zeros(ROWS, int))
     assert "in 16 bits" in halves
+    (mixed,) = reasons(in_halves, p, x)
+    assert "in 16 bits" in mixed
     step = cb.value_and_grad(returned, has_aux=True, slices=True).prepare(p, x)
     assert "read elsewhere" in step.slices[0]
     assert cb.value_and_grad(head).prepare(p, x, np.zeros(ROWS, int)).slices == ()
