@@ -45,8 +45,9 @@ static void mark_active(cb_backward *b, cb_op_id begin, cb_op_id end) {
 /* ---- one op ---------------------------------------------------------------------------------- */
 
 /* The product that a gradient is, behind transposes of its last two axes; CB_NONE: it is another
- * op. */
-static cb_op_id product_of(const cb_backward *b, cb_value_id value, bool *is_turned) {
+ * op, or comes before op `begin`. */
+static cb_op_id product_of(const cb_backward *b, cb_value_id value, cb_op_id begin,
+                           bool *is_turned) {
     const cb_graph *g = b->g;
     const int32_t rank = g->values.at[value].shape.rank;
     cb_op_id id = g->values.at[value].producer;
@@ -60,19 +61,20 @@ static cb_op_id product_of(const cb_backward *b, cb_value_id value, bool *is_tur
     }
     const cb_opcode code = g->ops.at[id].code;
     const bool is_product = code == CB_OP_MATMUL || code == CB_OP_MATMUL_ADD;
-    return is_product && id >= b->starts ? id : CB_NONE;
+    return is_product && id >= begin ? id : CB_NONE;
 }
 
-/* Adds a product to a sum that is a product too, in one op. Nothing reads the product itself, which
- * is removed at the end. */
+/* Adds a product to a sum that is a product too, in one op. The product is what the current rule
+ * has made: nothing else reads it, and it is removed at the end. A gradient that a rule passes on,
+ * as that of `add` does, may have other readers. */
 static cb_status accumulate(cb_backward *b, cb_value_id *sum, cb_value_id gradient, bool *done,
                             cb_error *err) {
     const cb_dtype dtype = b->g->values.at[gradient].dtype;
     bool turned, also_turned;
     *done = false;
     if (!b->accumulates || (dtype != CB_F32 && dtype != CB_F64)) return CB_OK;
-    const cb_op_id base = product_of(b, *sum, &turned),
-                   product = product_of(b, gradient, &also_turned);
+    const cb_op_id base = product_of(b, *sum, b->starts, &turned),
+                   product = product_of(b, gradient, b->rule_starts, &also_turned);
     if (base == CB_NONE || product == CB_NONE || turned != also_turned) return CB_OK;
     if (b->g->ops.at[product].code != CB_OP_MATMUL) return CB_OK;
     const cb_value_id *ins = cb_op_ins(b->g, product);
@@ -174,6 +176,7 @@ static cb_status keep_slice(cb_backward *b, const cb_vjp *x, cb_error *err) {
 /* Runs the op's rule and adds the results to the gradients of its inputs, unless the rule has set
  * x->expand. */
 static cb_status apply_rule(cb_backward *b, cb_op_id id, cb_vjp *x, cb_error *err) {
+    b->rule_starts = (cb_op_id)b->g->ops.len;
     CB_TRY(describe(b, id, x, err));
     if (is_plain_slice(x)) return keep_slice(b, x, err);
     cb_vjp_of(x->code)(x);
@@ -251,6 +254,7 @@ cb_status cb_backward_walk(cb_backward *b, cb_error *err) {
     for (cb_op_id i = b->starts; i-- > 0;) {
         cb_vjp x;
         b->g->location = b->g->ops.at[i].location;
+        b->rule_starts = (cb_op_id)b->g->ops.len;
         if (i + 1 == b->seen_end) b->made_begin = (cb_op_id)b->g->ops.len;
         if (i + 1 == b->seen_begin) b->made_end = (cb_op_id)b->g->ops.len;
         CB_TRY(settle_slices(b, i, err));

@@ -150,6 +150,25 @@ TEST(a_perceptron_over_tokens) {
     drop(&m, g);
 }
 
+/* c = a + b, and both c and a are multiplied: the gradient of c is a product, which `add` passes to
+ * a and b. Adding it to that of a in one op would compute it twice. */
+TEST(a_product_with_two_readers_is_made_once) {
+    cb_graph *g = parse("cutback.graph 1\n"
+                        "%0 = input {role=param, name=\"a\"} : f32[8,4]\n"
+                        "%1 = input {role=param, name=\"b\"} : f32[8,4]\n"
+                        "%2 = input {role=data, name=\"w\"} : f32[4,4]\n"
+                        "%3 = add(%0, %1) : f32[8,4]\n"
+                        "%4 = matmul(%3, %2) : f32[8,4]\n"
+                        "%5 = matmul(%0, %2) : f32[8,4]\n"
+                        "%6 = mul(%4, %5) : f32[8,4]\n"
+                        "%7 = sum(%6) {axes=[0,1], keepdims=0} : f32[]\n",
+                        LOSS);
+    made m = build(g, 2, false);
+    CHECK(count(m.joint, CB_OP_MATMUL, CB_BACKWARD) == 2);
+    CHECK(count(m.joint, CB_OP_MATMUL_ADD, CB_BACKWARD) == 0);
+    drop(&m, g);
+}
+
 TEST(what_stays_whole) {
     cb_graph *g = parse(head, LOSS "output \"logits\" %4 result\n");
     made m = build(g, 2, false);
@@ -191,6 +210,7 @@ int main(void) {
     RUN(without_gradients);
     RUN(gradients_that_depend_on_the_loss_stay_in_the_backward);
     RUN(a_perceptron_over_tokens);
+    RUN(a_product_with_two_readers_is_made_once);
     RUN(what_stays_whole);
     RUN(out_of_memory);
     return ir_report();
