@@ -29,7 +29,7 @@
     CB_HALVES(shuffle_f32x4, 0x88, 0xDD, 4, apply)                                                 \
     CB_HALVES(shuffle_ps, 0x44, 0xEE, 2, apply)                                                    \
     CB_HALVES(shuffle_ps, 0x88, 0xDD, 1, apply)                                                    \
-    return (VEC)_mm512_permutexvar_ps(order, (__m512)v[0]);
+    return (VEC)_mm512_permutexvar_ps(order, (__m512)v[0])
 #else
 
 #define CB_LOW_8_4 0, 1, 2, 3, 8, 9, 10, 11
@@ -55,24 +55,22 @@
     CB_HALVES(8, 4, 4, apply) \
     CB_HALVES(8, 2, 2, apply) \
     CB_HALVES(8, 1, 1, apply) \
-    return __builtin_shufflevector(v[0], v[0], 0, 4, 1, 5, 2, 6, 3, 7);
+    return __builtin_shufflevector(v[0], v[0], 0, 4, 1, 5, 2, 6, 3, 7)
 #elif EX_LANES == 4
 #define CB_FOLD_SIDES(apply)  \
     CB_HALVES(4, 2, 2, apply) \
     CB_HALVES(4, 1, 1, apply) \
-    return v[0];
+    return v[0]
 #else
 #define CB_FOLD_SIDES(apply)  \
     CB_HALVES(2, 1, 1, apply) \
-    return v[0];
+    return v[0]
 #endif
 #endif
 
 #define CB_ADDED(x, y) ((x) + (y))
 #define CB_LARGER(x, y) ((VEC)EX_VM(larger_int)((INT)(x), (INT)(y)))
-VFN VEC sums_of_sides(VEC v[EX_SIDES]){CB_FOLD_SIDES(CB_ADDED)} VFN VEC
-    largest_of_sides(VEC v[EX_SIDES]) {
-    CB_FOLD_SIDES(CB_LARGER)
-}
+VFN VEC sums_of_sides(VEC v[EX_SIDES]) { CB_FOLD_SIDES(CB_ADDED); }
+VFN VEC largest_of_sides(VEC v[EX_SIDES]) { CB_FOLD_SIDES(CB_LARGER); }
 
 #endif
