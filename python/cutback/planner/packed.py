@@ -50,9 +50,12 @@ def index_bytes(count: int) -> int:
     return next((size for size in (1, 2, 4) if count <= 1 << 8 * size - (size == 4)), 8)
 
 
-def _shape(type: str) -> list[int]:
-    text = type.partition("[")[2].removesuffix("]")
-    return [int(n) for n in text.split(",")] if text else []
+def _count(type: str, axes: int) -> int | None:
+    """The elements of a value in its last axes taken as one, or None if its type does not say."""
+    shape = type.partition("[")[2].removesuffix("]").split(",")[-axes:]
+    if len(shape) < axes or not all(n.isascii() and n.isdecimal() for n in shape):
+        return None
+    return prod(map(int, shape))
 
 
 def _packed_bytes(problem: Problem, op: Op, value: Value, types: Sequence[str]) -> int | None:
@@ -60,11 +63,14 @@ def _packed_bytes(problem: Problem, op: Op, value: Value, types: Sequence[str]) 
     size = value.bytes if value.bytes is not None else problem.storages[value.storage].bytes
     if size < FEWEST or size != problem.storages[value.storage].bytes:
         return None
+    if op.kind.startswith(UNPACK):  # has its packed copy already
+        return None
     if value.type.startswith("bool["):
         return (size + 7) // 8
     if value.type.startswith("i64[") and op.kind.startswith(_POOLS) and op.inputs:
         axes = 3 if "3d" in op.kind else 2
-        each = index_bytes(prod(_shape(types[op.inputs[0]])[-axes:]))
+        count = _count(types[op.inputs[0]], axes)
+        each = 8 if count is None else index_bytes(count)
         return size // 8 * each if each < 8 else None
     return None
 
@@ -107,6 +113,8 @@ def with_packed(problem: AnyProblem) -> Problem:
     Values of type ``"bool[...]"`` are packed eight to a byte, the indices of max poolings
     (``"i64[...]"``) in 1, 2 or 4 bytes each, if an operation of the backward reads them, no result
     of the step shares their memory, they have no constraint, and they have at least 4,096 bytes.
+    Indices are packed only if the type of the pooling's argument says how many elements it has.
+    Values that may be packed already stay as they are.
 
     Args:
         problem: a problem in any form that :func:`cutback.plan` takes. It is not changed.

@@ -100,7 +100,9 @@ def test_the_time_of_a_packed_value_is_that_of_both_operations() -> None:
 
 def test_indices_of_pools() -> None:
     def count(kind: str) -> list[int]:
-        packed = cutback.with_packed(chain(1, kind, "i64"))
+        problem = chain(1, kind, "i64")
+        problem.ops[1].outputs[0].type = f"f32[3,2,{N // 2}]"
+        packed = cutback.with_packed(problem)
         return [
             packed.storages[op.outputs[0].storage].bytes for op in packed.ops if op.kind == PACK
         ]
@@ -109,6 +111,20 @@ def test_indices_of_pools() -> None:
     assert count("aten.gather.default") == []
     counts = (1, 256, 257, 1 << 16, (1 << 16) + 1, 1 << 31, (1 << 31) + 1)
     assert [index_bytes(n) for n in counts] == [1, 1, 2, 2, 4, 4, 8]
+
+
+@pytest.mark.parametrize("type", ["", "f32", "f32[]", "f32[64]", "f32[8,s0,8]"])
+def test_poolings_of_unknown_sizes_stay_as_they_are(type: str) -> None:
+    problem = chain(1, "aten.max_pool2d_with_indices.default", "i64")
+    problem.ops[1].outputs[0].type = type
+    assert len(cutback.with_packed(problem).ops) == len(problem.ops)
+    problem.ops[1].outputs[0].type = "f32[s0,8,8]"
+    assert len(cutback.with_packed(problem).ops) == len(problem.ops) + 3
+
+
+def test_what_may_be_packed_is_packed_once() -> None:
+    packed = cutback.with_packed(chain(2))
+    assert cutback.with_packed(packed).to_json() == packed.to_json()
 
 
 def test_what_stays_as_it_is() -> None:
