@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -196,6 +197,19 @@ def test_nothing_is_packed_where_everything_is_saved(calls: dict[str, list[str]]
 
 
 @pytest.mark.very_slow
+def test_saved_plans_keep_packing(same_bits: Callable[..., bool], tmp_path: Path) -> None:
+    model, x, path = Drops(), torch.randn(91, 97), tmp_path / "plans.json"
+    copies = [copy.deepcopy(model) for _ in range(2)]
+    first = ct.compile(model, "smallest", packed=True)
+    expected = _seen(first, model, x)
+    first.save_plans(path)
+    again = ct.compile(copies[0], plans=path, packed=True)
+    assert same_bits(_seen(again, copies[0], x), expected) and _unpacked(again)
+    with pytest.raises(ValueError, match="no plan in it is for this graph"):
+        ct.compile(copies[1], plans=path)(x)
+
+
+@pytest.mark.very_slow
 def test_sizes_that_change(same_bits: Callable[..., bool]) -> None:
     model = Drops()
     plain = ct.compile(copy.deepcopy(model), dynamic=True)
@@ -235,16 +249,28 @@ def _has_packing(step: Any) -> bool:
     return any("pack" in op.kind for op in step.plans[0].parts.ops)
 
 
+def test_nothing_is_packed_unless_it_is_wished() -> None:
+    step = ct.compile(Drops(1), 0.5)
+    step(torch.randn(91, 97)).backward()
+    assert not _has_packing(step)
+
+
 @pytest.mark.parametrize(
     "options",
-    [{"packed": False}, {"offload": True}, {"policy": "nothing_saveable"}, {"pool": True}],
-    ids=["default", "offload", "policy", "pool"],
+    [
+        {"offload": True},
+        {"policy": "nothing_saveable"},
+        {"policy": lambda ctx, op, *args, **kwargs: None},
+        {"pool": True},
+        {"profile": {"aten.sin.default": 1e-6}},
+    ],
+    ids=["offload", "policy", "function", "pool", "profile"],
 )
-def test_where_nothing_may_be_packed(options: dict[str, Any]) -> None:
-    model, x = Drops(1), torch.randn(91, 97)
-    step = ct.compile(model, 0.5, **{"packed": True, **options})
-    step(x).backward()
-    assert not _has_packing(step)
+def test_options_that_exclude_packing_are_named(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.warns(UserWarning, match=rf"packed=True has no effect with {name}="):
+        partitioner = ct.Partitioner(0.5, packed=True, **options)
+    assert not partitioner.preparation.packed
 
 
 def test_values_that_stay_as_they_are() -> None:

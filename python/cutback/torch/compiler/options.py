@@ -129,10 +129,17 @@ class Options:
     """True: masks and indices may be kept packed (:mod:`graph.packing`)."""
 
     @property
-    def may_pack(self) -> bool:
-        """True if plans may keep values packed. Measured times have none for packing, values on
-        their way to the host are not packed, and a segment is laid out without packing."""
-        return self.packed and not (self.may_move or self.pool or self.times is not None)
+    def not_packed(self) -> str | None:
+        """The option that keeps all values from being packed, or None. Policies say for every
+        value whether it is saved, measured times have none for packing, values on their way to the
+        host are not packed, and a segment is laid out without packing."""
+        given = {
+            "policy": self.policy is not None,
+            "offload": self.may_move,
+            "pool": self.pool,
+            "profile": self.times is not None,
+        }
+        return next((name for name, is_given in given.items() if is_given), None)
 
     @property
     def may_move(self) -> bool:

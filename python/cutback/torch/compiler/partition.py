@@ -208,8 +208,8 @@ class Partitioner(CustomPartitionerFn):
             or ``"smallest"``: a ``UserWarning``, and the plan of that budget; ``"warn"``: a
             ``UserWarning``, and everything is saved.
         packed: plans may keep masks as bits and indices of poolings in 1, 2 or 4 bytes, where that
-            pays; the results have the same bits (docs/torch.md). Values with a policy, and all
-            values with ``profile``, ``offload`` or ``pool``, stay as they are.
+            pays; the results have the same bits (docs/torch.md). With ``policy``, ``profile``,
+            ``offload`` or ``pool`` nothing is packed, and a ``UserWarning`` says so.
 
     Raises:
         BudgetError: no plan meets the budget.
@@ -264,6 +264,12 @@ class Partitioner(CustomPartitionerFn):
             collective_again=collective_again, network_bytes_per_s=check_rate(network_bytes_per_s),
             updates=updates, packed=packed,
         )  # fmt: skip
+        if packed and self.options.not_packed is not None:
+            warnings.warn(
+                f"packed=True has no effect with {self.options.not_packed}=: nothing is packed. "
+                "Leave out one of them",
+                stacklevel=2,
+            )
         if updates is not None and self.options.may_move:
             updates.give_up("values may move to the host, which plans with updates inside cannot")
         self.door = Door()
@@ -378,7 +384,7 @@ class Partitioner(CustomPartitionerFn):
         options = self.options
         return Preparation(
             options.policy, options.random, options.cse, same_kernels=self.door.same_kernels,
-            packed=options.may_pack,
+            packed=options.packed and options.not_packed is None,
             takes_over=self.door.takes_over and self._takes_over and not options.may_move,
         )  # fmt: skip
 
