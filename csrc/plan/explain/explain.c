@@ -181,7 +181,12 @@ static cb_status find_floor(const cb_facts *f, cb_arena *arena, cb_explanation *
 const char *cb_explained_once(const cb_explanation *e, const cb_explained *line) {
     uint32_t once = cb_once_flags(e->p, line->op);
     bool argument = e->p->op_flags[line->op] & CB_POP_PLACEHOLDER;
-    return once && !argument ? cb_why_once(once) : NULL;
+    if (!once || argument) return NULL;
+    /* the operation that packs a value has the flags of the one that makes the value */
+    const char packs[] = "cutback.pack";
+    if (strncmp(e->p->op_kind[line->op], packs, sizeof packs - 1) == 0)
+        return "the op whose result it packs runs once";
+    return cb_why_once(once);
 }
 
 uint64_t cb_explanation_floor(const cb_explanation *e) {

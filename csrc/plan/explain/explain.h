@@ -46,7 +46,7 @@ CB_MUST_CHECK cb_status cb_explanation_make(const cb_problem *p, const cb_plan *
                                             cb_arena *arena, cb_explanation *out, cb_error *err);
 /* Returns the floor under the plan's measure; UINT64_MAX: unknown. */
 uint64_t cb_explanation_floor(const cb_explanation *e);
-/* Returns why the op of a line may run only once; NULL: its flags allow reruns. */
+/* Returns why the op of a line may run only once; NULL: it may run again. */
 const char *cb_explained_once(const cb_explanation *e, const cb_explained *line);
 
 #endif

@@ -85,6 +85,8 @@ def test_plans_pack_where_that_pays_and_cost_nothing_elsewhere() -> None:
     small, smaller = (cutback.plan(p, budget="smallest") for p in (problem, packed))
     assert packs(smaller) > 1
     assert smaller.numbers["live_bytes"] < 0.95 * small.numbers["live_bytes"]
+    assert f"of {PACK}: the op whose result it packs runs once" in smaller.explain()
+    assert "hidden random state" not in smaller.explain()
 
 
 def test_the_time_of_a_packed_value_is_that_of_both_operations() -> None:
