@@ -395,7 +395,8 @@ cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t targ
  * rung. */
 static cb_status search_stairs(cb_ladder *d, uint32_t r, cb_stairs *out, cb_error *err) {
     const double once = (double)d->first.t->f->once_ps;
-    const uint64_t low = d->target[r + 1], step = (d->target[r] - low) / CB_STAIRS_MOST;
+    const uint64_t low = d->target[r + 1];
+    const uint64_t step = (d->target[r] - low) / CB_STAIRS_MOST + 1; /* so that targets fall */
     const cb_candidate *last = &d->plan[r], *next = NULL;
     uint64_t target = d->target[r];
     if (r + 1 < d->n_rung) CB_TRY(cb_ladder_climb(d, r + 1, &next, err));
