@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import evaluate
@@ -13,6 +15,8 @@ from bounds import Problem, random_net, recurrence
 
 SHARES = (0.95, 0.8, 0.65, 0.5)
 BIG, SMALL = 1 << 20, 1 << 14
+RECURRENCE = Path(__file__).parents[1] / "data" / "recurrence_5steps.json"
+"""Traced from the `Recurrence` of `deep_nets.py` with five steps."""
 
 
 def both(problem: Problem, budgets: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -92,3 +96,21 @@ def test_no_plan_is_worse(problem: Problem) -> None:
     assert found[-1].numbers["live_bytes"] <= forward[-1].numbers["live_bytes"]
     times = [p.numbers["time_ps"] for p in found[:-1] if isinstance(p, cutback.Plan)]
     assert all(a <= b for a, b in pairwise(times))
+
+
+def test_sums_of_gradients_wait_together() -> None:
+    """Delaying one op of such a chain frees nothing, so the plan delays several at once."""
+    problem = json.loads(RECURRENCE.read_text())
+    whole = cutback.plan(problem, device="cpu").numbers["save_all_live_bytes"]
+    plan = cutback.plan(problem, budget=int(0.9 * whole), measure="live", device="cpu")
+    assert plan.numbers["time_ps"] == plan.numbers["once_ps"]
+
+
+@pytest.mark.very_slow
+def test_of_the_smallest_plans_the_fastest_is_the_answer() -> None:
+    problem = json.loads(RECURRENCE.read_text())
+    options: dict[str, Any] = {"measure": "live", "device": "cpu"}
+    for most in (0.3, 0.4, 10.0):
+        least = cutback.plan(problem, budget="min", max_extra=most, **options).numbers
+        same = cutback.plan(problem, budget=least["live_bytes"], **options).numbers
+        assert least["time_ps"] <= same["time_ps"]

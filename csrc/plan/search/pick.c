@@ -123,6 +123,14 @@ static cb_status consider_dug(cb_chooser *k, cb_ladder *d, cb_error *err) {
     return CB_OK;
 }
 
+static cb_status consider_found(cb_chooser *k, cb_ladder *d, cb_error *err) {
+    CB_TRY(d->few ? consider_front(k, d, err) : consider_rungs(k, d, err));
+    CB_TRY(cb_consider_all_of(k, d->drops, err));
+    if (d->few) return CB_OK;
+    bool digs = cb_time_to_beat(k) == INFINITY && cb_is_tiny_search(&d->first.moves);
+    return digs ? consider_dug(k, d, err) : CB_OK;
+}
+
 /* ---- the smallest ---------------------------------------------------------------------------- */
 
 static cb_status consider_small_front(cb_chooser *k, cb_ladder *d, double most_ps, cb_error *err) {
@@ -396,9 +404,16 @@ static cb_status find_low(cb_chooser *k, cb_ladder *d, const cb_chooser **out, c
     return CB_OK;
 }
 
+/* True if the best of `other` is smaller, or equally small and faster. */
+static bool is_smaller(const cb_chooser *other, const cb_chooser *k) {
+    if (!cb_has_best(other) || !cb_has_best(k)) return cb_has_best(other);
+    if (other->best_bytes != k->best_bytes) return other->best_bytes < k->best_bytes;
+    return other->best.time_ps < k->best.time_ps;
+}
+
 /* Takes the best of `other` if it is smaller, and notes the smallest plan that it measured. */
 static void take_smaller(cb_chooser *k, const cb_chooser *other) {
-    if (cb_has_best(other) && (!cb_has_best(k) || other->best_bytes < k->best_bytes)) {
+    if (is_smaller(other, k)) {
         k->best = other->best;
         k->best_bytes = other->best_bytes;
         k->swept = other->swept;
@@ -427,6 +442,26 @@ static cb_status find_coarse(cb_chooser *k, cb_ladder *d, const cb_chooser **out
     return CB_OK;
 }
 
+/* The descent to the smallest plan skips rungs and stops at the first plan that is fast enough. So
+ * with few ops, this considers what a budget of that plan's bytes considers: of equally small
+ * plans, the fastest is the answer. */
+static cb_status hasten_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
+    cb_trial *t = k->t;
+    const cb_goal *asked = t->goal;
+    if (!cb_has_best(k) || k->swept || d->follows || d->modest) return CB_OK;
+    if (!cb_is_fine_search(&d->first.moves)) return CB_OK;
+    cb_goal goal = *asked;
+    goal.smallest = false;
+    goal.bytes = k->best_bytes;
+    goal.known_ps = 0;
+    goal.progress = NULL;
+    t->goal = &goal;
+    cb_status status = cb_consider_candidates(k, err);
+    if (status == CB_OK) status = consider_found(k, d, err);
+    t->goal = asked;
+    return status;
+}
+
 /* The answer to `min`, likewise. It is not larger than the coarse one. */
 static cb_status find_min(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
     cb_chooser **known = &k->memo->min[k->t->goal->measure];
@@ -437,6 +472,7 @@ static cb_status find_min(cb_chooser *k, cb_ladder *d, const cb_chooser **out, c
         if (!min) return cb_no_memory(err);
         take_smaller(min, coarse);
         CB_TRY(for_min(min, d, consider_further, err));
+        CB_TRY(hasten_smallest(min, d, err));
         if (!min->swept) d->min[k->t->goal->measure] = min->best;
         *known = min;
     }
@@ -477,14 +513,6 @@ static cb_status find_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
 }
 
 /* ---- either ---------------------------------------------------------------------------------- */
-
-static cb_status consider_found(cb_chooser *k, cb_ladder *d, cb_error *err) {
-    CB_TRY(d->few ? consider_front(k, d, err) : consider_rungs(k, d, err));
-    CB_TRY(cb_consider_all_of(k, d->drops, err));
-    if (d->few) return CB_OK;
-    bool digs = cb_time_to_beat(k) == INFINITY && cb_is_tiny_search(&d->first.moves);
-    return digs ? consider_dug(k, d, err) : CB_OK;
-}
 
 /* True if the answer to position 0 is known to take longer than another known plan: then it need
  * not be found. It is not larger than the smallest plan of the base, if that is fast enough. */
@@ -532,6 +560,7 @@ static cb_status pick_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
         CB_TRY(cb_consider_small_candidates(k, most_ps, err));
         if (d && d->few) return consider_small_front(k, d, most_ps, err);
         if (d) CB_TRY(consider_small_rungs(k, d, most_ps, err));
+        if (d) CB_TRY(hasten_smallest(k, d, err));
     }
     if (!takes_min) return CB_OK;
     CB_TRY(find_min(k, d, &min, err));
