@@ -225,8 +225,7 @@ static bool grow(sweep *z, uint32_t id) {
     uint32_t stage = z->at.at[id].stage, k = position_of(z, stage), op = f->base[k];
     bool opens = stage == f->base_backward;
     if (opens && (z->at.at[id].set & z->held) != z->held) return true;
-    const bool may_run = k < f->base_backward || k >= z->l->arrived;
-    for (uint32_t i = 0; may_run && i < k && i < f->base_backward; i++) {
+    for (uint32_t i = 0; i < k && i < f->base_backward; i++) {
         uint32_t again = f->base[i];
         bool may = may_rerun(z, again) || (opens && cb_is_view(f, again) && !f->once[again]);
         if (may && !run(z, id, again, stage + opens, true)) return false;
