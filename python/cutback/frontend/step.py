@@ -779,8 +779,9 @@ class Step(Generic[Result]):
         such pieces, with the reason; empty without ``slices=True``.
 
         Example:
+            >>> _ = step(params, x, y)
             >>> step.slices
-            ('model.py:12 cross_entropy: 2048 rows in 8 pieces, each followed by its gradients',)
+            ()
         """
         return tuple(self._compiled.run.text("slices").splitlines())
 

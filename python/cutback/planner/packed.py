@@ -126,7 +126,7 @@ def with_packed(problem: AnyProblem) -> Problem:
     Raises:
         ValueError, TypeError, OSError: if the problem is invalid or cannot be read.
 
-    >>> packed = cutback.with_packed("bert_base.json")
+    >>> packed = cutback.with_packed("problem.json")
     >>> cutback.plan(packed, budget="min").numbers["live_bytes"]
     """
     if not isinstance(problem, Problem):
