@@ -34,6 +34,17 @@ def total(output: Any) -> Any:
     return sum((t.float() * 0.5).sin().sum() for t in parts if t.requires_grad)
 
 
+def two_backwards(step: Any, model: nn.Module, *inputs: Any) -> list[torch.Tensor]:
+    """The loss, and the gradients after each of two backwards of one graph."""
+    loss = step(*inputs)
+    found = [loss.detach()]
+    for retain in (True, False):
+        model.zero_grad()
+        loss.backward(retain_graph=retain)
+        found += [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    return found
+
+
 def run(
     model: nn.Module, call: Any, inputs: tuple[Any, ...], steps: int, loss: Callable[..., Any]
 ) -> Any:

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F
+from agreement import two_backwards
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -139,13 +140,7 @@ def _unpacked(step: Any) -> int:
 def _seen(step: Any, model: nn.Module, *inputs: Any) -> list[torch.Tensor]:
     """The loss, and the gradients after each of two backwards of one graph."""
     torch.manual_seed(3)
-    loss = step(*inputs)
-    found = [loss.detach()]
-    for retain in (True, False):
-        model.zero_grad()
-        loss.backward(retain_graph=retain)
-        found += [p.grad.clone() for p in model.parameters() if p.grad is not None]
-    return found
+    return two_backwards(step, model, *inputs)
 
 
 def _compare(

@@ -163,7 +163,7 @@ NOT_COMPARED = {
     "batch_norm_stats",  # tested with what uses it
     "custom_vjp",  # the caller defines its gradient
     "conv2d_dgrad", "conv2d_wgrad", "embedding_bwd", "avg_pool2d_bwd",  # gradients
-    "matmul_add",  # no function gives it: products in pieces are tested with slices
+    "matmul_add",  # no public function makes it; test_slices.py covers it
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from agreement import two_backwards
 from profiles import make, outputs
 from torch import nn
 from torch.nn import functional as F
@@ -176,25 +177,14 @@ class Layers(nn.Module):
         return (x + self.down(F.gelu(self.middle(self.up(x)) * 2 - 1))).square().mean()
 
 
-def _seen(step: Any, model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    """The loss, and the gradients after each of two backwards of one graph."""
-    loss = step(x)
-    found = [loss.detach()]
-    for retain in (True, False):
-        model.zero_grad()
-        loss.backward(retain_graph=retain)
-        found += [p.grad.clone() for p in model.parameters() if p.grad is not None]
-    return found
-
-
 def test_memory_is_taken_over_and_a_second_backward_keeps_its_bits(
     texts: Texts, same_bits: Callable[..., bool], train_step: Callable[..., Any]
 ) -> None:
     torch.manual_seed(0)
     model, x = Layers(), torch.randn(32, 16)
-    expected = _seen(model, model, x)
+    expected = two_backwards(model, model, x)
     compiled = ct.compile(model, budget="min")
-    assert same_bits(_seen(compiled, model, x), expected)
+    assert same_bits(two_backwards(compiled, model, x), expected)
     assert "out=v" in texts.of["forward"] and "grad_input=v" in texts.of["backward"]
     assert train_step(compiled, x).peak_bytes == compiled.plans[0].numbers["live_bytes"]
 
