@@ -58,9 +58,9 @@ test-c: $(VENV)/.test
 	$(BIN)/cmake --build $(TREE)
 	$(BIN)/ctest --test-dir $(TREE) --output-on-failure --no-tests=error --timeout 600 -j 2
 
-# Warnings of clang, which differ from gcc's, for every C file; not part of `make test`, since it needs clang.
+# Warnings of clang, which differ from gcc's, for every C file, the extension's too; not part of `make test`, since it needs clang.
 test-clang: $(VENV)/.build-tools
-	$(BIN)/cmake --preset dev-clang
+	$(BIN)/cmake --preset dev-clang -DCB_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	$(BIN)/python tools/clang_warnings.py build/dev-clang
 
 # The C tests as an ARM processor with NEON runs them; needs Debian's gcc-aarch64-linux-gnu and qemu-user, which gives up

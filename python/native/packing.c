@@ -36,7 +36,7 @@ PyObject *cb_py_pack_bits(PyObject *Py_UNUSED(module), PyObject *args) {
     cb_py_view bools, packed;
     if (take(args, "OO:pack_bits", true, &bools, &packed) < 0) return NULL;
     PyThreadState *thread = PyEval_SaveThread();
-    cb_pack_bits(bools.data, bools.bytes, packed.data);
+    cb_pack_bits((const uint8_t *)bools.data, bools.bytes, (uint8_t *)packed.data);
     PyEval_RestoreThread(thread);
     Py_RETURN_NONE;
 }
@@ -45,7 +45,7 @@ PyObject *cb_py_unpack_bits(PyObject *Py_UNUSED(module), PyObject *args) {
     cb_py_view bools, packed;
     if (take(args, "OO:unpack_bits", false, &bools, &packed) < 0) return NULL;
     PyThreadState *thread = PyEval_SaveThread();
-    cb_unpack_bits(packed.data, bools.bytes, bools.data);
+    cb_unpack_bits((const uint8_t *)packed.data, bools.bytes, (uint8_t *)bools.data);
     PyEval_RestoreThread(thread);
     Py_RETURN_NONE;
 }
