@@ -49,6 +49,7 @@ check:
 	$(PYTHON) tools/check_parameters.py
 	$(PYTHON) tools/loc.py
 	$(PYTHON) tools/gen_docs.py --check
+	$(PYTHON) tools/wrap_docs.py
 	$(PYTHON) tools/same_code.py --self-test
 
 # In the tree that the package was built in, so that the core is compiled once; warnings are errors in the sanitized

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import doc_figures
 import names_page
+import wrap_docs
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "csrc/ir/ops.def"
@@ -44,17 +45,17 @@ Written by `tools/gen_docs.py` from the op table, `csrc/ir/ops.def`; edit that. 
 of `cb_graph_add_op`, of `cutback.Graph` and of the text form of a graph.
 
 `cutback.nn.functional` has the signatures of `torch.nn.functional` over these; options of
-PyTorch's that are not supported raise NotImplementedError, and class scores lie in the last axis.
+PyTorch's that are not supported raise NotImplementedError, and class scores are in the last axis.
 
 Inputs of pointwise operations broadcast as in NumPy; their dtypes must agree. An operation with
 several outputs lists them behind `->`. Attributes are integers, numbers, lists of integers (`[]`)
 or element types.
 
 *Kind*: a **view** shows elements of its input and costs nothing; **pointwise** operations and
-**reductions** are bound by memory and cheap to compute again; **compute** ones are dear; **random**
-ones draw from the counter-based generator, so that computing one again gives the same numbers.
-*Gradient*: `yes`; `no` where none passes by definition; `expanded` where the operation is rewritten
-into others and those are differentiated.
+**reductions** are bound by memory and cheap to compute again; **compute** ones are expensive;
+**random** ones draw from the counter-based generator, so that computing one again gives the same
+numbers. *Gradient*: `yes`; `no` if none passes by definition; `expanded` if the operation is
+rewritten into others and those are differentiated.
 """
 
 TAIL = """\
@@ -180,7 +181,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     check: bool = parser.parse_args().check
     fresh = write_ops(read_table(TABLE.read_text(encoding="utf-8")))
-    pages = {OPS: fresh, names_page.PAGE: names_page.text()}
+    made = {OPS: fresh, names_page.PAGE: names_page.text()}
+    pages = {page: wrap_docs.wrapped(text) for page, text in made.items()}
     if not check:
         for page, wanted in pages.items():
             page.write_text(wanted, encoding="utf-8")
