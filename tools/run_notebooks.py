@@ -1,4 +1,8 @@
-"""Execute notebooks in place of a reader: every cell must run. Writes only with --inplace."""
+"""Execute notebooks in place of a reader: every cell must run. Writes only with --inplace.
+
+Stored outputs have no times of cells and no stderr, such as warnings and progress bars: both differ
+between machines.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,13 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 
+def without_stderr(notebook: nbformat.NotebookNode) -> None:
+    """Removes what cells wrote to stderr."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
+
+
 def execute(path: Path, inplace: bool) -> bool:
     """Run one notebook in its own folder; return whether every cell ran."""
     notebook = nbformat.read(path, as_version=4)
@@ -20,6 +31,7 @@ def execute(path: Path, inplace: bool) -> bool:
         notebook,
         timeout=600,
         kernel_name="python3",
+        record_timing=False,
         resources={"metadata": {"path": str(path.parent)}},
     )
     try:
@@ -28,6 +40,7 @@ def execute(path: Path, inplace: bool) -> bool:
         print(f"{path}: {error}", file=sys.stderr)
         return False
     if inplace:
+        without_stderr(notebook)
         nbformat.write(notebook, path)
     print(f"{path}: {len(notebook.cells)} cells ran")
     return True
