@@ -9,10 +9,11 @@ typedef enum cb_isa { CB_ISA_BASELINE = 0, CB_ISA_AVX2, CB_ISA_AVX512, CB_ISA_CO
 
 cb_isa cb_cpu_isa(void); /* the best this processor and operating system support */
 /* The instruction set that kernels are selected for. The environment variable
- * CUTBACK_ISA=baseline|avx2|avx512 lowers it; it is read again at each call. */
+ * CUTBACK_ISA=baseline|avx2|avx512 lowers it. It is read again at each call, so that a test can
+ * compare instruction sets in one process. */
 cb_isa cb_cpu_kernel_isa(void);
-/* Whether there is an instruction that multiplies pairs of bf16, and CUTBACK_ISA is not set, which
- * asks for results that are the same on every machine. */
+/* True if the processor has an instruction that multiplies pairs of bf16, and CUTBACK_ISA is not
+ * set. Setting it, even to the best, asks for results that are the same on every machine. */
 bool cb_cpu_multiplies_bf16(void);
 const char *cb_isa_name(cb_isa isa); /* "baseline", "avx2", "avx512" */
 

@@ -27,6 +27,7 @@ static void set_slot(cb_map *m, uint64_t key, uint32_t value) {
     m->value[slot] = value;
 }
 
+/* The old arrays stay in the arena. All of them together are smaller than the new ones. */
 static bool grow(cb_map *m) {
     size_t cap = m->cap ? 2 * m->cap : FIRST_CAP;
     cb_map bigger = {.arena = m->arena, .cap = cap};

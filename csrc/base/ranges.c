@@ -40,7 +40,9 @@ static void remember(cb_known_ranges *known, const cb_range *at, uint32_t n) {
 }
 
 static cb_status check(cb_range *at, uint32_t n, cb_error *err) {
-    const cb_range *any = NULL, *written = NULL; /* the ranges that extend furthest so far */
+    /* The ranges that extend furthest so far. Ranges that are only read may overlap, so such a
+     * range is compared with written ones only. */
+    const cb_range *any = NULL, *written = NULL;
     sort(at, n);
     for (uint32_t i = 0; i < n; i++) {
         const cb_range *before = at[i].written ? any : written;
@@ -59,7 +61,7 @@ static cb_status check(cb_range *at, uint32_t n, cb_error *err) {
 cb_status cb_ranges_check(cb_range *at, uint32_t n, cb_known_ranges *known, cb_error *err) {
     if (!known) return check(at, n, err);
     if (is_known(known, at, n)) return CB_OK;
-    known->n = 0;
+    known->n = 0;           /* nothing is known if the check fails */
     remember(known, at, n); /* in the caller's order: check() sorts `at` */
     CB_TRY(check(at, n, err));
     known->n = n;

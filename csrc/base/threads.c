@@ -38,8 +38,8 @@
 #include <signal.h>
 #include <unistd.h>
 
-#define MOST_THREADS 1024
-#define SPIN_ROUNDS 8000 /* about 25 ns each */
+#define MOST_THREADS 1024 /* CB_THREADS_INSIDE could count 65,535 */
+#define SPIN_ROUNDS 8000  /* about 25 ns each */
 
 #define CB_THREADS_INSIDE UINT64_C(0xFFFF)
 #define CB_THREADS_OPEN (UINT64_C(1) << 16)
