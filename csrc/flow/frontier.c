@@ -104,7 +104,8 @@ static cb_status add_pieces(maker *m, uint32_t begin, uint32_t end, cb_error *er
     return CB_OK;
 }
 
-/* The price at which the piece costs the same inside T and outside it. */
+/* The price at which the piece costs the same inside T and outside it: its nodes have the excess
+ * that the first solve left, plus the price times their time (write_small), and this sum is 0. */
 static cb_status meeting_price(const maker *m, piece s, int64_t *p, int64_t *q, cb_error *err) {
     cb_int128 bytes = 0, time = 0;
     for (uint32_t i = s.begin; i < s.end; i++) {
@@ -145,6 +146,7 @@ static void write_small(maker *m, piece s, int64_t p, int64_t q) {
             g->arc[n_half].to = m->number[u];
             g->residual[n_half] =
                 f->residual[e] == CB_FLOW_INF ? CB_FLOW128_INF : (cb_int128)f->residual[e] * q;
+            /* The other half has its slot already. */
             if (m->number[u] < i - s.begin || (u == v && pair < e)) {
                 g->arc[n_half].pair = m->slot[pair];
                 g->arc[m->slot[pair]].pair = n_half;
@@ -306,7 +308,8 @@ static leaver *sort_by_price(leaver *at, leaver *spare, size_t n) {
 }
 
 /* Fills in steps and points. A step's time is reduced by the nodes that leave at it; the bytes it
- * adds follow from its price. */
+ * adds follow from its price. That division is exact: the cuts before and after the step both cost
+ * least at this price, so bytes + lambda * time is the same for both. */
 static void write_steps(const maker *m, cb_frontier *f, leaver *leavers) {
     uint32_t k = 1;
     *f->point = (cb_frontier_point){.bytes = f->step->bytes, .time = f->step->time, .q = 1};

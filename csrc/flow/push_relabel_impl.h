@@ -94,7 +94,8 @@ static void push_along(pusher *p, uint32_t v, uint32_t e) {
 }
 
 /* Called when no node is left at `label`: removes the labels of all nodes above it, which cannot
- * reach a demand. None of them is active, because the highest labels are served first. */
+ * reach a demand. Labels in use are consecutive, so the first unused one ends the search. None of
+ * them is active, because the highest labels are served first. */
 static void give_up_above(pusher *p, uint32_t label) {
     for (uint32_t k = label + 1; k < p->f->n_node && p->member[k] != CB_NONE; k++) {
         for (uint32_t v = p->member[k]; v != CB_NONE; v = p->next[v]) p->f->level[v] = CB_NONE;
