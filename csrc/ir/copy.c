@@ -4,7 +4,8 @@
 #include "graph.h"
 #include "infer_checks.h"
 
-#define REPLACED_INS 8 /* of an op that may be replaced, at most */
+/* The most inputs of an op that may be replaced; their new ids are kept without an allocation. */
+#define REPLACED_INS 8
 
 /* Old id -> new id. */
 typedef struct renumbering {

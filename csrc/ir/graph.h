@@ -49,9 +49,8 @@ typedef enum cb_output_kind {
 } cb_output_kind;
 
 typedef struct cb_output {
-    cb_value_id
-        value;     /* CB_NONE: a gradient that is zero everywhere is never NONE; it is a `full` */
-    uint32_t name; /* id in g->names */
+    cb_value_id value; /* never CB_NONE: a gradient that is zero everywhere is a `full` */
+    uint32_t name;     /* id in g->names */
     cb_output_kind kind;
     uint32_t input; /* position among g->inputs; CB_NONE for results, and in a half of a split graph
                        that lacks the input */

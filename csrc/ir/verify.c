@@ -60,7 +60,8 @@ static bool equal_types(const cb_value *a, const cb_value *b) {
            memcmp(a->stride, b->stride, (size_t)b->shape.rank * sizeof *a->stride) == 0;
 }
 
-/* The last element that the value shows lies inside its storage. */
+/* True if the last element that the value shows is inside its storage. Strides are not negative, so
+ * it has the largest offset. */
 static bool is_inside(const cb_value *v, uint64_t bytes) {
     int64_t last = v->offset;
     if (v->offset < 0) return false;
