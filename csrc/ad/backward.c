@@ -72,6 +72,7 @@ static cb_status accumulate(cb_backward *b, cb_value_id *sum, cb_value_id gradie
     const cb_dtype dtype = b->g->values.at[gradient].dtype;
     bool turned, also_turned;
     *done = false;
+    /* Types of 16 bits round each product, which adding in one op would not do. */
     if (!b->accumulates || (dtype != CB_F32 && dtype != CB_F64)) return CB_OK;
     const cb_op_id base = product_of(b, *sum, b->starts, &turned),
                    product = product_of(b, gradient, b->rule_starts, &also_turned);

@@ -37,7 +37,7 @@ cb_status cb_replay_ops(cb_graph *g, const cb_replay *r, cb_value_id *results, u
     for (uint32_t i = 0; i < r->n; i++) {
         const cb_op_id producer = g->values.at[r->from[i]].producer;
         m.to[r->from[i]] = r->to[i];
-        if (producer < begin) begin = producer;
+        if (producer < begin) begin = producer; /* earlier ops cannot depend on `from` */
     }
     for (cb_op_id i = begin; i < r->end; i++) CB_TRY(append_again(g, i, &m, err));
     for (uint32_t i = 0; i < n_results; i++) results[i] = mapped(&m, results[i]);

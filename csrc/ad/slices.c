@@ -26,7 +26,7 @@ static uint32_t choose(cb_slices *s, cb_value_id value, cb_slice_gradient *chose
         next = s->known.at[k].next;
         if (s->known.at[k].axis == axis) {
             chosen[n++] = s->known.at[k];
-            chosen[n - 1].next = k;
+            chosen[n - 1].next = k; /* its place in `known`, in case it is left */
         } else {
             s->known.at[k].next = left;
             left = k;

@@ -16,7 +16,8 @@
 #include "../base/bitset.h"
 #include "../ir/builder.h"
 
-/* Marks the values that a pointwise op reads, directly or through views. */
+/* Marks the values that a pointwise op reads, directly or through views. One pass backwards is
+ * enough, because readers have larger ids. */
 static void mark_fused(const cb_graph *g, cb_bitset *fused) {
     for (size_t i = g->ops.len; i-- > 0;) {
         const cb_op *op = &g->ops.at[i];
