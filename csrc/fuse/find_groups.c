@@ -53,7 +53,7 @@ static bool is_source(const finding *x, uint32_t op) {
     return x->g->ops.at[op].n_in == 0 && !(x->p->op_flags[op] & CB_POP_PLACEHOLDER);
 }
 
-#define NOBODY (CB_NONE - 1)
+#define NOBODY (CB_NONE - 1) /* in `only`, while no reader has been found yet */
 
 static void mark_ops(finding *x) {
     const cb_graph *g = x->g;

@@ -35,6 +35,7 @@ bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_domain *domain, cons
 bool cb_part_fuses(cb_fuses_fn fuses, cb_opcode code, cb_part part, const cb_domain *domain,
                    const cb_dtype *dtype, uint32_t n_in, uint32_t n_out) {
     cb_parts own = {0};
+    /* Callers list the dtypes of at most CB_PART_OPERANDS operands. */
     if (part == CB_PART_NONE || n_in + n_out > CB_PART_OPERANDS) return false;
     for (uint32_t k = 0; k < n_in + n_out; k++) cb_parts_add_dtype(&own, dtype[k]);
     return cb_parts_agree(&own) && fuses(code, part, domain, dtype, n_in, dtype + n_in, n_out);

@@ -79,6 +79,7 @@ cb_group_end cb_join(cb_joining *x, uint32_t step) {
     const cb_parts parts = x->parts;
     if (x->n == CB_GROUP_MOST) return CB_END_LIMIT;
     if (!cb_domain_join(&x->domain, &of)) return CB_END_DOMAIN;
+    /* A member's part depends on the domain, so in a wider one every member must fit again. */
     bool widened = x->domain.count != before.count || x->domain.columns != before.columns ||
                    x->domain.inner != before.inner;
     x->step[x->n++] = step;

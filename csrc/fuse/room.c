@@ -21,6 +21,7 @@ void cb_room_reset(cb_room *r) {
     for (uint32_t u = 0; u < r->units->n_group; u++) r->group[u] = CB_NONE;
 }
 
+/* False for a storage that the plan does not place, such as an argument's (steps.h). */
 static bool is_placed(const cb_room *r, uint32_t place) {
     return place < r->steps->plan->lives.n_instance;
 }
