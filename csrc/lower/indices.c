@@ -20,7 +20,8 @@ static bool wants(void *user, const cb_graph *g, cb_op_id id) {
     return index >= 0 && is_input(g, root_of(g, cb_op_ins(g, id)[index]));
 }
 
-/* Ops that read the same indices share a copy. */
+/* Ops that read the same indices share a copy. The search is linear, because few ops read indices
+ * of the caller. */
 static cb_status copy_of(cb_graph *to, cb_value_id value, cb_value_id *out, cb_error *err) {
     cb_op_id id;
     for (id = 0; id < to->ops.len; id++) {

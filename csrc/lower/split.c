@@ -42,7 +42,7 @@ static cb_status half_init(half *h) {
 
 static cb_op_id producer(const half *h, cb_value_id v) { return h->joint->values.at[v].producer; }
 
-/* Returns the value that a view shows. */
+/* True if the value is a view; `base` then gets the value that it shows. */
 static bool is_view(const half *h, cb_value_id v, cb_value_id *base) {
     if (h->joint->values.at[v].out_index != 0 ||
         !(cb_op_flags(h->joint, producer(h, v)) & CB_OPF_VIEW)) {
