@@ -1,4 +1,4 @@
-/* Numbers of rows that lie side by side become streams of vectors; sums and extremes of rows become
+/* Numbers of rows that are side by side become streams of vectors; sums and extremes of rows become
  * sums and extremes of columns, whose rows are the elements at one place of each row; and what is
  * summed over lines is stored, line by line. */
 #include "across.h"

@@ -1,4 +1,4 @@
-/* across.h: rows that lie across memory, side by side. What is a number of a row along memory is a
+/* across.h: rows that are side by side in memory, across it. What is a number of a row along memory is a
  * vector of them here, and so is an accumulator: operations read and write them as streams. */
 #ifndef CB_MICRO_ACROSS_H
 #define CB_MICRO_ACROSS_H
@@ -22,7 +22,7 @@ static inline bool cb_x_cuts_lanes(const cb_microcode *m) {
     return m->inner % CB_X_LANES != 0 && !fits;
 }
 
-/* Once phases are known. Where rows lie along memory, only says so. */
+/* Call it once phases are known. If each row is contiguous, it only records that. */
 void cb_t_lay_across(cb_translation *x);
 
 #endif

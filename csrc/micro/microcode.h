@@ -60,7 +60,7 @@ typedef enum cb_x_source {
     CB_X_PIECES,   /* one element for each piece of a row */
     CB_X_REPEATED, /* a tile: a row that is the same for all rows, once for each row of a batch */
     CB_X_SPREAD,   /* a tile: the number of each row of a batch, once for each element of the row */
-    CB_X_VECTORS   /* a vector of rows that lie side by side: an element for each of them */
+    CB_X_VECTORS   /* a vector of rows that are side by side: an element for each of them */
 } cb_x_source;
 
 typedef struct cb_x_stream {
@@ -109,7 +109,7 @@ typedef struct cb_x_pieces { /* sums of pieces of rows */
     bool is_mean;
 } cb_x_pieces;
 
-/* Where rows lie side by side, a line is one element of each. Its sum goes to the result, or is
+/* If rows are side by side, a line is one element of each. Its sum goes to the result, or is
  * part of a total whose leaves do not begin where lines do. The phase leaves the elements of some
  * lines, one after another, in vectors from acc_lanes[acc] on. */
 typedef struct cb_x_line_sum {
@@ -178,14 +178,14 @@ typedef struct cb_x_room {
 #define CB_X_POINTER(type, name, n, most) type *name;
 typedef struct cb_microcode {
     int64_t rows, columns; /* columns: length of a row, chosen freely if !has_rows */
-    int64_t inner;         /* rows that lie side by side, across memory; 0: rows lie along it */
+    int64_t inner;         /* rows that are side by side; 0: each row is contiguous */
     int64_t together;      /* rows of a batch (together.h); 0: nothing needs batches */
     bool has_rows;         /* the domain has rows, which must not be split */
     bool is_wide;          /* computes in f64 */
     int n_micro, n_number, n_stream, n_value, n_phase, n_scalar;
     int n_load, n_store, n_once, n_give, n_line, n_total, n_columns, n_pieces, n_line_sum, n_tile;
     int n_acc;
-    int n_lanes; /* vectors of rows that lie side by side */
+    int n_lanes; /* vectors of rows that are side by side */
     CB_X_TABLES(CB_X_POINTER)
 } cb_microcode;
 

@@ -7,7 +7,8 @@
 #include "across.h"
 #include "together.h"
 
-/* Marks operations as dead if nothing reads their values. */
+/* Marks operations as dead if nothing reads their values. They read only values of earlier ones, so
+ * one pass backwards is enough. */
 static void drop_dead(cb_translation *x) {
     bool used[CB_X_VALUES] = {0};
     for (int k = x->m->n_micro - 1; k >= 0; k--) {
@@ -19,7 +20,8 @@ static void drop_dead(cb_translation *x) {
     }
 }
 
-/* Combines the sine and the cosine of the same operand into one operation. */
+/* Combines the sine and the cosine of the same operand into one operation: both reduce the operand
+ * in the same way. */
 static void pair_sines(cb_translation *x) {
     for (int k = 0; k < x->m->n_micro; k++) {
         cb_micro *a = &x->m->micro[k];

@@ -48,8 +48,8 @@ static cb_x_ref apply_two(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b)
     return apply(x, op, a, b, CB_T_NOTHING);
 }
 
-/* Finds the stream of an equal dropout mask; -1: none. Dropout and its gradient share one stream.
- */
+/* Finds the stream of an equal dropout mask; -1: none. Masks are equal if their stream of random
+ * numbers (i[0]) and probability (f[0]) are: dropout and its gradient share one. */
 static int16_t find_draw(const cb_translation *x, uint32_t instr) {
     const cb_attrs *wanted = &x->p->instr[instr].attrs;
     for (int16_t k = 0; k < x->m->n_stream; k++) {
@@ -82,6 +82,7 @@ static cb_x_ref dropout(cb_translation *x, uint32_t at, cb_x_ref in) {
 static cb_x_ref gelu(cb_translation *x, cb_x_ref in, bool slope) {
     cb_x_ref density = CB_T_NOTHING, below = cb_t_of_pair(x, CB_X_NORMAL, in, &density);
     if (!slope) return cb_t_of_two(x, CB_X_MUL, in, below);
+    /* The constant is 1 / sqrt(2 pi). */
     cb_x_ref p = cb_t_of_two(x, CB_X_MUL, density, cb_t_constant(x, 0x1.9884533d43651p-2));
     return cb_t_of_two(x, CB_X_ADD, below, cb_t_of_two(x, CB_X_MUL, in, p));
 }

@@ -48,7 +48,7 @@ typedef struct cb_position {
 static inline cb_position cb_walk_to(const cb_walk *w, int64_t position) {
     cb_position p = {0};
     for (int k = w->rank - 1; k >= 0; k--) {
-        p.index[k] = k > 0 ? position % w->dim[k] : position;
+        p.index[k] = k > 0 ? position % w->dim[k] : position; /* axis 0 may end at dim[0] */
         if (k > 0) position /= w->dim[k];
         for (int t = 0; t < w->n_tensors; t++) p.offset[t] += p.index[k] * w->stride[t][k];
     }
