@@ -66,6 +66,7 @@ CB_INLINE void CB_TYPED(adam_loop)(const double *factor, const cb_optim_row *row
     }
 }
 
+/* The flags are constants in each call, so no element tests them. */
 static void CB_TYPED(adam)(const double *factor, const cb_optim_row *row, int64_t at, int64_t n) {
     const bool decays = factor[CB_WEIGHT_DECAY] != 0.0, amsgrad = factor[CB_ADAM_AMSGRAD] != 0.0;
     if (decays && amsgrad) {

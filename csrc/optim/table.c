@@ -81,7 +81,7 @@ void cb_tensor_table_free(cb_tensor_table *table) {
     if (!table) return;
     cb_free(table->alloc, table->scratch);
     cb_free(table->alloc, table->gradients);
-    cb_arena arena = table->arena;
+    cb_arena arena = table->arena; /* a copy, because the table itself is in its arena */
     cb_arena_free(&arena);
 }
 
@@ -101,6 +101,7 @@ void cb_tensor_table_set(cb_tensor_table *x, uint32_t i, const cb_optim_row *row
     *old = *row;
 }
 
+/* Rows and arrays decide between equal addresses, so that an error always names the same pair. */
 static int by_address(const void *a, const void *b) {
     const span *x = a, *y = b;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
