@@ -1,9 +1,9 @@
-/* lanes.h: numbers of rows that lie side by side across memory: a vector of each, one lane for each
- * row (micro/across.h); and sums over lines, the elements of such rows at one place of each.
+/* lanes.h: numbers of rows that are side by side in memory (micro/across.h). Each number is a
+ * vector with one lane for each row. Also sums over lines; a line has one element of each row.
  *
- * A phase leaves what is to be summed over lines in vectors, line after line. The leaves of a sum
- * over everything need not begin where lines do, nor where tasks do: elements of a leaf that two
- * tasks share are kept until all have run. */
+ * A phase leaves the operands of sums over lines in vectors, line after line. The leaves of a sum
+ * over everything need not begin where lines or tasks begin: elements of a leaf that two tasks
+ * share are kept until both have run. */
 #ifndef CB_EXEC_LANES_H
 #define CB_EXEC_LANES_H
 

@@ -167,7 +167,7 @@ static void CB_TYPED(scatter_row)(const CB_TYPED(plane) * p, CB_REAL *sums, int6
     }
 }
 
-/* Row iy of dx, from the frame; where no output row meets it, zeros. */
+/* Copies row iy of dx from the frame, or clears it if no output row reads it. */
 static void CB_TYPED(gather_row)(const conv *c, const CB_TYPED(plane) * p, int64_t iy,
                                  CB_REAL *row) {
     const int64_t at = iy - p->f.top;

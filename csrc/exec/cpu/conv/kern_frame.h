@@ -1,19 +1,19 @@
 /* kern_frame.h: convolution without an im2col matrix, for kern_conv.c. A *frame* is the part of x
- * that a tile of outputs meets, padding included, so that element (k, column) of im2col is one of
- * it:
+ * that a tile of outputs reads, with its padding. Element (k, column) of im2col is an element of the
+ * frame:
  *
  *     col[k][column] = frame[place of row k + place of the column]
  *
- * A frame is [channels, images, rows, stride_w, phase]: its columns are dealt out by their rest
- * modulo stride_w, so that neighbouring outputs meet neighbouring elements whatever the stride. It
- * is some kh * kw times smaller than the matrix, and lies in the memory that the matrix would. */
+ * A frame is [channels, images, rows, stride_w, phase]: its columns are grouped by their remainder
+ * modulo stride_w, so that adjacent outputs read adjacent elements whatever the stride. It is about
+ * kh * kw times smaller than the matrix, and uses the memory that the matrix would use. */
 #ifndef CB_EXEC_CPU_CONV_KERN_FRAME_H
 #define CB_EXEC_CPU_CONV_KERN_FRAME_H
 
 #include "kern_im2col.h"
 
-#define FRAME_PIECE 8  /* elements that are copied at a time; so many beyond a frame may be read */
-#define MOST_PIECES 32 /* of the columns of a panel, each of which may be a run of its own */
+#define FRAME_PIECE 8  /* elements copied at a time; up to as many beyond a frame may be read */
+#define MOST_PIECES 32 /* most runs of adjacent columns in a panel */
 
 typedef struct frame {
     int64_t first_channel, channels; /* of the group */
@@ -52,7 +52,8 @@ static int64_t largest_frame(const conv *c) {
     });
 }
 
-/* Does a frame fit where the im2col matrix would lie, and what is read beyond it into the slot? */
+/* True if a frame fits in the memory of the im2col matrix, and the elements read beyond it in the
+ * slot. */
 static bool frames_fit(const conv *c) {
     int64_t columns = c->tiles.images * c->tiles.pixels, size = largest_frame(c);
     return size - FRAME_PIECE <= c->tiles.window * columns &&
@@ -77,7 +78,7 @@ static void tap_places(const conv *c, const frame *f, int64_t k, int64_t n, int6
     }
 }
 
-/* A run of columns of a tile that lie in one row of an image. */
+/* A run of columns of a tile that are in one row of an image. */
 typedef struct run {
     int64_t image, pixel; /* of the tile; of the image */
     int64_t n, place;     /* elements; of the first one in the frame */
@@ -119,7 +120,7 @@ static inline void load_row(const conv *c, char *to, const char *from, int64_t n
     load_run(c, to, from, n, c->stride_w);
 }
 
-/* Elements of one phase: first .. last of them lie in x. */
+/* Elements of one phase: first .. last of them are in x. */
 typedef struct phase {
     int64_t first, last, from; /* `from`: column of x of the first */
 } phase;

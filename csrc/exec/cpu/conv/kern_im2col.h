@@ -2,7 +2,7 @@
  *
  *     col[K, columns]   row (channel, i, j), column (image, pixel): the element of x that weight
  *                       (.., i, j) meets there, 0 where it meets padding
- *     [o, columns]      y or g, whose images lie apart in memory
+ *     [o, columns]      y or g, whose images are not adjacent in memory
  *
  * Elements are those of the compute type: 16-bit ones are widened on the way in and rounded on the
  * way out. */
@@ -54,7 +54,7 @@ static tile tile_of(const conv *c, int64_t set, int64_t pixel_tile) {
     return t;
 }
 
-/* May a product work on y (or g) where it lies? */
+/* True if a product may work on y (or g) in place. */
 static bool is_in_place(const conv *c, const tile *t) {
     return t->n_images == 1 && !is_half(c->dtype);
 }
@@ -159,7 +159,7 @@ static inline void clear(const conv *c, char *row, int64_t first, int64_t last, 
     }
 }
 
-/* Clears what lies in padding columns; `row` is the tile's part of one image, so pixel p is its
+/* Clears the elements of padding columns; `row` is the tile's part of one image, so pixel p is its
  * element p - pixel. */
 static void clear_columns(const conv *c, const tap *at, const shifted *s, const tile *t,
                           char *row) {
@@ -194,7 +194,7 @@ static char *add_shifted(const conv *c, const tap *at, const tile *t, char *plan
     return row + t->n_pixels * unit;
 }
 
-/* The stretch of one output row that lies in pixels pixel..end of an image: columns first..last, of
+/* The stretch of one output row that is among pixels pixel..end of an image: columns first..last, of
  * which low..high meet elements from element `from` of the input plane on. */
 typedef struct stretch {
     int64_t first, last, low, high, from;
@@ -268,7 +268,7 @@ static void col2im(const conv *c, const tile *t, int64_t group, int64_t k0, int6
     }
 }
 
-/* Channels first.. of g for a tile, as [n, columns]: where it lies, or gathered into `to`. */
+/* Channels first.. of g for a tile, as [n, columns]: in place, or gathered into `to`. */
 static const void *read_rows(const conv *c, const tile *t, int64_t group, int64_t first, int64_t n,
                              char *to, int64_t *ld) {
     if (is_in_place(c, t)) {
@@ -300,7 +300,7 @@ static void write_rows(const conv *c, const tile *t, int64_t group, int64_t firs
     }
 }
 
-/* Block [channels, window] of the weights of a group: where it lies, or widened into `to`. */
+/* Block [channels, window] of the weights of a group: in place, or widened into `to`. */
 static const void *read_weights(const conv *c, int64_t group, int64_t channel, int64_t n_channels,
                                 int64_t k0, int64_t n_window, char *to, int64_t *ld) {
     *ld = c->window;

@@ -5,7 +5,7 @@
  *     {load 0 <- stream 2} {mul 0 <- stream 3} {store 0 -> stream 5} {loop}
  *
  * A virtual register is four hardware vectors: 64 floats with AVX-512, 32 with AVX2, 16 with SSE;
- * of f64, which has a table of its own, half as many. Operands of other forms come from memory:
+ * f64 has a separate table, and half as many elements. Operands of other forms come from memory:
  *
  *     OTHER, SELF   the other register, or the one that is overwritten
  *     STREAM        p[k] + i: an array of the caller or the arena, or a tile of the thread. What is
@@ -106,15 +106,16 @@ typedef struct cb_x_table {
     bool is_wide;
     int register_bytes;
     cb_x_fn binary[CB_X_N_BINARY][2][CB_X_FORM_COUNT]; /* dst = op(dst, b) */
-    /* In one (kern_scaled.h): dst = b s[c], of b's forms OTHER, STREAM and SLOT; dst = op(b s[c],
-     * the operand numbered dst); and the same that goes to the stream `to` as well. By both forms;
-     * NULL: not there, as all of f64. */
+    /* Two operations in one (kern_scaled.h): dst = b s[c], where b has form OTHER, STREAM or SLOT;
+     * dst = op(b s[c], the operand numbered dst); and the latter, also stored to the stream `to`.
+     * Indexed by the forms of both operands. NULL: there is no such function; f64 has none. */
     cb_x_fn scaled[2][CB_X_FORM_COUNT];
     cb_x_fn of_scaled[CB_X_N_OF_SCALED][2][CB_X_FORM_COUNT][CB_X_FORM_COUNT];
     cb_x_fn store_scaled[CB_X_N_SUMS][2][CB_X_FORM_COUNT][CB_X_FORM_COUNT];
-    /* In one (join.h). Of streams, [with a third][register]: dst = x s + y t, where b is x, c is s
-     * and t << 8, dst is y and z << 8; the same to the stream `to` as well. And the register's root
-     * times s[c] and s[dst] more. NULL: all of f64. */
+    /* Several operations in one (join.h). sum_of, [with a third stream][register]: x s + y t, or
+     * x s + (y t) z, where b is x, c is s and t << 8, dst is y and z << 8. store_sum_of also stores
+     * the result to the stream `to`. scaled_root: the register's root times s[c], plus s[dst].
+     * NULL: f64 has none. */
     cb_x_fn sum_of[2][2], store_sum_of[2][2], scaled_root[2];
     cb_x_fn unary[CB_X_N_UNARY][2]; /* dst = op(dst) */
     cb_x_fn pair[CB_X_N_PAIR][2];   /* dst and the other = op(dst) */

@@ -45,7 +45,7 @@ typedef struct cb_e_phase {
 
 struct cb_expression {
     cb_optimizer base; /* the first member, through which a step finds the expression */
-    cb_arena arena;    /* it lies in it */
+    cb_arena arena;    /* the form itself is in it */
     const cb_x_table *table;
     int n_node, n_phase, n_number;
     bool reads_size;  /* numbers differ between rows of different lengths */

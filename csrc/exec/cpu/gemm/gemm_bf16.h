@@ -4,7 +4,7 @@
  * depend on the inner axis alone, which is cut into the same blocks whatever is computed at a time.
  *
  * The right side is packed into panels of 32 columns, [pair][column][2]. The left side is read
- * where it lies, or packed into panels of 16 rows, [pair][row][2], if it is column-major. */
+ * in place, or packed into panels of 16 rows, [pair][row][2], if it is column-major. */
 #ifndef CB_EXEC_CPU_GEMM_GEMM_BF16_H
 #define CB_EXEC_CPU_GEMM_GEMM_BF16_H
 
@@ -186,7 +186,7 @@ static void bf16_add_panel(bf16_left a, int64_t rows, const uint16_t *panel, int
 static void bf16_multiply(bf16_view a, int64_t rows, bf16_view b, int64_t inner, bf16_out out,
                           uint16_t *left, uint16_t *panel) {
     const int64_t pairs = (inner + 1) / 2, columns = out.columns;
-    /* Rows that lie a page or half of one apart push each other out of the first-level cache. */
+    /* Rows at a distance of a page, or half a page, evict each other from the L1 cache. */
     const bool is_packed = a.column != 1,
                is_padded = !is_packed && (inner % 2 || (a.row % BF16_FAR == 0 && rows > BF16_ROWS));
     _Alignas(64) uint16_t rest[2 * BF16_INNER * BF16_LANES]; /* the panel of the last few rows */

@@ -17,7 +17,7 @@
 #define GEMM_INNER 256
 #define GEMM_BLOCK 384
 #define GEMM_TABLE_ROWS 6  /* of left sides of any order: a pointer for each, of 16 */
-#define GEMM_DIRECT 16     /* rows up to which b is read where it lies */
+#define GEMM_DIRECT 16     /* rows up to which b is read in place */
 #define GEMM_AHEAD 16      /* rows of b that are fetched ahead */
 #define GEMM_NARROW 16     /* columns up to which a product is faster with its sides exchanged */
 #define GEMM_NARROW_ROWS 8 /* the same if rows of a must then be transposed */

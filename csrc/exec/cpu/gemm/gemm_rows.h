@@ -47,7 +47,7 @@ static inline void CB_TYPED(gemm_transpose)(const CB_REAL *from, int64_t ld, int
     }
 }
 
-/* What lies right of the columns of a panel: zeros, which are never slow to multiply. */
+/* Fills the rest of a panel, right of its columns, with zeros, which are never slow to multiply. */
 static inline void CB_TYPED(gemm_clear_right)(int64_t inner, int64_t columns, CB_REAL *panel) {
     for (int64_t p = 0; p < inner && columns < GEMM_WIDTH; p++) {
         for (int64_t j = columns; j < GEMM_WIDTH; j++) panel[p * GEMM_WIDTH + j] = 0;
@@ -89,7 +89,7 @@ GEMM_INLINE void CB_TYPED(gemm_store)(CB_REAL *c, CB_TYPED(gemm_vector) sum, int
 
 /* ---- sums in registers ----------------------------------------------------------------------- */
 
-/* What lies left in a product: element (i, p) at at[i * row + p * column]. */
+/* The left operand of a product: element (i, p) is at[i * row + p * column]. */
 typedef struct CB_TYPED(gemm_left) {
     const CB_REAL *at;
     int64_t row, column;
@@ -119,7 +119,7 @@ GEMM_INLINE void CB_TYPED(gemm_sum)(const int rows, const int width, CB_TYPED(ge
     for (int64_t p = 0; p < inner; p++, a.at += a.column, b.at += b.row) {
         GEMM_UNROLL
         for (int j = 0; j < width; j++) memcpy(&right[j], b.at + j * lanes, GEMM_VECTOR);
-        if (rows < GEMM_ROWS) { /* b may be read where it lies, on a page for each row */
+        if (rows < GEMM_ROWS) { /* b may be read in place, with a page for each row */
             GEMM_UNROLL
             for (int j = 0; j < width; j++)
                 __builtin_prefetch(b.at + GEMM_AHEAD * b.row + j * lanes);
@@ -256,7 +256,7 @@ static CB_TYPED(gemm_right) CB_TYPED(gemm_panel)(gemm_view b, int64_t k0, int64_
     return (CB_TYPED(gemm_right)){panel, GEMM_WIDTH};
 }
 
-/* One or two rows of a, wide pieces of b where they lie; the columns done. */
+/* One or two rows of a, wide pieces of b in place. Returns the columns done. */
 static int64_t CB_TYPED(gemm_add_wide)(CB_TYPED(gemm_left) a, int64_t rows, gemm_view b, int64_t k0,
                                        int64_t inner, int64_t n, CB_TYPED(gemm_out) out) {
     int64_t j = 0, width = GEMM_WIDTH * (rows == 1 ? 4 : 2);

@@ -4,7 +4,7 @@
  * The output is cut into tasks of CB_CHUNK elements and those into runs. For each run an input is
  * one of
  *
- *     direct      it lies there one element after another: the loop reads it in place
+ *     direct      its elements are adjacent: the loop reads it in place
  *     repeated    one value for the whole row (stride 0): a tile is filled once
  *     gathered    anything else, or rows too short to be runs of their own: copied to a tile first
  *

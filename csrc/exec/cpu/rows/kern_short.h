@@ -11,7 +11,7 @@
 enum { CB_SHORT_ROWS = 16, CB_SHORT_COLUMNS = CB_TILE / CB_SHORT_ROWS };
 _Static_assert(CB_SHORT_COLUMNS <= CB_SUM_LANES, "each element of a row has a lane of its own");
 
-/* Do blocks hold rows of n elements? */
+/* True if blocks can hold rows of n elements. */
 static inline bool short_fits(int64_t n) { return n > 0 && n <= CB_SHORT_COLUMNS; }
 
 #if defined(__AVX512F__)

@@ -17,10 +17,10 @@
 enum {
     THREADS = 256,
     TEAM = 16,                         /* threads that share a leaf */
-    TEAM_BYTES = 4 << 10,              /* with so large tiles of a leaf, a warp shares it */
+    TEAM_BYTES = 4 << 10,              /* a leaf with tiles this large is shared by a warp */
     TEAMS_MOST = 16,                   /* most teams of a row */
     LEAVES_ENOUGH = 132 * 4,           /* of several rows, each of which keeps a team busy */
-    SHARED_MOST = 40 << 10,            /* bytes of tiles that need not be asked for */
+    SHARED_MOST = 40 << 10,            /* bytes of tiles that a kernel gets without asking */
     TURNED_MOST = 4,                   /* most arrays that are read through tiles */
     TURNED_ROWS = 4,                   /* with fewer rows, 8 bytes of a line are read at a time */
     TWICE_FROM = 132 * 8 * 2 * THREADS /* from this many vectors on, a thread processes two */
