@@ -364,7 +364,8 @@ static void end_dear_chains(const cb_facts *f, chain *ends, bool *may) {
     }
 }
 
-/* Sets `may` [n_unit]: may the preset recompute the unit, by its own rules and those on chains? */
+/* Sets `may` [n_unit]: true if the preset may recompute the unit, by its own rules and those on
+ * chains. */
 static cb_status find_allowed(const cb_facts *f, cb_preset preset, bool *may, cb_arena *scratch,
                               cb_error *err) {
     for (uint32_t k = 0; k < f->base_backward; k++) {

@@ -51,7 +51,7 @@ CB_MUST_CHECK cb_status cb_cut_solve(cb_cut *cut, cb_error *err);
 CB_MUST_CHECK cb_status cb_cut_preset(cb_cut *cut, cb_preset preset, cb_error *err);
 /* The same by bytes alone: reductions to something small may run again for nothing. */
 CB_MUST_CHECK cb_status cb_cut_preset_by_bytes(cb_cut *cut, cb_preset preset, cb_error *err);
-/* May the preset recompute this unit, wishes and rules about chains of ops aside? */
+/* True if the preset may recompute this unit, apart from wishes and rules about chains of ops. */
 bool cb_preset_allows(const cb_facts *f, cb_preset preset, uint32_t unit);
 
 #endif

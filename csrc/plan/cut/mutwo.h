@@ -1,7 +1,7 @@
 /* mutwo.h: chooses the values to recompute or offload greedily, as mu-TWO does (Purandare et al.,
  * MLSys 2023). Internal.
  *
- * A value that the backward reads lies idle from its last forward to its first backward use. Its
+ * A value that the backward reads is idle from its last forward to its first backward use. Its
  * recompute ratio is bytes x idle time / time to make it again from what is still saved. In each
  * round ratios and idle times are standardised over the values left, (x - mean) / deviation; the
  * value with the largest of either goes: it is recomputed for its ratio, or moved away for its idle

@@ -1,4 +1,4 @@
-/* Lives are placed one by one, each on top of what lies below it, from the bottom to the top. The
+/* Lives are placed one by one, each on top of the lives below it, from the bottom to the top. The
  * next is always one that the lowest possible top, of the *pivot*, would be in the way of (Giffler
  * and Thompson's active schedules), or any below that top: whatever arena exists can be built so.
  * Time is cut into *sections*, the moments at which something ends after something began; what is
@@ -32,7 +32,7 @@
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-/* `section` [n_moment + 1] gets, for each moment, how many sections lie before it. */
+/* `section` [n_moment + 1] gets, for each moment, the number of sections before it. */
 static void cut_time(cb_pack *z, uint8_t *event, uint32_t n_moment, uint32_t *section) {
     enum { BEGINS = 1, ENDS = 2 };
     bool begun = false;

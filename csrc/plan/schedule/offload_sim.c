@@ -1,12 +1,12 @@
-/* Three passes build a plan as sim.c does: steps with what each reads, among them fetches; what
- * anybody needs; lives over the runs that are kept. Then fetches get their places, and the lanes
- * are played through.
+/* Three passes build a plan as sim.c does. The first finds the steps, fetches among them, and what
+ * each reads; the second, which runs are needed; the third, the lives over these runs. Then fetches
+ * get their places, and the lanes are simulated.
  *
  *   run          | a | b | c |   ...   | g | h |
  *   out lane         [ a out    ]                   a keeps its room until the copy has ended
  *   in lane                        [ a in  ]        sent for in time for h, which reads it
  *
- * Op ids are below 2^28, so the fetch bit of a pair and the action in `out` lie above them. */
+ * Op ids are below 2^28, so the fetch bit of a pair and the action in `out` are above them. */
 #include "offload_sim.h"
 
 static void fill_none(uint32_t *ids, size_t n) {
@@ -160,7 +160,7 @@ static bool any_input_due(const cb_offload_sim *m, uint32_t op, uint32_t anchor)
 /* Runs or fetches what the inputs of `top` need, then runs `top`. */
 static bool run_with_inputs(cb_offload_sim *m, uint32_t top, uint32_t anchor) {
     const cb_problem *p = m->f->p;
-    if (!any_input_due(m, top, anchor)) return run_op(m, top, anchor); /* nearly always */
+    if (!any_input_due(m, top, anchor)) return run_op(m, top, anchor); /* usual */
     m->stack.len = 0;
     if (!CB_PUSH(&m->arena, m->stack, top) || !CB_PUSH(&m->arena, m->stack, p->in_begin[top]))
         return false;

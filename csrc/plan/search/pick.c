@@ -2,7 +2,7 @@
  * plan is found by descending the rungs until none is fast enough. A budget that no plan meets also
  * searches for the smallest plan, so that its refusal can name it.
  *
- * The answers to `min` (CB_MIN_SHARE) and to position 0, which is found with less effort, may lie
+ * The answers to `min` (CB_MIN_SHARE) and to position 0, which is found with less effort, may be
  * between two rungs, and still be the best for a budget. That of `min` is no faster than the
  * smallest plan of the rungs that `min` accepts, so a budget with an answer that `min` accepts has
  * one at least as fast, and all others consider it. That of position 0 costs at least

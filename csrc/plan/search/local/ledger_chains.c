@@ -23,7 +23,7 @@ size_t cb_ledger_find_use(const cb_ledger_uses *u, uint32_t anchor) {
     return low;
 }
 
-/* Except a view for the caller, for which nothing runs again. */
+/* Skips views for the caller, for which nothing runs again. */
 size_t cb_ledger_find_reader(const cb_ledger *l, const cb_ledger_uses *u, uint32_t anchor) {
     size_t i = cb_ledger_find_use(u, anchor);
     while (i < u->len && u->at[i].anchor < l->n && cb_is_view(l->f, l->f->base[u->at[i].anchor]))
