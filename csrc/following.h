@@ -7,7 +7,7 @@
 #include "plan/planner.h"
 
 struct cb_decisions {
-    cb_arena arena;            /* it lies in it */
+    cb_arena arena;            /* the object itself is in it */
     uint64_t single_structure; /* cb_problem_structure of the graph op by op */
     uint64_t structure;        /* and of the problem that was planned; the same without groups */
     bool in_groups;

@@ -25,13 +25,13 @@ struct cb_context {
 };
 
 struct cb_step {
-    cb_arena arena; /* the step lies in it */
+    cb_arena arena; /* the step itself is in it */
     cb_context *ctx;
     cb_graph *joint;
     cb_problem *problem;
     cb_problem *single;   /* op by op, where the problem has groups; else NULL */
     bool merges;          /* with `single`: groups may grow (fuse/fuse.h) */
-    cb_grouping grouping; /* with `single`: the problem's; these lie in `arena` */
+    cb_grouping grouping; /* with `single`: the problem's; these are in `arena` */
     cb_expanded expanded; /* and the plan op by op */
     cb_plan *plan;
     cb_program *program;

@@ -18,7 +18,7 @@ typedef struct cb_staging {
     const cb_backend *backend;
     void *device;
     cb_copy **copy; /* [n_slot] of the step's memory; the caller fills them in */
-    bool *is_there; /* [n_slot] what was staged last lies in the backend's memory by itself */
+    bool *is_there; /* [n_slot] the last argument was in the backend's memory already */
     uint32_t n_slot;
 } cb_staging;
 
