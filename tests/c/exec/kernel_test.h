@@ -114,8 +114,8 @@ static inline bool is_compared(void) {
     return !CB_ASAN || n++ % 8 == 0;
 }
 
-/* Is `got` the sum `want` of terms whose sizes add up to `size`, computed in the dtype's
- * arithmetic? */
+/* True if `got` is the sum `want` of terms whose sizes add up to `size`, within the error of the
+ * dtype's arithmetic. */
 static inline bool is_close(cb_dtype dtype, double got, double want, double size) {
     double rounding = dtype == CB_BF16 ? 0x1p-8 : dtype == CB_F16 ? 0x1p-10 : 0;
     double arithmetic = dtype == CB_F64 ? 1e-14 : 3e-6;
