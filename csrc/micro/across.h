@@ -1,5 +1,5 @@
-/* across.h: rows that are side by side in memory, across it. What is a number of a row along memory is a
- * vector of them here, and so is an accumulator: operations read and write them as streams. */
+/* across.h: rows that are side by side in memory. What would be a number of a contiguous row, or its
+ * accumulator, is a vector here: operations read and write it as a stream. */
 #ifndef CB_MICRO_ACROSS_H
 #define CB_MICRO_ACROSS_H
 
@@ -9,8 +9,8 @@ enum { CB_X_KEPT_LINES = 4096 }; /* elements */
 /* Vectors of a sum: of the running rows, of their block, and of all. */
 enum { CB_X_RUN = 0, CB_X_BLOCK, CB_X_ALL, CB_X_SUM_VECTORS };
 
-/* Bands whose sums over lines are kept before they are added up: some of them, where they are
- * short, with room for a whole iteration behind them. */
+/* The number of bands whose sums over lines are kept before they are added: several if bands are
+ * short. There is room for a whole iteration after them. */
 static inline int64_t cb_x_bands_kept(int64_t inner) {
     return max_i64(CB_X_KEPT_LINES / (inner * cb_band_lines(inner)), 1);
 }

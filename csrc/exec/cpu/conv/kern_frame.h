@@ -1,6 +1,6 @@
 /* kern_frame.h: convolution without an im2col matrix, for kern_conv.c. A *frame* is the part of x
- * that a tile of outputs reads, with its padding. Element (k, column) of im2col is an element of the
- * frame:
+ * that a tile of outputs reads, with its padding. Element (k, column) of im2col is an element of
+ * the frame:
  *
  *     col[k][column] = frame[place of row k + place of the column]
  *

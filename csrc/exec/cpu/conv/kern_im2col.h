@@ -194,8 +194,8 @@ static char *add_shifted(const conv *c, const tap *at, const tile *t, char *plan
     return row + t->n_pixels * unit;
 }
 
-/* The stretch of one output row that is among pixels pixel..end of an image: columns first..last, of
- * which low..high meet elements from element `from` of the input plane on. */
+/* The stretch of one output row that is among pixels pixel..end of an image: columns first..last.
+ * Columns low..high of them read the input plane, from element `from` on. */
 typedef struct stretch {
     int64_t first, last, low, high, from;
 } stretch;

@@ -13,7 +13,8 @@ bool cb_cu_is_take(const cb_micro *micro);
  * leaf. */
 bool cb_cu_is_leaf(const cb_cu_micro *x, const cb_micro *micro);
 
-/* Marks what a phase stores, sums and takes, with the operands, as needed. Returns false if there is nothing. */
+/* Marks what a phase stores, sums and takes, with the operands, as needed. Returns false if
+ * there is nothing. */
 bool cb_cu_need_phase(cb_cu_micro *x, int phase);
 
 /* Decides what has a tile (is_cheap, is_held) and which tile (tile_of). Tiles whose lifetimes do
