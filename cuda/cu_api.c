@@ -45,6 +45,8 @@ static cb_status too_old(int version, const char *path, cb_error *err) {
                    path, version / 1000, version % 1000 / 10);
 }
 
+/* Finds the driver's function that looks up functions by CUDA version. A driver without it is too
+ * old, and is asked for its version for the error. */
 static cb_status find_get_entry(get_entry_fn *out, void *library, const char *path, cb_error *err) {
     if (look_up(out, sizeof *out, library, "cuGetProcAddress_v2", path, NULL) == CB_OK)
         return CB_OK;

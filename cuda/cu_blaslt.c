@@ -53,7 +53,7 @@ static cb_status make_layout(const cb_cu_blaslt *lt, const cb_cu_form *form, int
                              cb_error *err) {
     const int32_t batch = (int32_t)form->batch;
     LT(cublasLtMatrixLayoutCreate(out, (int)form->type, (uint64_t)length, (uint64_t)count, step));
-    if (batch == 1) return CB_OK;
+    if (batch == 1) return CB_OK; /* the default */
     LT(cublasLtMatrixLayoutSetAttribute(*out, LAYOUT_BATCH, &batch, sizeof batch));
     LT(cublasLtMatrixLayoutSetAttribute(*out, LAYOUT_BATCH_OFFSET, &batch_step, sizeof batch_step));
     return CB_OK;
