@@ -102,7 +102,7 @@ class Batch:
         return value
 
     def alias(self, x: Array) -> Array:
-        """``x`` as another value, of each example, by which results can be differentiated."""
+        """A copy of ``x``, one for each example, that results can be differentiated by."""
         return self.one(self.outer.alias(self.all_of(x)))
 
     def gradients(self, of: _Ins, given: _Ins, wrt: _Ins) -> list[Array | None]:

@@ -195,7 +195,7 @@ class Graph:
         return tuple(Array(self, *row) for row in rows)
 
     def alias(self, x: Array) -> Array:
-        """``x`` as another value, by which results can be differentiated: those that are made of
+        """A copy of ``x`` that results can be differentiated by. Results that were computed from
         ``x`` itself do not depend on it."""
         return self.apply("expand", (x,), {"shape": x.shape})[0]
 

@@ -221,6 +221,7 @@ class RandomNumbers:
         self._said = False
 
     def _states(self) -> bytes:
+        # as bytes, because states contain arrays, which == compares element by element
         own = [
             one.getstate() if isinstance(one, random.Random)
             else one.get_state(legacy=False) if isinstance(one, np.random.RandomState)

@@ -255,8 +255,8 @@ class SlogdetResult(NamedTuple):
 
 
 def _sign(order: Array, pivots: Array) -> Array:
-    """The sign of the determinant: of each pair of pivots whose rows are exchanged, and of each
-    pivot."""
+    """The sign of the determinant: the product of the signs of the pivots, negated once for each
+    pair of pivots whose rows are exchanged."""
     n = pivots.shape[-1]
     exchanged = (order > _flip(order)) & np.tril(np.ones((n, n), bool)).T
     pairs = where(exchanged, -1, 1).astype(pivots.dtype)
