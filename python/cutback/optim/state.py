@@ -16,8 +16,8 @@ Kind = tuple[tuple[int, ...], np.dtype[Any]]
 HALVES = ("float16", "bfloat16", "uint16")
 """Names of the 16-bit types of parameters; uint16 holds the bits of bfloat16."""
 BLOCK = 256  # CB_STATE_BLOCK of cutback.h
-_LINE = 64
-_LARGE = 1 << 16
+_LINE = 64  # bytes of a cache line
+_LARGE = 1 << 16  # bytes from which on a state begins at a cache line
 
 
 class State(NamedTuple):
