@@ -10,9 +10,10 @@ from .plot import LEFT, RIGHT, WIDTH, Plot, along, columns, layers_row, steps_ax
 from .svg import document, human_bytes, tag, text
 
 TOP, AREA, GAP, ARENA = 60.0, 240.0, 82.0, 200.0
-HIGHEST_LINE = 1.25  # a budget further above the peak is not drawn
-HIGHEST_OUTLINE = 3.0  # nor is the outline of saving everything above so many times the peak
-LARGEST_BASE = 1.5  # nor are the caller's bytes, if they are more than so many times the peak
+# Multiples of the peak. What is higher is not drawn: the plan would become too small to see.
+HIGHEST_LINE = 1.25  # a budget
+HIGHEST_OUTLINE = 3.0  # the outline of saving everything, which is cut off there
+LARGEST_BASE = 1.5  # the caller's bytes
 GREY = "grey", "saving everything; dashed: the floor"  # an entry of a legend
 MOST_BOXES = 4000  # number of lives drawn in the arena; the largest are drawn
 
