@@ -467,7 +467,7 @@ static PyObject *step_numbers(cb_py_step *self, void *Py_UNUSED(closure)) {
                          (unsigned long)n.n_recomputed);
 }
 
-/* Waits for the last run on a stream. */
+/* Waits for the last run on a stream, without the GIL. */
 static PyObject *step_wait(cb_py_step *self, PyObject *Py_UNUSED(none)) {
     double seconds = 0;
     cb_error error = {0};
