@@ -105,7 +105,7 @@ class _Run:
         for a in self.ins[i]:
             if a not in self.resident:
                 self.run(a)
-            self.locks[a] += 1
+            self.locks[a] += 1  # must not be evicted to make room for another input
             held.append(a)
         self.make_room(self.bytes[i])
         self.live += self.bytes[i]

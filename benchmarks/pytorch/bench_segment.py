@@ -76,7 +76,7 @@ class Language(nn.Module):
         )
 
 
-SMALL_SEGMENT = 2 << 20
+SMALL_SEGMENT = 2 << 20  # bytes that PyTorch's allocator reserves at a time for small blocks
 
 
 def most(lives: list[Life]) -> int:
