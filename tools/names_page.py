@@ -71,7 +71,8 @@ def _module(path: str) -> Any:
 
 
 def _assigned(path: str, name: str) -> Any:
-    """The value of a module's constant, without importing the module."""
+    """The value of a module's constant. The module is not imported, because checks run without
+    the package."""
     for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
