@@ -13,7 +13,7 @@ from typing import Any
 from ..problem import Inlining, Member, Op, Problem, Storage, Value
 
 FIRST, SECOND = 16, 24
-"""The batches that are traced. They are no small ones: a batch of 1 may be another graph, because
+"""The batches that are traced. They are not small: a batch of 1 may be another graph, because
 axes of 1 broadcast. They are multiples of 8, because some sizes are rounded to 64 bytes."""
 
 _ROUNDED = 64  # sizes may differ by this much from a linear function
