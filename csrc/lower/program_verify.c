@@ -206,8 +206,8 @@ static cb_status check_overlaps(check *c) {
     }
     if (peak == p->live_bytes) return CB_OK;
     return cb_fail(c->err, CB_INTERNAL,
-                   "program: at most %" PRIu64 " bytes live together, it states %" PRIu64, peak,
-                   p->live_bytes);
+                   "program: at most %" PRIu64 " bytes are alive at once, but it states %" PRIu64,
+                   peak, p->live_bytes);
 }
 
 static bool lives_in(const cb_buffer *x, uint32_t group) {

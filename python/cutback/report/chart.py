@@ -12,7 +12,7 @@ from typing import TypedDict
 from ..files import one_line
 from .layers import block_of
 from .model import Op, Picture
-from .plot import columns
+from .plot import LEFT, RIGHT, WIDTH, columns
 from .svg import escape
 from .timeline import legend_of, stack_of, timeline_svg
 
@@ -69,7 +69,8 @@ class Data(TypedDict, total=False):
 @cache
 def script() -> str:
     """The script of the page."""
-    return (Path(__file__).parent / "script.js").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "script.js").read_text(encoding="utf-8")
+    return text.replace("FRAME", json.dumps([WIDTH, LEFT, RIGHT]), 1)
 
 
 def texts(op: Op, layer: str, phase: str) -> list[str]:

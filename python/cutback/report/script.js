@@ -3,7 +3,7 @@
 // from the graph reach the page as text only.
 "use strict";
 (() => {
-  const WIDTH = 960, LEFT = 84, RIGHT = 18; // as in plot.py
+  const [WIDTH, LEFT, RIGHT] = FRAME; // chart.py puts in the numbers of plot.py
   const SVG = "http://www.w3.org/2000/svg";
 
   function bytes(n) {

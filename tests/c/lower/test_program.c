@@ -107,7 +107,7 @@ TEST(verifier_finds_what_is_wrong) {
 
     uint64_t live = p->live_bytes;
     p->live_bytes++;
-    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "it states");
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "but it states");
     p->live_bytes = live;
 
     cb_instr *last = &p->instr[p->n_instr - 1], *first = &p->instr[0];
