@@ -69,7 +69,7 @@ test-clang: $(VENV)/.build-tools
 test-arm: $(VENV)/.build-tools
 	$(BIN)/cmake --preset release-arm
 	$(BIN)/cmake --build --preset release-arm
-	$(BIN)/ctest --test-dir build/release-arm --output-on-failure --no-tests=error --timeout 600 -E "gpu|base_threads" -j 2
+	CUTBACK_TESTS=few $(BIN)/ctest --test-dir build/release-arm --output-on-failure --no-tests=error --timeout 600 -E "gpu|base_threads" -j 2
 
 test-python: $(VENV)/.test
 	$(BIN)/python -m pytest $(PARALLEL) tests/python tests/plan tests/gpu_sim

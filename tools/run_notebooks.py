@@ -14,7 +14,7 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
 
 def without_stderr(notebook: nbformat.NotebookNode) -> None:
@@ -29,14 +29,14 @@ def execute(path: Path, inplace: bool) -> bool:
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
-        timeout=600,
+        timeout=1800,  # of a cell: ends one that hangs, also on a busy machine
         kernel_name="python3",
         record_timing=False,
         resources={"metadata": {"path": str(path.parent)}},
     )
     try:
         client.execute()
-    except CellExecutionError as error:
+    except (CellExecutionError, CellTimeoutError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         return False
     if inplace:

@@ -19,16 +19,24 @@
 static int check_failures, check_count;
 static cb_error err; /* pass &err to whatever CHECK_OK and CHECK_FAIL judge */
 
+static inline bool check_wishes(const char *wanted) {
+    const char *wish = getenv("CUTBACK_TESTS");
+    return wish && strcmp(wish, wanted) == 0;
+}
+
 /* The number of random cases: `part`, or `all` if CUTBACK_TESTS=all (as `make test-slow` sets
  * it). */
 static inline uint64_t check_rounds(uint64_t part, uint64_t all) {
-    const char *wish = getenv("CUTBACK_TESTS");
-    return wish && strcmp(wish, "all") == 0 ? all : part;
+    return check_wishes("all") ? all : part;
 }
 
-/* A quarter of `n` under sanitizers, which look at memory: other random cases take the same paths,
- * and the plain build compares their results. */
-static inline uint32_t check_few(uint32_t n) { return CB_ASAN || CB_TSAN ? (n + 3) / 4 : n; }
+/* True under sanitizers, which look at memory, and with CUTBACK_TESTS=few (as `make test-arm` sets
+ * it, because emulation is slow): fewer cases take the same paths, and the plain build compares
+ * their results. */
+static inline bool check_is_brief(void) { return CB_ASAN || CB_TSAN || check_wishes("few"); }
+
+/* `n`, or a quarter of it if tests are brief. */
+static inline uint32_t check_few(uint32_t n) { return check_is_brief() ? (n + 3) / 4 : n; }
 
 /* CUTBACK_ONLY names the only test to run; if unset, all run. */
 static inline bool check_is_wanted(const char *name) {

@@ -107,11 +107,11 @@ static inline bool same_bits(const cb_tensor *a, const cb_tensor *b) { /* both c
            memcmp(a->data, b->data, (size_t)cb_numel(&a->shape) * cb_dtype_size(a->dtype)) == 0;
 }
 
-/* Whether the next product or convolution is compared with sums of its terms: under sanitizers one
- * in eight, because the plain build compares them all and the kernels run in any case. */
+/* True if the next product or convolution is compared with sums of its terms: one in eight if tests
+ * are brief, because the plain build compares them all and the kernels run in any case. */
 static inline bool is_compared(void) {
     static uint32_t n;
-    return !CB_ASAN || n++ % 8 == 0;
+    return !check_is_brief() || n++ % 8 == 0;
 }
 
 /* True if `got` is the sum `want` of terms whose sizes add up to `size`, within the error of the

@@ -141,7 +141,7 @@ TEST(blocks) {
 }
 
 TEST(random_depthwise) {
-    for (int i = 0; i < 40; i++) {
+    for (uint32_t i = 0; i < check_few(40); i++) {
         int64_t groups = random_int(4, 7);
         problem p = {random_int(1, 4),
                      groups,
@@ -160,7 +160,7 @@ TEST(random_depthwise) {
 }
 
 TEST(random_shapes) {
-    for (int i = 0; i < 60; i++) {
+    for (uint32_t i = 0; i < check_few(60); i++) {
         int64_t groups = random_int(1, 3);
         problem p = {random_int(1, 6),
                      groups * random_int(1, 4),
