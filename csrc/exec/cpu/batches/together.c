@@ -95,19 +95,17 @@ static char *find_stream(cb_executor *e, int k, const batch *b) {
     return tile;
 }
 
-/* Loads numbers of rows that are not adjacent in memory: the tensor has one for each element of the
- * row, or for each row. */
+/* Loads numbers of rows that are not all adjacent in memory: those that are, at once. */
 static void load_apart(cb_executor *e, const batch *b, int k) {
-    const cb_microcode *m = &e->f->m;
     const cb_walk *w = &e->f->load_walk[k];
-    const int64_t step = w->count == m->rows ? 1 : m->columns;
+    const cb_x_row_value *v = &e->f->m.load[k];
+    const bool is_adjacent = w->stride[0][w->rank - 1] == 1;
     cb_x_lanes lane = b->lines.lanes;
-    cb_position at = cb_walk_to(w, b->row * step);
-    lane.n = 1;
-    for (int64_t i = 0; i < b->lines.lanes.n; i++, lane.vector += e->f->real) {
-        cb_x_lanes_load(&lane, m->load[k].number, &m->load[k], &e->x->tensor[m->load[k].tensor],
-                        at.offset[0]);
-        cb_walk_step(w, &at, step);
+    cb_position at = cb_walk_to(w, b->row);
+    for (int64_t left = lane.n; left > 0; left -= lane.n, lane.vector += lane.n * e->f->real) {
+        lane.n = is_adjacent ? min_i64(left, cb_walk_left(w, &at)) : 1;
+        cb_x_lanes_load(&lane, v->number, v, &e->x->tensor[v->tensor], at.offset[0]);
+        cb_walk_step(w, &at, lane.n);
     }
 }
 

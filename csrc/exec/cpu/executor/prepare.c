@@ -131,6 +131,14 @@ static void cut(cb_x_fused *f) {
     f->n_task = div_up(m->rows, f->rows_in_task) * f->chunks;
 }
 
+/* Makes a walk over numbers that are repeated for each element of a row a walk over rows. */
+static void step_by_rows(cb_walk *w, int64_t columns) {
+    const int last = w->rank - 1;
+    w->count /= columns;
+    w->dim[last] /= columns;
+    if (w->dim[last] == 1 && last > 0) w->rank--;
+}
+
 static void make_walks(const cb_executable *x, cb_x_fused *f) {
     const cb_microcode *m = &f->m;
     for (int k = 0; k < m->n_stream; k++) {
@@ -161,6 +169,8 @@ static void make_walks(const cb_executable *x, cb_x_fused *f) {
         f->load_walk[k] = walk_of(t);
         f->one_a_row[k] =
             f->load_walk[k].count == m->rows && cb_is_contiguous(&t->shape, t->stride);
+        if (m->together > 1 && f->load_walk[k].count != m->rows)
+            step_by_rows(&f->load_walk[k], m->columns);
     }
 }
 
