@@ -114,17 +114,6 @@ static cb_x_ref batch_norm_apply(cb_translation *x, const cb_x_ref *in) {
     return apply_two(x, CB_X_ADD, y, in[4]);
 }
 
-/* The constant in the attributes, converted to the dtype of the result. */
-static cb_x_ref filled_with(cb_translation *x, const cb_instr *instr) {
-    const double v = instr->attrs.f[0];
-    switch (cb_t_operand(x, instr->out_begin)->dtype) {
-        case CB_BOOL: return cb_t_constant(x, v != 0);
-        case CB_BF16: return cb_t_constant(x, (double)cb_bf16_to_f32(cb_f64_to_bf16(v)));
-        case CB_F16: return cb_t_constant(x, (double)cb_f16_to_f32(cb_f64_to_f16(v)));
-        default: return cb_t_constant(x, v);
-    }
-}
-
 static bool is_exact(cb_opcode code) { return cb_op_def_of(code)->flags & CB_OPF_EXACT; }
 
 static cb_x_ref pointwise(cb_translation *x, uint32_t at, const cb_x_ref *in) {
@@ -141,7 +130,7 @@ static cb_x_ref pointwise(cb_translation *x, uint32_t at, const cb_x_ref *in) {
         case CB_OP_SILU_BWD: slope = silu(x, in[1], true); break;
         case CB_OP_TANH_BWD: slope = apply_one(x, CB_X_TANH_SLOPE, in[1]); break;
         case CB_OP_SIGMOID_BWD: slope = apply_one(x, CB_X_SIGMOID_SLOPE, in[1]); break;
-        case CB_OP_FULL: return filled_with(x, instr);
+        case CB_OP_FULL: return cb_t_filled_with(x, instr);
         case CB_OP_SQUARE: return apply_two(x, CB_X_MUL, in[0], in[0]);
         case CB_OP_CONTIGUOUS: return in[0];
         case CB_OP_CAST: return cast(x, instr, in[0]);
@@ -149,7 +138,7 @@ static cb_x_ref pointwise(cb_translation *x, uint32_t at, const cb_x_ref *in) {
         case CB_OP_BATCH_NORM_APPLY: return batch_norm_apply(x, in);
         case CB_OP_TRIL:
             return cb_t_value(x, CB_X_SELECT, pattern(x, CB_X_TRIANGLE, at), in[0],
-                              filled_with(x, instr));
+                              cb_t_filled_with(x, instr));
         default: x->is_full = true; return CB_T_NOTHING;
     }
     return apply_two(x, CB_X_MUL, in[0], slope);
@@ -308,7 +297,7 @@ static void translate_norm(cb_translation *x, const cb_instr *instr) {
         cb_t_number(x, CB_X_ADD, spread, cb_t_constant(x, instr->attrs.f[0]), CB_T_NOTHING);
     cb_x_ref rstd = cb_t_number(x, CB_X_RSQRT, variance, CB_T_NOTHING, CB_T_NOTHING);
     if (is_centred) d = cb_t_of_two(x, CB_X_SUB, in, mean);
-    cb_x_ref out = cb_t_of_two(x, CB_X_MUL, cb_t_of_two(x, CB_X_MUL, d, rstd), weight);
+    cb_x_ref out = cb_t_times(x, cb_t_of_two(x, CB_X_MUL, d, rstd), weight);
     if (is_centred) out = cb_t_of_two(x, CB_X_ADD, out, cb_t_read_column(x, instr->in_begin + 2));
     cb_t_give_full(x, instr->out_begin, out, false);
     if (is_centred) cb_t_give_number(x, instr->out_begin + 1, mean, false, false);
@@ -326,13 +315,13 @@ static void translate_norm_bwd(cb_translation *x, uint32_t at) {
     cb_x_ref mean = is_centred ? cb_t_read_number(x, first + 3, false) : CB_T_NOTHING;
     cb_x_ref rstd = cb_t_read_number(x, first + (is_centred ? 4 : 3), false);
     cb_x_ref d = is_centred ? cb_t_of_two(x, CB_X_SUB, in, mean) : in;
-    cb_x_ref v = cb_t_of_two(x, CB_X_MUL, g, weight), mean_v = CB_T_NOTHING;
+    cb_x_ref v = cb_t_times(x, g, weight), mean_v = CB_T_NOTHING;
     if (is_centred) mean_v = mean_of(x, cb_t_over_row(x, CB_X_ACC, v), n);
     cb_x_ref sum_vh = cb_t_over_row(x, CB_X_ACC, cb_t_of_two(x, CB_X_MUL, d, v));
     cb_x_ref mean_vh = mean_of(x, cb_t_number(x, CB_X_MUL, sum_vh, rstd, CB_T_NOTHING), n);
     cb_x_ref h =
         cb_t_of_two(x, CB_X_MUL, is_centred ? cb_t_of_two(x, CB_X_SUB, in, mean) : in, rstd);
-    cb_x_ref rest = cb_t_of_two(x, CB_X_MUL, g, weight);
+    cb_x_ref rest = cb_t_times(x, g, weight);
     if (is_centred) rest = cb_t_of_two(x, CB_X_SUB, rest, mean_v);
     rest = cb_t_of_two(x, CB_X_SUB, rest, cb_t_of_two(x, CB_X_MUL, h, mean_vh));
     cb_t_give_full(x, instr->out_begin, cb_t_of_two(x, CB_X_MUL, rest, rstd), false);

@@ -282,6 +282,30 @@ static bool is_one_a_line(const cb_translation *x, const cb_operand *o) {
     return w.dim[last] == x->domain.inner && last > 0 && w.dim[last - 1] % x->domain.columns == 0;
 }
 
+/* The constant that an operation returns in every element, as its dtype holds it. */
+cb_x_ref cb_t_filled_with(cb_translation *x, const cb_instr *instr) {
+    const double v = instr->attrs.f[0];
+    switch (cb_t_operand(x, instr->out_begin)->dtype) {
+        case CB_BOOL: return cb_t_constant(x, v != 0);
+        case CB_BF16: return cb_t_constant(x, (double)cb_bf16_to_f32(cb_f64_to_bf16(v)));
+        case CB_F16: return cb_t_constant(x, (double)cb_f16_to_f32(cb_f64_to_f16(v)));
+        default: return cb_t_constant(x, v);
+    }
+}
+
+/* The instruction of an earlier group that has filled an operand with a constant; NULL: none. */
+static const cb_instr *filled_by(const cb_translation *x, const cb_operand *o) {
+    const cb_program *p = x->p;
+    const uint32_t made = o->space == CB_SPACE_ARENA ? p->buffer[o->buffer].made : p->n_group;
+    if (made >= p->n_group) return NULL;
+    const cb_group *g = &p->group[made];
+    for (const cb_instr *i = &p->instr[g->instr_begin], *end = i + g->n_instr; i < end; i++) {
+        const cb_operand *out = &p->operand[p->operand_id[i->out_begin]];
+        if (i->code == CB_OP_FULL && out->space == o->space && out->buffer == o->buffer) return i;
+    }
+    return NULL;
+}
+
 /* Reads input `tensor` as a vector operand, or as a number if it is constant within a row. */
 cb_x_ref cb_t_read_full(cb_translation *x, uint32_t tensor) {
     const cb_operand *o = cb_t_operand(x, tensor);
@@ -319,8 +343,17 @@ cb_x_ref cb_t_read_index(cb_translation *x, uint32_t instr, uint32_t input, int6
 }
 
 /* Reads a vector with one element per column, the same for each row, such as the weight of a norm.
- * Norms have contiguous inputs. */
-cb_x_ref cb_t_read_column(cb_translation *x, uint32_t tensor) { return read_stream(x, tensor, 1); }
+ * Norms have contiguous inputs. A vector of equal elements is a number. */
+cb_x_ref cb_t_read_column(cb_translation *x, uint32_t tensor) {
+    const cb_instr *full = filled_by(x, cb_t_operand(x, tensor));
+    return full ? cb_t_filled_with(x, full) : read_stream(x, tensor, 1);
+}
+
+/* a b; a itself if b is the constant 1. */
+cb_x_ref cb_t_times(cb_translation *x, cb_x_ref a, cb_x_ref b) {
+    const bool is_one = b.kind == CB_X_NUMBER && x->is_constant[b.id] && x->m->constant[b.id] == 1;
+    return is_one ? a : cb_t_of_two(x, CB_X_MUL, a, b);
+}
 
 /* Rounds a value to its dtype, whether or not it is stored, so that readers in the group get the
  * same value as from memory. */

@@ -51,6 +51,8 @@ const cb_operand *cb_t_operand(const cb_translation *x, uint32_t tensor);
 cb_walk cb_t_walk_of(const cb_operand *o);
 bool cb_t_is_whole(const cb_operand *o);
 void cb_t_give_name(cb_translation *x, uint32_t tensor, cb_x_ref ref);
+cb_x_ref cb_t_filled_with(cb_translation *x, const cb_instr *instr);
+cb_x_ref cb_t_times(cb_translation *x, cb_x_ref a, cb_x_ref b);
 cb_x_ref cb_t_read_full(cb_translation *x, uint32_t tensor);
 /* Whether a reference is a number that is one a line: read by vector operations only. */
 bool cb_t_is_of_line(const cb_translation *x, cb_x_ref ref);
