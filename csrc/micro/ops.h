@@ -101,6 +101,7 @@ typedef enum cb_x_op {
 } cb_x_op;
 
 #define CB_X_N_SUMS (CB_X_RSUB + 1)
+#define CB_X_N_MADE (CB_X_MUL + 1)
 #define CB_X_N_OF_SCALED (CB_X_RDIV + 1)
 #define CB_X_N_BINARY CB_X_BINARY_END
 #define CB_X_N_UNARY (CB_X_UNARY_END - CB_X_BINARY_END)

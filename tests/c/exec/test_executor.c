@@ -138,6 +138,38 @@ static EX_REAL expected_second(const cb_x_table *t, cb_x_form form, int i) {
     return form == CB_X_STREAM ? array[A][i] : expected_operand(t, form, i);
 }
 
+/* An operation on two operands; y is x if its form is SELF. 0: there is no such record. */
+static int check_made(const cb_x_table *t, int op, int d, cb_x_form x, cb_x_form y, bool stores) {
+    const cb_x_fn fn = (stores ? t->store_made : t->made)[op][d][x][y];
+    int wrong = 0;
+    if (!fn) return 0;
+    put(t->load[d][CB_X_STREAM], 0, CONDITION, 0);
+    put(t->load[1 - d][CB_X_STREAM], 0, B, 0);
+    put(fn, 0, index_of(x), y == CB_X_STREAM ? A : index_of(y));
+    record[n_record - 1].to = OUT;
+    if (!stores) put(t->store[CB_X_REAL][d], OUT, 0, 0);
+    put(t->store[CB_X_REAL][d], BOOLS, 0, 0); /* the value stays in the register */
+    context.p[BOOLS] = (char *)array[BOOLS];
+    go(t);
+    for (int i = 0; i < N; i++) {
+        const EX_REAL first = x == CB_X_SELF ? array[CONDITION][i] : expected_operand(t, x, i);
+        const EX_REAL second = y == CB_X_SELF ? first : expected_second(t, y, i);
+        const EX_REAL want = SCALAR((cb_x_op)op, first, second, 0);
+        wrong += !same(array[OUT][i], want) || !same(array[BOOLS][i], want);
+    }
+    CHECK(wrong == 0);
+    context.p[BOOLS] = (char *)truth;
+    return 1;
+}
+
+enum { FORMS = CB_X_FORM_COUNT, PAIRS = FORMS * FORMS };
+static void check_all_made(const cb_x_table *t) {
+    int n = 0;
+    for (int k = 0; k < CB_X_N_MADE * PAIRS * 4; k++)
+        n += check_made(t, k / 4 / PAIRS, k & 1, k / 4 / FORMS % FORMS, k / 4 % FORMS, k >> 1 & 1);
+    CHECK(n == (IS_WIDE ? 0 : 4 * 2 * (14 + 19)));
+}
+
 /* OUT holds B times a number. NULL: there is no such record. */
 static void check_product(const cb_x_table *t, int d, cb_x_form form) {
     if (!t->scaled[d][form]) return;
@@ -176,13 +208,10 @@ static void check_scaled(const cb_x_table *t) {
     int n = 0;
     context.EX_FIELD(s)[2] = (EX_REAL)-1.7;
     for (int k = 0; k < 2 * CB_X_FORM_COUNT; k++) check_product(t, k % 2, (cb_x_form)(k / 2));
-    for (int op = 0; op < CB_X_N_OF_SCALED; op++) {
-        for (int k = 0; k < 2 * CB_X_FORM_COUNT * CB_X_FORM_COUNT; k++) {
-            const cb_x_form x = (cb_x_form)(k / 2 % CB_X_FORM_COUNT),
-                            y = (cb_x_form)(k / 2 / CB_X_FORM_COUNT);
-            n += check_of_scaled(t, op, k % 2, x, y, false);
-            if (op < CB_X_N_SUMS) n += check_of_scaled(t, op, k % 2, x, y, true);
-        }
+    for (int k = 0; k < CB_X_N_OF_SCALED * PAIRS * 2; k++) {
+        const int op = k / 2 / PAIRS, x = k / 2 % FORMS, y = k / 2 / FORMS % FORMS;
+        n += check_of_scaled(t, op, k % 2, x, y, false);
+        if (op < CB_X_N_SUMS) n += check_of_scaled(t, op, k % 2, x, y, true);
     }
     CHECK(n == (IS_WIDE ? 0 : 6 * 2 * 10 + 3 * 2 * 6));
 }
@@ -530,6 +559,7 @@ static void check_table(const cb_x_table *t) {
         check_accumulators(t, false);
         check_accumulators(t, true);
         check_memory(t);
+        check_all_made(t);
         check_scaled(t);
         check_joined(t);
     }

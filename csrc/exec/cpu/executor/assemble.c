@@ -20,9 +20,17 @@ typedef struct place {
 } place;
 
 typedef struct made { /* what the last record has put into a register */
-    enum { SOMETHING, AN_OPERAND, A_PRODUCT, OF_A_PRODUCT, A_SUM_OF_2, A_SUM_OF_3 } what;
+    enum {
+        SOMETHING,
+        AN_OPERAND,
+        OF_OPERANDS,
+        A_PRODUCT,
+        OF_A_PRODUCT,
+        A_SUM_OF_2,
+        A_SUM_OF_3
+    } what;
     int reg;
-    place x;       /* x; x scale; op(x scale, y) */
+    place x;       /* x; op(x, y); x scale; op(x scale, y) */
     int16_t scale; /* a number */
     cb_x_op op;
     place y;
@@ -278,12 +286,28 @@ static bool of_scaled(assembler *a, cb_x_op op, int reg, place p) {
     return true;
 }
 
+/* Emits an operation on two operands: what a register holds, or what the last record has loaded
+ * into it, and another one. */
+static void of_operands(assembler *a, cb_x_op op, int reg, place p) {
+    const bool loaded = a->last.what == AN_OPERAND && a->last.reg == reg;
+    const place x = loaded ? a->last.x : (place){CB_X_SELF, 0};
+    const bool may_store = op < CB_X_N_MADE;
+    const cb_x_fn fn = loaded && may_store ? a->table->made[op][reg][x.form][p.form] : NULL;
+    if (fn) a->code->n--;
+    if (fn) put(a, fn, 0, x.index, p.index);
+    else put(a, a->table->binary[op][reg][p.form], 0, p.index, 0);
+    if (may_store)
+        a->last = (made){
+            .what = OF_OPERANDS, .reg = reg, .x = fn ? x : (place){CB_X_SELF, 0}, .op = op, .y = p};
+}
+
 /* Returns the record that computes the same as the last record and also stores it, or NULL. */
 static cb_x_fn storing(const assembler *a, int reg) {
     const made last = a->last;
     const cb_x_table *t = a->table;
     if (last.reg != reg) return NULL;
     switch (last.what) {
+        case OF_OPERANDS: return t->store_made[last.op][reg][last.x.form][last.y.form];
         case A_SUM_OF_2:
         case A_SUM_OF_3: return t->store_sum_of[last.what == A_SUM_OF_3][reg];
         case OF_A_PRODUCT:
@@ -295,10 +319,16 @@ static cb_x_fn storing(const assembler *a, int reg) {
 
 /* Emits a store of the last record's result, if that store never bypasses the caches. */
 static bool store_made(assembler *a, int reg, int16_t stream) {
+    const cb_x_stream *s = &a->m->stream[stream];
     const cb_x_fn fn = storing(a, reg);
-    if (!fn || a->m->stream[stream].over < 0) return false;
-    a->code->record[a->code->n - 1].fn = fn;
-    a->code->record[a->code->n - 1].to = stream;
+    if (!fn || s->format != CB_X_REAL || (s->source == CB_X_ARRAY && s->over < 0)) return false;
+    cb_record *record = &a->code->record[a->code->n - 1];
+    if (a->last.what == OF_OPERANDS) {
+        record->b = a->last.x.index;
+        record->c = a->last.y.index;
+    }
+    record->fn = fn;
+    record->to = stream;
     a->last.what = SOMETHING;
     return true;
 }
@@ -324,7 +354,7 @@ static void binary(assembler *a, const cb_micro *micro) {
         p = (place){CB_X_OTHER, 0};
     }
     if (!of_scaled(a, op, reg, p) && !(op == CB_X_MUL && scale(a, reg, p)))
-        put(a, a->table->binary[op][reg][p.form], 0, p.index, 0);
+        of_operands(a, op, reg, p);
     define(a, reg, micro->value);
 }
 

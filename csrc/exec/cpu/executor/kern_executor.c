@@ -246,6 +246,8 @@ VFN INT key_of(VEC x) {
     STORE_LARGER(q, (key_of(sign v##d##q) & EX_MASK(q)) | (~EX_MASK(q) & EX_KEY_MIN))
 
 #include "kern_scaled.h"
+/* Uses what that one defines. */
+#include "kern_made.h"
 
 #define TO_STREAM char *to = c->p[s->dst] + i * EX_SIZE;
 #define TO_ACC char *to = (char *)(c->EX_FIELD(acc)[s->dst] + (i & (CB_X_LANES - 1)));
@@ -591,4 +593,4 @@ const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
     .to_lanes = to_lanes,
     .largest = largest,
     .keep = keep,
-    SCALED_TABLES};
+    SCALED_TABLES MADE_TABLES};

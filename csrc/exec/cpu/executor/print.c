@@ -18,6 +18,7 @@
 #include "print.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #define OP_NAME(id, ...) [CB_X_##id] = #id,
 static const char *const op_names[CB_X_OP_COUNT] = {
@@ -86,7 +87,28 @@ static bool print_arithmetic(const cb_x_table *t, const cb_record *r, meaning is
     return false;
 }
 
-/* ---- several operations in one record (kern_scaled.h) ---------------------------------------- */
+/* ---- several operations in one record (kern_made.h, kern_scaled.h) --------------------------- */
+
+static bool print_made(const cb_x_table *t, const cb_record *r, meaning is, cb_str *out) {
+    for (int k = 0; k < CB_X_N_MADE * CB_X_FORM_COUNT * CB_X_FORM_COUNT; k++) {
+        const int op = k / (CB_X_FORM_COUNT * CB_X_FORM_COUNT);
+        is.form = k / CB_X_FORM_COUNT % CB_X_FORM_COUNT;
+        is.other = k % CB_X_FORM_COUNT;
+        const bool stores = equals(t->store_made[op][is.reg][is.form][is.other], r->fn),
+                   is_twin = is.other == CB_X_SELF;
+        if (!stores && !equals(t->made[op][is.reg][is.form][is.other], r->fn)) continue;
+        if (stores)
+            cb_str_addf(out, "%s, %-*s stream %d = ", op_names[op], 13 - (int)strlen(op_names[op]),
+                        "STORE", r->to);
+        else cb_str_addf(out, "%-15s ", op_names[op]);
+        cb_str_addf(out, "r%d = ", is.reg);
+        add_operand(out, &is, is.form, r->b);
+        cb_str_addf(out, ", ");
+        add_operand(out, &is, is_twin ? is.form : is.other, is_twin ? r->b : r->c);
+        return true;
+    }
+    return false;
+}
 
 static void add_scaled(const cb_record *r, const meaning *is, const char *op, cb_str *out) {
     cb_str_addf(out, "%s(", op);
@@ -140,7 +162,8 @@ static bool print_joined(const cb_x_table *t, const cb_record *r, meaning is, cb
                     r->dst);
         return true;
     }
-    return print_of_scaled(t, r, is, out) || print_sum_of(t, r, is, out);
+    return print_made(t, r, is, out) || print_of_scaled(t, r, is, out) ||
+           print_sum_of(t, r, is, out);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

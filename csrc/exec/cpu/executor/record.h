@@ -112,6 +112,11 @@ typedef struct cb_x_table {
     cb_x_fn scaled[2][CB_X_FORM_COUNT];
     cb_x_fn of_scaled[CB_X_N_OF_SCALED][2][CB_X_FORM_COUNT][CB_X_FORM_COUNT];
     cb_x_fn store_scaled[CB_X_N_SUMS][2][CB_X_FORM_COUNT][CB_X_FORM_COUNT];
+    /* Several operations in one (kern_made.h): a register = op(x, y), where x has the form STREAM,
+     * SLOT or OTHER, or, if the result is also stored to the stream `to`, SELF. y has the form SELF
+     * if it is x. NULL: f64 has none. */
+    cb_x_fn made[CB_X_N_MADE][2][CB_X_FORM_COUNT][CB_X_FORM_COUNT];
+    cb_x_fn store_made[CB_X_N_MADE][2][CB_X_FORM_COUNT][CB_X_FORM_COUNT];
     /* Several operations in one (join.h). sum_of, [with a third stream][register]: x s + y t, or
      * x s + (y t) z, where b is x, c is s and t << 8, dst is y and z << 8. store_sum_of also stores
      * the result to the stream `to`. scaled_root: the register's root times s[c], plus s[dst].
