@@ -50,7 +50,10 @@ def print_json(what: str) -> None:
 def tell(error: Exception) -> None:
     """Prints an error on one line of standard error. On a terminal it begins in red, unless the
     environment variable ``NO_COLOR`` is set."""
-    what = files.one_line(" ".join(str(error).split()) or type(error).__name__)
+    text = str(error)
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        text = f"{error.filename}: {error.strerror}"  # as other commands say it, without a number
+    what = files.one_line(" ".join(text.split()) or type(error).__name__)
     coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     name = "\x1b[1;31mcutback:\x1b[0m" if coloured else "cutback:"
     sys.stderr.write(f"{name} {what}\n")

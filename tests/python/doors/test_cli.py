@@ -122,6 +122,14 @@ def test_an_unknown_device_offers_those_there_are(problem, capsys):
     assert '"h300"' in err and "h100, h200" in err and "JSON file" in err
 
 
+def test_an_error_of_the_system_begins_with_the_file(problem, capsys, tmp_path):
+    missing, folder = str(tmp_path / "missing.json"), str(tmp_path)
+    assert cli.main(["plan", missing]) == 2
+    assert capsys.readouterr().err == f"cutback: {missing}: No such file or directory\n"
+    assert cli.main(["plan", str(problem), "-o", folder]) == 2
+    assert capsys.readouterr().err == f"cutback: {folder}: not written: Is a directory\n"
+
+
 def test_errors_have_a_colour_on_a_terminal_only(monkeypatch, capsys):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
