@@ -218,6 +218,7 @@ policy: Any = lambda ctx, op, *args, **kwargs: torch.utils.checkpoint.Checkpoint
         + IMAGES,
         MODEL + OPS,
         MODEL,
+        MODEL,
         MODEL + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n",
         MODEL + "inputs = (x, y)\n",
     ],

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_iter
 from ... import BudgetError, budgets
 from ...planner.plan import Plan
 from .. import hooks
+from ..graph.slices import Sliced
 from ..memory import MemoryTracker, StepTracker
 from ..native.lowering import NativeNote
 from .backends import make_backend
@@ -136,6 +137,11 @@ class Runner:
         """Why it does not, although that was asked for; "" otherwise."""
         inside = self.partitioner.options.updates
         return "" if inside is None else inside.reason
+
+    @property
+    def slices(self) -> list[Sliced]:
+        """What runs in pieces of rows, and what stays whole and why."""
+        return self.partitioner.slices
 
     def _plan_separate_step(self) -> None:
         """Compiles again: the backward may no longer update parameters."""
@@ -371,6 +377,12 @@ class CompiledFunction:
         """Why it does not, although ``updates="inside"`` asked for it; "" otherwise."""
         return self._runner.updates_reason
 
+    @property
+    def slices(self) -> list[Sliced]:
+        """What runs in pieces of rows, and what stays whole and why (``slices=True``). Empty before
+        the first step."""
+        return self._runner.slices
+
     def save_plans(self, path: Path) -> None:
         """Writes the plans in force to a file, for ``compile(model, plans=path)``; gzipped if the
         name ends in ``.gz``. If the model has several graphs, call it after
@@ -461,6 +473,11 @@ class Context:
         """Why it does not, although ``updates="inside"`` asked for it; "" otherwise."""
         return next((runner.updates_reason for runner in self.runners if runner.updates_reason), "")
 
+    @property
+    def slices(self) -> list[Sliced]:
+        """Of all functions."""
+        return [found for runner in self.runners for found in runner.slices]
+
     def save_plans(self, path: Path) -> None:
         """Writes the plans in force to a file."""
         planned = [runner for runner in self.runners if runner.partitioner.plans]
@@ -550,6 +567,13 @@ class CompiledModule(OptimizedModule):
     def updates_reason(self) -> str:
         """Why it does not, although ``updates="inside"`` asked for it; "" otherwise."""
         return str(self.dynamo_ctx.updates_reason)
+
+    @property
+    def slices(self) -> list[Sliced]:
+        """What runs in pieces of rows, and what stays whole and why (``slices=True``). Empty before
+        the first step."""
+        found: list[Sliced] = self.dynamo_ctx.slices
+        return found
 
     def save_plans(self, path: Path) -> None:
         """Writes the plans in force to a file, for ``compile(model, plans=path)``; gzipped if the

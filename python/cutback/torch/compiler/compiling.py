@@ -18,7 +18,7 @@ from ..flags import check_flags, check_flags_or_none
 from ..updates import Inside
 from .backends import make_backend
 from .compiled import Compiled, CompiledFunction, CompiledModule, Context, Runner, uncompiled
-from .options import Measured
+from .options import Measured, slices_unsupported
 from .partition import Partitioner
 from .saved_plans import Path, SavedPlans
 from .several import ModelPartitioner
@@ -113,7 +113,7 @@ class _Session:
 _OPTIONS = (
     "budget", "codegen", "collective_again", "cse", "device", "exact", "measure",
     "network_bytes_per_s", "offload", "on_infeasible", "on_plan", "packed", "pinned", "plans",
-    "policy", "pool", "profile", "random",
+    "policy", "pool", "profile", "random", "slices",
 )  # fmt: skip
 _OURS = ("optimizer", "fullgraph", "dynamic")
 
@@ -169,6 +169,12 @@ def cutback(
     return session.compile(gm, inputs)
 
 
+def _check_slices(slices: bool, codegen: str) -> None:
+    """Raises NotImplementedError if a code generator does not support slices."""
+    if slices and codegen in ("native", "inductor"):
+        raise slices_unsupported(codegen)
+
+
 def _updates(
     updates: str, optimizer: Any, max_norm: float | None, codegen: str
 ) -> tuple[torch.optim.Optimizer, str] | None:
@@ -220,6 +226,7 @@ def compile(
     updates: str = "after",
     max_norm: float | None = None,
     packed: bool = False,
+    slices: bool = False,
 ) -> Any:
     """Compiles a module or function so that its training steps keep to a memory budget.
 
@@ -264,7 +271,7 @@ def compile(
         pool: places the memory of the step in one segment of PyTorch's caching allocator, from the
             third step on (:mod:`graph.segment`). Supported for ``codegen="eager"``, steps of one
             graph, and budgets that bound its peak.
-        collective_again, network_bytes_per_s, packed: see :class:`Partitioner`.
+        collective_again, network_bytes_per_s, packed, slices: see :class:`Partitioner`.
         updates: when the optimizer steps a parameter: ``"after"`` the backward, in
             ``optimizer.step()``, or ``"inside"`` it, as soon as the gradient is complete and
             nothing in the plan reads the parameter any more. The gradient then ends there, so
@@ -277,8 +284,8 @@ def compile(
 
     Returns:
         A module or function like ``model``, with the properties ``plans``, ``compiler_notes`` and
-        ``allocator_stats``, ``updates_inside`` and ``updates_reason``, and the method
-        ``save_plans(path)``.
+        ``allocator_stats``, ``updates_inside``, ``updates_reason`` and ``slices``, and the
+        method ``save_plans(path)``.
 
     Raises:
         BudgetError: at the first call, if no plan meets the budget.
@@ -293,7 +300,8 @@ def compile(
     if not callable(model):
         raise TypeError(f"model={model!r:.60} is neither a module nor a function")
     _check_plans(plans, {"budget": budget, "policy": policy})
-    check_flags(fullgraph=fullgraph)
+    check_flags(fullgraph=fullgraph, slices=slices)
+    _check_slices(slices, codegen)
     check_flags_or_none(dynamic=dynamic)
     given = None if plans is None else SavedPlans.read(plans)
     asked = _updates(updates, optimizer, max_norm, codegen)
@@ -315,9 +323,8 @@ def compile(
         "network_bytes_per_s": network_bytes_per_s,
         "given": given,
         "on_infeasible": on_infeasible,
-        "pool": pool,
-        "packed": packed,
-    }
+        "pool": pool, "packed": packed, "slices": slices,
+    }  # fmt: skip
     options = {"fullgraph": fullgraph, "dynamic": dynamic}
     if isinstance(model, torch.nn.Module):
         let_trace_sharded(model)

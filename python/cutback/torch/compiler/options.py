@@ -127,6 +127,8 @@ class Options:
     """Steps parameters inside the backward."""
     packed: bool = False
     """True: masks and indices may be kept packed (:mod:`graph.packing`)."""
+    slices: bool = False
+    """True: chains of rows run in pieces (:mod:`graph.slices`)."""
 
     @property
     def not_packed(self) -> str | None:
@@ -172,6 +174,27 @@ class Door:
     """True if groups of nodes run in our kernels (:mod:`native`)."""
     takes_over: bool = False
     """True if results may take over the memory of inputs (:mod:`graph.taking_over`)."""
+
+
+def slices_unsupported(codegen: str) -> NotImplementedError:
+    """The error for slices with another code generator than ``"eager"``."""
+    return NotImplementedError(
+        f"slices=True with codegen={codegen!r}: pieces run with PyTorch's kernels only. Use "
+        "codegen='eager', or leave out slices="
+    )
+
+
+def check_slices(slices: bool, profile: Measured | None) -> None:
+    """Checks that slices and measured times do not come together.
+
+    Raises:
+        ValueError: they do.
+    """
+    if slices and profile is not None:
+        raise ValueError(
+            "slices=True with profile=: a profile has the times of whole operations, and none of "
+            "their pieces. Leave out one of them"
+        )
 
 
 def check_rate(rate: float | None) -> float | None:

@@ -33,6 +33,7 @@ from ..graph.importer import Imported, with_wishes
 from ..graph.kept_copies import copy_results_in_inputs
 from ..graph.leaves import IsLeaf
 from ..graph.segment import Placed
+from ..graph.slices import Sliced
 from ..graph.statistics import Statistics, check_covered, check_same, known, signature
 from ..graph.taking_over import separate
 from ..graph.updated import Updating
@@ -53,7 +54,9 @@ from .options import (
     check_infeasible,
     check_measure,
     check_rate,
+    check_slices,
     fallback,
+    slices_unsupported,
 )  # fmt: skip
 from .preparing import Preparation, device_row, prepare_for_sizes
 from .replaceable import JointGraph
@@ -210,6 +213,11 @@ class Partitioner(CustomPartitionerFn):
         packed: plans may keep masks as bits and indices of poolings in 1, 2 or 4 bytes, where that
             pays; the results have the same bits (docs/torch.md). With ``policy``, ``profile``,
             ``offload`` or ``pool`` nothing is packed, and a ``UserWarning`` says so.
+        slices: chains of operations that are independent along rows, such as a head with its cross
+            entropy and a perceptron over tokens, run in up to eight pieces of rows, so that what is
+            wide between their ends never exists whole (docs/slices.md). The results have the same
+            bits under every budget. Not supported if Inductor or our kernels run the graphs, nor
+            with ``profile``.
 
     Raises:
         BudgetError: no plan meets the budget.
@@ -242,10 +250,12 @@ class Partitioner(CustomPartitionerFn):
         network_bytes_per_s: float | None = None,
         updates: Inside | None = None,
         packed: bool = False,
+        slices: bool = False,
     ) -> None:
         check_measure(measure, total)
         check_flags(
-            cse=cse, exact=exact, pool=pool, collective_again=collective_again, packed=packed
+            cse=cse, exact=exact, pool=pool, collective_again=collective_again, packed=packed,
+            slices=slices
         )  # fmt: skip
         fastest = isinstance(budget, str) and budget == reference.FASTEST
         bound = budgets.parse(None if fastest else budget, measure)
@@ -254,6 +264,7 @@ class Partitioner(CustomPartitionerFn):
         chooser(policy)
         if pinned is not None and not offload and not may_offload(policy):
             raise budgets.pinned_alone(pinned)
+        check_slices(slices, profile)
         profile = known(profile)
         self.options = Options(
             Target(bound, measure, fastest), policy, device, on_plan, offload, total,
@@ -262,7 +273,7 @@ class Partitioner(CustomPartitionerFn):
             random=check_random(random), cse=cse, on_infeasible=check_infeasible(on_infeasible),
             pool=pool,
             collective_again=collective_again, network_bytes_per_s=check_rate(network_bytes_per_s),
-            updates=updates, packed=packed,
+            updates=updates, packed=packed, slices=slices,
         )  # fmt: skip
         if packed and self.options.not_packed is not None:
             warnings.warn(
@@ -277,6 +288,10 @@ class Partitioner(CustomPartitionerFn):
         self.in_force = InForce()
         self.kernels = Decisions()
         self.compilations = Compilations()
+        self.slices: list[Sliced] = []
+
+    def _note_slices(self, found: list[Sliced]) -> None:
+        self.slices += [s for s in found if s not in self.slices]
 
     @property
     def one_graph(self) -> bool:
@@ -358,6 +373,8 @@ class Partitioner(CustomPartitionerFn):
     ) -> Imported:  # fmt: skip
         """Returns the graph with its problem, ready to be planned."""
         self._check_one_graph()
+        if self.options.slices and (by_inductor or self.door.native):
+            raise slices_unsupported("inductor" if by_inductor else "native")
         self.read_settings()
         self.at_hand.row = self.options.device or device_row(gm)
         how = replace(
@@ -385,6 +402,7 @@ class Partitioner(CustomPartitionerFn):
         return Preparation(
             options.policy, options.random, options.cse, same_kernels=self.door.same_kernels,
             packed=options.packed and options.not_packed is None,
+            sliced=self._note_slices if options.slices else None,
             takes_over=self.door.takes_over and self._takes_over and not options.may_move,
         )  # fmt: skip
 
@@ -650,7 +668,7 @@ class Partitioner(CustomPartitionerFn):
         flags = (
             options.offload, options.total, options.random, options.cse, options.target.fastest,
             options.on_infeasible, said, options.network_bytes_per_s, options.updates is not None,
-            options.packed,
+            options.packed, options.slices,
         )  # fmt: skip
         key = repr(
             (__version__, _EMITTED, options.target.budget, policy, options.device, times, flags)
@@ -666,6 +684,7 @@ class Partitioner(CustomPartitionerFn):
             "at_hand": AtHand(row=self.at_hand.row, writes_by_floats=self.at_hand.writes_by_floats),
             "in_force": InForce(),
             "compilations": Compilations(once=""),
+            "slices": [],
         }
 
     def _check_one_graph(self) -> None:

@@ -28,6 +28,7 @@ from ..graph.graphs import (
 from ..graph.importer import Import, Imported, import_joint
 from ..graph.leaves import IsLeaf
 from ..graph.packing import ADDED, add_packing
+from ..graph.slices import Sliced, cut
 from .wishes import Policy, chooser, of_tags
 
 _REGION_BUDGET = "_region_activation_memory_budget"  # key used by torch.fx.traceback
@@ -137,6 +138,8 @@ class Preparation:
     """True if results may take over the memory of inputs (:mod:`graph.taking_over`)."""
     packed: bool = False
     """True if masks and indices may be kept packed (:mod:`graph.packing`)."""
+    sliced: Callable[[list[Sliced]], object] | None = None
+    """With slices: called with what runs in pieces (:mod:`graph.slices`). None: nothing does."""
 
 
 def prepare(
@@ -154,6 +157,10 @@ def prepare_for_sizes(
     other values of its symbols (:func:`graph.sizes.sizes_as`)."""
     refuse_region_budgets(gm, num_fwd_outputs)
     eliminate_dead_code(gm.graph)
+    if how.sliced is not None and how.emitted:
+        if how.random == "counter":
+            replace_draws(gm)
+        how.sliced(cut(gm))
     if how.emitted:
         read_inputs_when_the_backward_runs(gm)
         make_views_in_the_backward(gm)

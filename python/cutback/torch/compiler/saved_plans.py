@@ -24,6 +24,7 @@ from ... import schedule as schedules
 from ...planner.plan import Plan
 from ...problem import Op, Problem
 from ..graph.moving import Move, Schedule, Step, with_link
+from ..graph.slices import is_sliced
 from ..graph.taking_over import separate
 from ..native.decisions import are_decisions
 from .counted_scratch import Rows, check_rows
@@ -130,6 +131,8 @@ class SavedPlans:
         """True if graphs were kept whole where PyTorch would split them."""
         self.takes_over = False
         """True if results take over the memory of inputs (:mod:`graph.taking_over`)."""
+        self.slices = False
+        """True if operations run in pieces of rows (:mod:`graph.slices`)."""
         self.graphs: list[_Graph] = []
         self.plans: list[_Saved] = []
         self.kernels: dict[str, bool] = {}
@@ -140,6 +143,7 @@ class SavedPlans:
     ) -> None:
         """Adds a plan and its parts, in the order of the forwards."""
         self.takes_over |= any(op.over for op in plan.parts.ops)
+        self.slices |= is_sliced(plan.parts)
         graphs = []
         for part in parts:
             ops = [_line(op) for op in part.problem.ops]
@@ -185,8 +189,18 @@ class SavedPlans:
         raise ValueError(
             f"{self.source}: no plan in it is for this graph (fingerprint {own}). Compared with "
             f"graph {closest.fingerprint} of the file: {_difference(closest, problem)}. Plans "
-            "are valid for one model with the same shapes, settings and PyTorch version: use "
-            "these, or leave plans= out and give a budget"
+            "are valid for one model with the same shapes, settings and PyTorch version"
+            f"{self._slices_differ(problem)}: use these, or leave plans= out and give a budget"
+        )
+
+    def _slices_differ(self, problem: Problem) -> str:
+        """Says that only one of the file and a problem is of a step in pieces."""
+        if self.slices == is_sliced(problem):
+            return ""
+        return " (these were saved " + (
+            "with slices=True, and this step has nothing that runs in pieces)"
+            if self.slices
+            else "without slices=True, and this step runs in pieces)"
         )
 
     def write(self, path: Path) -> None:
@@ -198,6 +212,7 @@ class SavedPlans:
                 "source": f"PyTorch {torch.__version__}",
                 "whole": self.whole,
                 "takes_over": self.takes_over,
+                "slices": self.slices,
                 "graphs": [graph._asdict() for graph in self.graphs],
                 "plans": [plan._asdict() for plan in self.plans],
                 **({"kernels": self.kernels} if self.kernels else {}),
@@ -228,6 +243,7 @@ class SavedPlans:
         try:
             saved.whole = bool(document["whole"])
             saved.takes_over = bool(document.get("takes_over", False))
+            saved.slices = bool(document.get("slices", False))
             saved.kernels = document.get("kernels", {})
             if not are_decisions(saved.kernels):
                 raise TypeError(f"kernels {saved.kernels!r:.40}")

@@ -1,12 +1,13 @@
 """Memory that results take over (``over`` in ``docs/problem.md``) in the code that runs op by op.
 
-An elementwise op may write its result over an input that nothing reads later. PyTorch has a variant
-of most such ops that takes the result as an argument (``aten.mul.out``). It computes the same bits,
-and neither allocates nor resizes, if the argument has the shape, strides and type of the result.
-:data:`VARIANTS` lists these ops. The importer says which inputs an op may write over
-(:func:`offers`), the emitter marks the memory of each run (:class:`Memory`), and the code generator
-picks the variants (:func:`taken`). The profiler runs the steps of a plan without emitted graphs,
-and picks them with the same rule (:func:`taken_by`).
+An elementwise op may write its result over an input that nothing reads later, and ``addmm`` over
+the matrix that it adds a product to. PyTorch has a variant of most such ops that takes the result
+as an argument (``aten.mul.out``). It computes the same bits, and neither allocates nor resizes, if
+the argument has the shape, strides and type of the result. :data:`VARIANTS` lists these ops. The
+importer says which inputs an op may write over (:func:`offers`), the emitter marks the memory of
+each run (:class:`Memory`), and the code generator picks the variants (:func:`taken`). The profiler
+runs the steps of a plan without emitted graphs, and picks them with the same rule
+(:func:`taken_by`).
 
 Memory that crosses from forward to backward is never taken over, because autograd checks versions
 and the backward may run again. Nor are arguments, constants, results of the graph, memory that
@@ -27,6 +28,7 @@ from torch import fx
 
 from ...problem import Problem
 from .graphs import nodes_in
+from .row_loss_ops import ROW_LOSS_BACKWARD, ROW_LOSS_BACKWARD_OUT
 
 if TYPE_CHECKING:
     from torch.fx.node import Argument, Target
@@ -63,7 +65,7 @@ _GRAD_INPUT = """
     elu_backward gelu_backward hardsigmoid_backward hardtanh_backward leaky_relu_backward
     sigmoid_backward silu_backward softplus_backward tanh_backward threshold_backward
 """
-_IN_PLACE = "relu masked_fill.Scalar add.Scalar div.Scalar mul.Scalar sub.Scalar"
+_IN_PLACE = "addmm relu masked_fill.Scalar add.Scalar div.Scalar mul.Scalar sub.Scalar"
 
 
 class Variant(NamedTuple):
@@ -95,6 +97,7 @@ def _variants() -> Iterator[tuple[torch._ops.OpOverload, Variant]]:
         op, variant = _overload(own, which or "default"), _overload(packet, overload)
         if op is not None and variant is not None:
             yield op, Variant(variant, keyword or None)
+    yield ROW_LOSS_BACKWARD, Variant(ROW_LOSS_BACKWARD_OUT, "out")
 
 
 def separate(problem: Problem) -> Problem:
@@ -107,7 +110,8 @@ def separate(problem: Problem) -> Problem:
 
 
 VARIANTS: Mapping[Target, Variant] = dict(_variants())
-"""By op. Each variant is one kernel, which computes element by element and allocates nothing."""
+"""By op. Each variant reads an element of what it writes over before it writes that element, and
+allocates nothing."""
 
 
 # ---- the problem ---------------------------------------------------------------------------------

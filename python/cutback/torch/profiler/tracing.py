@@ -28,6 +28,7 @@ from ..graph.graphs import UnsupportedGraphError
 from ..graph.importer import with_wishes
 from ..graph.leaves import IsLeaf, aot_backend
 from ..graph.moving import with_link
+from ..graph.slices import Sliced
 from ..graph.statistics import Statistics, check_same
 from ..graph.taking_over import separate
 
@@ -46,6 +47,8 @@ class TracedStep:
         self.problem = problem
         self.device = device
         """The row of the device table for the devices of the step's tensors."""
+        self.slices: list[Sliced] = []
+        """What runs in pieces of rows, and what stays whole and why (``slices=True``)."""
         self._own = own  # the problem without the policy, if it was traced with one
 
     @property
@@ -132,6 +135,7 @@ def trace(
     optimizer: torch.optim.Optimizer | None = None,
     random: str = "torch",
     cse: bool = True,
+    slices: bool = False,
     **kwargs: Any,
 ) -> TracedStep:
     """Traces one training step (the forward of ``step`` on such inputs, and its backward) to a
@@ -143,7 +147,7 @@ def trace(
     Args:
         step: a module, or a function that returns a loss or outputs; it must trace as one graph.
         inputs, kwargs: its arguments.
-        policy, random, cse: see :class:`Partitioner`.
+        policy, random, cse, slices: see :class:`Partitioner`.
         dynamic: as for ``torch.compile``.
         optimizer: an optimizer whose states and step become part of the problem, for
             ``plan(measure="total")``.
@@ -155,11 +159,15 @@ def trace(
     >>> print(traced.plan(budget=0.5))
     """
     check_random(random)
-    check_flags(cse=cse)
+    check_flags(cse=cse, slices=slices)
     check_flags_or_none(dynamic=dynamic)
     step = uncompiled(step)
     total = None if optimizer is None else account(step, optimizer)
-    return trace_with(step, inputs, kwargs, Preparation(policy, random, cse), total, dynamic)
+    sliced: list[Sliced] = []
+    how = Preparation(policy, random, cse, sliced=sliced.extend if slices else None)
+    traced = trace_with(step, inputs, kwargs, how, total, dynamic)
+    traced.slices = sliced
+    return traced
 
 
 def trace_with(
