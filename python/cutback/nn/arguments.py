@@ -49,9 +49,38 @@ def not_built(what: str, **options: tuple[Any, Any]) -> None:
         if given is not default and not (
             isinstance(given, (bool, int, float)) and given == default
         ):
+            more = _INSTEAD.get(name, f"only {default!r} is")
             raise NotImplementedError(
-                located(f"{what}: {name}={given!r:.60} is not supported; only {default!r} is")
+                located(f"{what}: {name}={given!r:.60} is not supported; {more}")
             )
+
+
+_INSTEAD = {
+    "inplace": "nothing is written in place: use the result, as in x = f(x)",
+    "size_average": "write reduction='mean' or reduction='sum'",
+    "reduce": "write reduction='none' for the loss of each element",
+}
+
+
+def classes_last(x: Array, labels: Array, what: str) -> Array:
+    """``x[.., c]`` for ``labels[..]``. PyTorch's ``x[n, c, ..]`` for ``labels[n, ..]`` gets its
+    classes moved to the end; if both would fit, classes are the last axis.
+
+    Raises:
+        ValueError: the labels fit neither.
+    """
+    if labels.shape == x.shape[:-1]:
+        return x
+    second = (x.shape[:1] + x.shape[2:]) if x.ndim > 2 else None
+    if labels.shape == second:
+        return x.transpose((0, *range(2, x.ndim), 1))
+    either = f", or {second} with classes on axis 1" if second else ""
+    raise ValueError(
+        located(
+            f"{what}: scores {x.shape} need labels of shape {x.shape[:-1]}{either}, "
+            f"got {labels.shape}"
+        )
+    )
 
 
 def is_array(x: Any) -> bool:

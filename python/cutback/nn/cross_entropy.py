@@ -7,7 +7,7 @@ from ..frontend.ops import _array, where
 from ..frontend.tracer import Array, ArrayLike, whole
 from ..source import located
 from .activations import log_softmax
-from .arguments import as_before, like, not_built, number, older_names
+from .arguments import as_before, classes_last, like, not_built, number, older_names
 
 __all__ = ["cross_entropy"]
 
@@ -24,13 +24,14 @@ def cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Array:
     """Negative log-likelihood of ``target[..]`` (integer classes) under softmax of ``input[..,
-    c]``.
+    c]``, or of ``target[n, ..]`` under softmax of ``input[n, c, ..]``, as PyTorch has images. If
+    both fit, the classes are the last axis.
 
     Rows whose class is ``ignore_index`` count nothing; ``"mean"`` divides by the number of the
     others, or with ``weight`` by the sum of their weights.
 
     Args:
-        target: classes, or probabilities of the shape of ``input``.
+        target: classes, or probabilities of the shape of ``input``, over its last axis.
         weight: ``[c]``, of each class.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         label_smoothing: in [0, 1]: the share of the target that is the same for all classes.
@@ -66,13 +67,7 @@ def cross_entropy(
                 located(f"cross_entropy: labels must be integer classes, not {labels.dtype}")
             )
         labels = labels.astype("i32")
-    if labels.shape != logits.shape[:-1]:
-        raise ValueError(
-            located(
-                f"cross_entropy: logits {logits.shape} need labels of shape {logits.shape[:-1]}, "
-                f"got {labels.shape}"
-            )
-        )
+    logits = classes_last(logits, labels, "cross_entropy")
     ignore = whole(ignore_index, "cross_entropy: ignore_index")
     if weight is not None or smooth:
         return _weighted_cross_entropy(logits, labels, weight, ignore, reduction, smooth)

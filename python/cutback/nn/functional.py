@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from .. import dtypes
 from ..frontend.graph import random_graph
-from ..frontend.ops import _array, expand_dims
+from ..frontend.ops import _array, expand_dims, where
 from ..frontend.tracer import Array, ArrayLike, whole
 from ..integers import index
 from ..source import located
@@ -161,16 +161,25 @@ def embedding(
     sparse: bool = False,
 ) -> Array:
     """``weight[input]``: rows of ``weight[rows, columns]`` at integer ``input[..]``; negative ones
-    are an error."""
+    are an error. The row ``padding_idx`` gets no gradient."""
     not_built(
         "embedding",
-        padding_idx=(padding_idx, None),
         max_norm=(max_norm, None),
         scale_grad_by_freq=(scale_grad_by_freq, False),
         sparse=(sparse, False),
     )
     weight = _array(weight)
-    return weight._apply("embedding", weight.graph.lift(input))
+    index = weight.graph.lift(input)
+    rows = weight._apply("embedding", index)
+    if padding_idx is None:
+        return rows
+    padding = whole(padding_idx, "embedding: padding_idx")
+    if not -weight.shape[0] <= padding < weight.shape[0]:
+        raise ValueError(
+            located(f"embedding: padding_idx={padding} is not one of {weight.shape[0]} rows")
+        )
+    padded = expand_dims(index == padding % weight.shape[0], -1)
+    return where(padded, rows._apply("stop_gradient"), rows)
 
 
 @older_names(index="tensor")

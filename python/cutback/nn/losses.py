@@ -10,7 +10,7 @@ from ..frontend.elementwise import _float, _pair
 from ..frontend.tracer import Array, ArrayLike, whole
 from ..source import located
 from .activations import softplus
-from .arguments import number
+from .arguments import classes_last, number
 
 __all__ = [
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss",
@@ -155,17 +155,12 @@ def nll_loss(
     reduce: None = None,
     reduction: str = "mean",
 ) -> Array:
-    """Minus the log-probability ``input[.., c]`` of the class ``target[..]``. Targets equal to
+    """Minus the log-probability ``input[.., c]`` (or ``input[n, c, ..]``) of the class
+    ``target[..]``, as in :func:`cross_entropy`. Targets equal to
     ``ignore_index`` are ignored. ``weight[c]`` scales each class; the mean is weighted too."""
     x = _float(input)
     labels = x.graph.lift(target)
-    if labels.shape != x.shape[:-1]:
-        raise ValueError(
-            located(
-                f"nll_loss: scores {x.shape} need classes of shape {x.shape[:-1]}, "
-                f"got {labels.shape}"
-            )
-        )
+    x = classes_last(x, labels, "nll_loss")
     counted = labels != whole(ignore_index, "nll_loss: ignore_index")
     safe = ops.where(counted, labels, 0)
     found = ops.take_along_axis(x, ops.expand_dims(safe, -1), -1).squeeze(-1)

@@ -188,6 +188,42 @@ def test_evonorm_s0(run, check_grad):
     )
 
 
+def test_classes_on_axis_1(run, check_grad):
+    """Images as PyTorch has them: scores[n, c, h, w] and labels[n, h, w]."""
+    scores = np.random.default_rng(3).standard_normal((2, 5, 3, 4))
+    labels = np.random.default_rng(4).integers(0, 5, (2, 3, 4))
+    labels[0, 0] = 2
+    last = np.moveaxis(scores, 1, -1).copy()
+    for f in (F.cross_entropy, F.nll_loss):
+        options = {"reduction": "none", "ignore_index": 2}
+        got = run(lambda x, y, f=f, o=options: f(x, y, **o), scores, labels)
+        expected = run(lambda x, y, f=f, o=options: f(x, y, **o), last, labels)
+        assert np.array_equal(got, expected) and not got[0, 0].any()
+        check_grad(lambda x, f=f: f(x, labels), scores)
+        with pytest.raises(ValueError, match=r"\(2, 5, 3\), or \(2, 3, 4\) with classes on axis 1"):
+            run(lambda x, f=f: f(x, labels[:, :2]), scores)
+
+
+def test_padding_gets_no_gradient(run):
+    table, index = np.arange(8.0).reshape(4, 2), np.array([[0, 3], [3, 1]])
+
+    def loss(w):
+        return (F.embedding(index, w, padding_idx=-1) ** 2).sum()
+
+    assert run(lambda w: F.embedding(index, w, padding_idx=3), table).tolist() == (
+        table[index].tolist()
+    )
+    expected = 2 * table * [[1], [1], [0], [0]]
+    assert cutback.grad(loss)(table).tolist() == expected.tolist()
+    with pytest.raises(ValueError, match="padding_idx=4 is not one of 4 rows"):
+        run(lambda w: F.embedding(index, w, padding_idx=4), table)
+
+
+def test_nothing_is_in_place(run):
+    with pytest.raises(NotImplementedError, match=r"relu: inplace=True .* as in x = f\(x\)"):
+        run(lambda x: F.relu(x, inplace=True), X)
+
+
 def test_cross_entropy(run, check_grad):
     labels = np.array([1, 5, -100, 0])
     rows = -np.log(softmax(X))[np.arange(4), labels % 6]

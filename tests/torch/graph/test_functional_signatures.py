@@ -79,6 +79,8 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("linear", (X, RNG.standard_normal((5, 6)).astype(np.float32)), {}),
     ("embedding", (np.array([[0, 3], [1, 1]]), SCORES), {}),
     ("embedding", (np.array([0, 3]), SCORES, None, None, 2.0, False, False), {}),
+    ("embedding", (np.array([0, 3]), SCORES, 1), {}),
+    ("embedding", (np.array([0, 3]), SCORES), {"padding_idx": -1}),
     ("one_hot", (np.array([0, 3]), 5), {}),
     ("layer_norm", (X, (6,)), {}), ("layer_norm", (X, (6,), W, B), {}),
     ("layer_norm", (X, [6], W, B, 1e-3), {}), ("layer_norm", (X, (3, 6), W2, B2), {}),
@@ -187,7 +189,7 @@ def test_calls_as_they_were(name: str, old: Any, new: Any) -> None:
     [
         ("relu", (X, True), {}, NotImplementedError),
         ("dropout", (X, 0.5, True, True), {}, NotImplementedError),
-        ("embedding", (np.array([0]), SCORES, 1), {}, NotImplementedError),
+        ("embedding", (np.array([0]), SCORES, None, 1.0), {}, NotImplementedError),
         ("max_pool2d", (IMAGES, 2), {"ceil_mode": True}, NotImplementedError),
         ("avg_pool2d", (IMAGES, 2), {"count_include_pad": False}, NotImplementedError),
         ("embedding_bag", (np.array([[0]]), SCORES), {"padding_idx": 0}, NotImplementedError),
