@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .frontend.elementwise import *  # noqa: F403
     from .frontend.estimating import estimate
     from .frontend.graph import Graph
+    from .frontend.inverse import *  # noqa: F403
     from .frontend.namespace import (
         bfloat16,
         bool_,
@@ -92,8 +93,8 @@ if TYPE_CHECKING:
     from .run.memory import Memory, MemoryLimitError, memory, release_memory
 
 # `from cutback import *` imports every public name except those that would hide a builtin (abs,
-# all, any, compile, max, min, round, sum). The names are written out so that type checkers can read
-# them.
+# all, any, compile, divmod, max, min, round, sum). The names are written out so that type checkers
+# can read them.
 __all__ = [
     "Array",
     "BudgetError",
@@ -115,6 +116,12 @@ __all__ = [
     "amax",
     "amin",
     "arange",
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctan2",
     "arctanh",
     "argmax",
     "argmin",
@@ -130,6 +137,7 @@ __all__ = [
     "bfloat16",
     "bool_",
     "broadcast_to",
+    "cbrt",
     "ceil",
     "checkpoint",
     "checkpoint_name",
@@ -175,6 +183,8 @@ __all__ = [
     "float32",
     "float64",
     "floor",
+    "floor_divide",
+    "fmod",
     "frontier",
     "full",
     "full_like",
@@ -222,6 +232,7 @@ __all__ = [
     "memory",
     "meshgrid",
     "minimum",
+    "mod",
     "moveaxis",
     "multiply",
     "nan",
@@ -251,6 +262,7 @@ __all__ = [
     "ravel",
     "reciprocal",
     "release_memory",
+    "remainder",
     "repeat",
     "report",
     "reshape",

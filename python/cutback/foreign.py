@@ -9,15 +9,11 @@ from importlib import import_module
 
 _UNKNOWN_SIZE = "its result has a size that depends on elements"
 _NEEDS = "it needs an operation that the core does not have"
-_INEXACT = "a composition of existing operations would not be exact; it needs its own operation"
 NOT_BUILT = {
-    "arccos": _NEEDS, "arccosh": _INEXACT, "arcsin": _NEEDS, "arcsinh": _INEXACT,
-    "arctan": _NEEDS, "arctan2": _NEEDS, "bincount": "use segment_sum(ones, x, n)",
-    "cbrt": _INEXACT, "compress": _UNKNOWN_SIZE, "extract": _UNKNOWN_SIZE,
-    "fft": "there are no complex numbers",
-    "flatnonzero": _UNKNOWN_SIZE, "floor_divide": _INEXACT, "fmod": _INEXACT,
-    "histogram": "compare with the edges and sum", "mod": _INEXACT, "nonzero": _UNKNOWN_SIZE,
-    "remainder": _INEXACT, "unique": _UNKNOWN_SIZE,
+    "bincount": "use segment_sum(ones, x, n)", "compress": _UNKNOWN_SIZE,
+    "extract": _UNKNOWN_SIZE, "fft": "there are no complex numbers",
+    "flatnonzero": _UNKNOWN_SIZE, "histogram": "compare with the edges and sum",
+    "nonzero": _UNKNOWN_SIZE, "unique": _UNKNOWN_SIZE,
     "put": "nothing writes into a traced array; use cutback.where",
     "segment_max": _NEEDS, "segment_min": _NEEDS, "segment_prod": _NEEDS,
     "scan": "write a Python loop over the steps", "cond": "use cutback.where",

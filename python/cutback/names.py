@@ -24,6 +24,10 @@ _ELEMENTWISE = (
     "logsumexp", "nan_to_num", "nansum", "positive", "prod", "ptp", "round", "signbit",
     "sinh", "tan", "trunc",
 )  # fmt: skip
+_INVERSE = (
+    "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "cbrt", "divmod",
+    "floor_divide", "fmod", "mod", "remainder",
+)  # fmt: skip
 _PRODUCTS = (
     "convolve", "cross", "dot", "einsum", "inner", "kron", "matvec", "outer", "tensordot",
     "vdot", "vecdot",
@@ -45,6 +49,7 @@ TRANSFORMS = (
 HOMES = {
     **dict.fromkeys(_OPS, "frontend.ops"),
     **dict.fromkeys(_ELEMENTWISE, "frontend.elementwise"),
+    **dict.fromkeys(_INVERSE, "frontend.inverse"),
     **dict.fromkeys(_PRODUCTS, "frontend.products"),
     **dict.fromkeys(_REARRANGE, "frontend.rearrange"),
 }

@@ -121,6 +121,21 @@ class Methods:
     def __round__(self, ndigits: int | None = None) -> Self:
         return self.round(ndigits or 0)
 
+    def __mod__(self, other: Any) -> Self:
+        return self._call("remainder", other)  # type: ignore[no-any-return]
+
+    def __rmod__(self, other: Any) -> Self:
+        return names.operation("remainder")(other, self)  # type: ignore[no-any-return]
+
+    def __floordiv__(self, other: Any) -> Self:
+        return self._call("floor_divide", other)  # type: ignore[no-any-return]
+
+    def __rfloordiv__(self, other: Any) -> Self:
+        return names.operation("floor_divide")(other, self)  # type: ignore[no-any-return]
+
+    def __divmod__(self, other: Any) -> tuple[Self, Self]:
+        return self._call("divmod", other)  # type: ignore[no-any-return]
+
     def searchsorted(self, v: Any, side: str = "left") -> Self:
         """Indices before which the elements of ``v`` would go."""
         return self._call("searchsorted", v, side)  # type: ignore[no-any-return]

@@ -19,7 +19,9 @@ float16, bfloat16 = dtypes.DTYPES["f16"], dtypes.DTYPES["bf16"]
 float32, float64 = dtypes.DTYPES["f32"], dtypes.DTYPES["f64"]
 
 _ALIASES = {
-    "abs": "absolute", "atanh": "arctanh", "concat": "concatenate", "permute_dims": "transpose",
+    "abs": "absolute", "acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh",
+    "atan": "arctan", "atan2": "arctan2", "atanh": "arctanh", "concat": "concatenate",
+    "permute_dims": "transpose",
     "pow": "power", "bitwise_and": "logical_and", "bitwise_or": "logical_or",
     "bitwise_invert": "logical_not", "bitwise_xor": "logical_xor",
 }  # fmt: skip
