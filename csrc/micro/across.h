@@ -1,5 +1,5 @@
-/* across.h: rows that are side by side in memory. What would be a number of a contiguous row, or its
- * accumulator, is a vector here: operations read and write it as a stream. */
+/* across.h: rows that are side by side in memory. What would be a number of a contiguous row, or
+ * its accumulator, is a vector here: operations read and write it as a stream. */
 #ifndef CB_MICRO_ACROSS_H
 #define CB_MICRO_ACROSS_H
 
