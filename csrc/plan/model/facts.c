@@ -492,6 +492,21 @@ bool cb_may_rerun(const cb_facts *f, uint32_t unit) {
            is_in_reach(f, unit);
 }
 
+static bool arrives(const cb_problem *p, uint32_t op) {
+    return (p->op_flags[op] & CB_POP_EFFECT) && p->in_begin[op] == p->in_begin[op + 1] &&
+           p->out_begin[op] < p->out_begin[op + 1];
+}
+
+uint32_t cb_arrived(const cb_facts *f) {
+    uint32_t after = f->base_backward;
+    for (uint32_t k = after; k < f->n_base; k++) {
+        bool spare = f->spared && f->base[k] >= f->first_spare;
+        if (!spare && !arrives(f->p, f->base[k])) break;
+        if (!spare) after = k + 1;
+    }
+    return after;
+}
+
 bool cb_makes_only_held(const cb_facts *f, uint32_t op) {
     const uint32_t begin = f->p->out_begin[op], end = f->p->out_begin[op + 1];
     for (uint32_t v = begin; v < end; v++)

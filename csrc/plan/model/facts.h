@@ -99,6 +99,11 @@ static inline bool cb_may_delay_any(const cb_facts *f) {
         if (cb_may_delay(f, f->base[k])) return true;
     return false;
 }
+/* Returns the first position of the backward before whose op other ops may run again. The ops
+ * before it arrive: they are the first of the backward, have an effect and read nothing, such as
+ * tangents. Their outputs come from outside and are all there when the backward begins, so nothing
+ * can run between them or before them. */
+uint32_t cb_arrived(const cb_facts *f);
 /* True if flags keep all outputs of the op to the end, so that a rerun would free nothing. */
 bool cb_makes_only_held(const cb_facts *f, uint32_t op);
 /* True if a plan may inline the storage's value into the op, so that it needs no bytes there. */

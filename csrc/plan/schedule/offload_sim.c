@@ -235,6 +235,7 @@ static bool reach_end(cb_offload_sim *m) {
 
 static bool build(cb_offload_sim *m, const cb_pair *pair, size_t n_pair) {
     const cb_facts *f = m->f;
+    const uint32_t arrived = cb_arrived(f);
     size_t next = 0;
     for (uint32_t k = 0; k < f->n_base; k++) {
         if (k == f->base_backward && !cross_to_backward(m)) return false;
@@ -245,7 +246,8 @@ static bool build(cb_offload_sim *m, const cb_pair *pair, size_t n_pair) {
             if (cb_pair_fetches(pair[next])) m->wanted[op] = k;
             else m->marked[op] = k;
         }
-        for (; first < next; first++)
+        bool may_run = k < f->base_backward || k >= arrived;
+        for (; may_run && first < next; first++)
             if (!run_early(m, pair[first], k)) return false;
         if (!run_with_inputs(m, f->base[k], k)) return false;
         m->base_step[k] = (uint32_t)m->step.len - 1;

@@ -406,6 +406,7 @@ static void begin(cb_sim *sim, bool copied) {
 CB_SIM_INLINE bool build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t *n_forward_hold,
                          bool plain) {
     const cb_facts *f = sim->f;
+    const uint32_t arrived = cb_arrived(f);
     size_t next = 0;
     /* Hoisting adds to the end of the forward, so the copied part still begins it. */
     bool lasts = n_pair == 0 || cb_pair_anchor(pair[0]) >= f->base_backward;
@@ -424,7 +425,8 @@ CB_SIM_INLINE bool build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t
             cb_taking_begin(&sim->taking);
             if (next > first && !choose_taken(sim, pair + first, next - first, k)) return false;
         }
-        if (next > first && !run_early(sim, pair + first, next - first, k)) return false;
+        bool may_run = k < f->base_backward || k >= arrived;
+        if (may_run && next > first && !run_early(sim, pair + first, next - first, k)) return false;
         bool ran = next == 0 ? run_op(sim, f->base[k], k, plain)
                              : (plain || ask_reach(sim, &f->base[k], 1, k)) &&
                                    run_with_inputs(sim, f->base[k], k, plain);

@@ -26,6 +26,7 @@ typedef struct sweep {
     const cb_facts *f;
     const cb_ledger *l; /* for its tables */
     cb_arena *arena;
+    uint32_t arrived; /* cb_arrived of `f`, whose positions are not those of the ledger */
     uint32_t n_bit, n_stage;
     uint64_t bytes_of[MOST_BITS];   /* falling */
     uint32_t *bit_of;               /* [n_storage] */
@@ -225,7 +226,8 @@ static bool grow(sweep *z, uint32_t id) {
     uint32_t stage = z->at.at[id].stage, k = position_of(z, stage), op = f->base[k];
     bool opens = stage == f->base_backward;
     if (opens && (z->at.at[id].set & z->held) != z->held) return true;
-    for (uint32_t i = 0; i < k && i < f->base_backward; i++) {
+    const bool may_run = k < f->base_backward || k >= z->arrived;
+    for (uint32_t i = 0; may_run && i < k && i < f->base_backward; i++) {
         uint32_t again = f->base[i];
         bool may = may_rerun(z, again) || (opens && cb_is_view(f, again) && !f->once[again]);
         if (may && !run(z, id, again, stage + opens, true)) return false;
@@ -331,7 +333,7 @@ cb_status cb_sweep(const cb_facts *f, const cb_ledger *l, const cb_trial *t, uin
                    uint64_t floor, cb_arena *arena, cb_swept *out, cb_error *err) {
     cb_arena scratch;
     cb_arena_init(&scratch, f->alloc);
-    sweep z = {.f = f, .l = l, .arena = &scratch};
+    sweep z = {.f = f, .l = l, .arena = &scratch, .arrived = cb_arrived(f)};
     bool suits = false;
     cb_status status;
     *out = (cb_swept){.size = below};

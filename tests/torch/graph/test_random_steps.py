@@ -132,6 +132,20 @@ def check(seed: int) -> Counts:
     return Counts(len(planned[0].over), planned[1])
 
 
+@pytest.mark.very_slow
+def test_nothing_runs_again_before_tangents() -> None:
+    """Tangents are in memory when the backward begins, whatever the schedule does there."""
+    rng = random.Random(29)
+    scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
+    exec(generate(rng, rng.randrange(8, 20)), scope)
+    shapes = ((N, N), (N, N), (N,))
+    step = ct.trace(scope["program"], *(torch.randn(s, requires_grad=True) for s in shapes))
+    plan = step.plan("smallest")
+    names = [step.problem.ops[k].name for k in plan.document["steps"]]
+    start = plan.document["backward_starts"]
+    assert names[start : start + 2] == ["tangents_1", "tangents_2"]
+
+
 @pytest.mark.parametrize(
     ("first", "end"),
     [(0, 5), *[pytest.param(k, k + 45, marks=pytest.mark.very_slow) for k in range(10, 1000, 45)]],

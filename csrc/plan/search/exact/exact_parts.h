@@ -96,6 +96,7 @@ typedef struct solver {
     uint32_t leading;             /* bits of the views that the backward begins with */
     uint32_t viewed;              /* the same, and of the forward's views */
     uint32_t n_leading;
+    uint32_t arrived;     /* cb_arrived */
     uint32_t opener;      /* a view of memory without a bit that is alive when the backward begins,
                              which may begin it; CB_NONE: none */
     uint32_t *base_begin; /* [n_base + 1] into base */

@@ -101,10 +101,11 @@ static void rerun(solver *z, const label *l, uint32_t stage, uint32_t k) {
     }
 }
 
-/* Handles the start of the backward, at its first base op. */
+/* Handles the start of the backward, at its first base op. If that arrives, nothing of the backward
+ * runs before it. */
 static void cross(solver *z, const label *l, uint32_t stage, uint32_t k) {
     label to;
-    bool tight = false;
+    bool tight = false, arrives = z->arrived > k;
     drop(z, l, stage, z->held);
     rerun(z, l, stage, k);
     if ((l->set & z->held) != z->held) return;
@@ -112,7 +113,7 @@ static void cross(solver *z, const label *l, uint32_t stage, uint32_t k) {
         (void)enter(z, z->next, *l, l->set, stage + 1, SHOW);
         return;
     }
-    for (uint32_t i = 0; i < z->n_rerun; i++) {
+    for (uint32_t i = 0; i < z->n_rerun && !arrives; i++) {
         outcome how = after(z, l, &z->rerun[i], stage, &to);
         to.set |= owed_for(z, &z->rerun[i]);
         if (how == RUNS) (void)enter(z, z->next, to, l->set, stage + 1, CROSS + (int)i);
@@ -127,7 +128,7 @@ static void cross(solver *z, const label *l, uint32_t stage, uint32_t k) {
         tight |= how == NO_ROOM;
     }
     bool shows = z->opener != CB_NONE || (cb_exact_shows(z, l->set) & z->viewed);
-    if (tight && shows) (void)enter(z, z->next, *l, l->set, stage + 1, SHOW);
+    if (tight && shows && !arrives) (void)enter(z, z->next, *l, l->set, stage + 1, SHOW);
 }
 
 static void spread(solver *z, const label *l, uint32_t stage) {
@@ -143,7 +144,7 @@ static void spread(solver *z, const label *l, uint32_t stage) {
         return;
     }
     drop(z, l, stage, stage < backward ? z->held : 0);
-    rerun(z, l, stage, k);
+    if (k < backward || k >= z->arrived) rerun(z, l, stage, k);
     for (uint32_t i = z->base_begin[k]; i < z->base_begin[k + 1]; i++) {
         uint32_t more = i - z->base_begin[k];
         if (z->base[i].made == 0 || after(z, l, &z->base[i], stage, &to) != RUNS) continue;

@@ -401,7 +401,7 @@ static size_t most_base_events(const cb_facts *f) {
 
 cb_status cb_exact_set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_error *err) {
     const cb_problem *p = f->p;
-    *z = (solver){.f = f, .arena = arena, .most_ps = INT64_MAX};
+    *z = (solver){.f = f, .arena = arena, .arrived = cb_arrived(f), .most_ps = INT64_MAX};
     CB_TRY_NEW(z->may_rerun, arena, f->n_unit, err);
     bool *is_read = CB_NEW(arena, bool, p->n_storage);
     CB_TRY_NEW(z->bit_of, arena, p->n_storage, err);

@@ -70,6 +70,7 @@ typedef struct cb_ledger {
     const cb_facts *f;
     cb_arena arena;
     uint32_t n;            /* anchors: f->n_base */
+    uint32_t arrived;      /* cb_arrived */
     const bool *may_rerun; /* [n_unit] */
     uint32_t *read_begin;  /* [n_unit + 1] into `read` */
     uint32_t *read;        /* storages an op reads, also through views, each once */
@@ -139,7 +140,8 @@ static inline uint32_t cb_chain_op(uint32_t id) {
     return id & ~(CB_EARLY | CB_JOINED | CB_INLINE | CB_TAKEN);
 }
 /* Sets the reruns at `anchor`: those of `op` [n], entries as in a chain, that are early or that its
- * base op or an early one needs. The results are stale until cb_ledger_settle. */
+ * base op or an early one needs. There are none before ops that arrive (facts.h). The results are
+ * stale until cb_ledger_settle. */
 CB_MUST_CHECK bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n);
 CB_MUST_CHECK bool cb_ledger_settle(cb_ledger *l);
 /* Begins a trial: changes are logged from here on, until they are kept or undone. Call between

@@ -491,6 +491,7 @@ void cb_ledger_hold_until_backward(cb_ledger *l, bool touches) {
 bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n) {
     cb_ledger_ids *chain = &l->chain[anchor];
     bool was = chain->len > 0;
+    if (anchor >= l->f->base_backward && anchor < l->arrived) n = 0;
     l->visit++;
     if (!note_chain(l, anchor) || !grow_all(l, anchor, op, n)) return false;
     for (size_t i = 0; i < chain->len; i++) {

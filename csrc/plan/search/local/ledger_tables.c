@@ -253,7 +253,7 @@ static bool make_scratch(cb_ledger *l, cb_arena *a) {
 
 cb_status cb_ledger_init(cb_ledger *l, const cb_facts *f, const bool *may_rerun, cb_alloc *alloc,
                          cb_error *err) {
-    *l = (cb_ledger){.f = f, .n = f->n_base, .may_rerun = may_rerun};
+    *l = (cb_ledger){.f = f, .n = f->n_base, .arrived = cb_arrived(f), .may_rerun = may_rerun};
     l->asks = f->unit_begin || f->inlines;
     cb_arena_init(&l->arena, alloc);
     bool ok = make_tables(l, &l->arena) && make_books(l, &l->arena) && make_scratch(l, &l->arena);

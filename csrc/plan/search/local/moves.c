@@ -165,6 +165,7 @@ static bool hasten(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     if (*anchor < f->base_backward && !cb_is_tiny_search(m)) return false;
     uint32_t begin = cb_is_tiny_search(m) || hot >= f->base_backward ? hot : f->base_backward - 1;
     uint32_t at = begin + 1 + cb_moves_draw(m, *anchor - begin);
+    if (at >= f->base_backward && at < m->l->arrived) at = m->l->arrived;
     while (at < *anchor && f->p->op_flags[f->base[at]] & CB_POP_VIEW) at++;
     *anchor = at;
     return true;
@@ -175,7 +176,8 @@ static bool hasten(cb_moves *m, uint32_t hot, uint32_t *anchor) {
 static uint32_t choose_opening(cb_moves *m, uint32_t hot) {
     const cb_facts *f = m->l->f;
     uint32_t begin = f->base_backward;
-    bool there = f->spared && (hot == begin || hot == begin + 1) && begin > 0;
+    bool there =
+        f->spared && m->l->arrived == begin && (hot == begin || hot == begin + 1) && begin > 0;
     if (!there || m->l->chain[begin].len > 0 || cb_moves_chance(m) >= CB_OPENING_SHARE)
         return CB_NONE;
     uint32_t op = f->base[cb_moves_draw(m, begin)];
