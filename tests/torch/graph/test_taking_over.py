@@ -282,22 +282,39 @@ def test_files_of_plans_say_whether_memory_is_taken_over(
     assert ("out=v" in texts.of["forward"]) == (version == 5) == (found == peak)
 
 
-def test_the_better_search_is_used() -> None:
+def test_the_better_search_is_used_where_plans_cost_more() -> None:
     """Memory taken over changes what searches find; a plan found without it is as good."""
     step = ct.trace(Layers(), torch.randn(32, 16))
     searched = reference.Searched.of(step.problem)
-    problem, apart = searched
-    assert apart is not None
-    row = devices.resolve("cpu")
-    slow = Plan.of(problem.plan(budget=budgets.parse("min", "live"), device=row))
-    fast = Plan.of(apart.plan(budget=budgets.parse("0.9x", "live"), device=row))
-    assert slow.numbers["time_ps"] > fast.numbers["time_ps"]
-    limit = budgets.of_bytes(fast.numbers["live_bytes"], "live")
+    problem, apart, in_both = searched
+    assert apart is not None and in_both
+    row, limits = devices.resolve("cpu"), []
+
+    def search(given: Any, budget: Any) -> Plan:
+        assert given is apart
+        limits.append(budget[1])
+        return Plan.of(given.plan(budget=budget, device=row))
+
+    slow = Plan.of(problem.plan(budget=budgets.parse("smallest", "live"), device=row))
+    cheap = Plan.of(problem.plan(device=row))
+    whole, once = cheap.numbers["live_bytes"], cheap.numbers["once_ps"]
+    limit = budgets.of_bytes(whole - 1, "live")
     question = reference.Question(problem, apart, "cpu", "live", counted=searched)
-    found = question.plan(limit, lambda given, _: slow if given is problem else fast)
-    assert found.numbers["time_ps"] <= fast.numbers["time_ps"]
+    assert question._better(cheap, limit, search) is cheap and not limits
+    found = question._better(slow, limit, search)
+    assert once * 1.1 <= found.numbers["time_ps"] < slow.numbers["time_ps"]
     assert any(op.over for op in found.parts.ops)
-    assert reference.smaller(problem, slow, fast, "live") is slow
+    # the first one that is tried costs less, and a larger budget must not get a slower one
+    assert len(limits) > 1 and limits == sorted(limits, reverse=True)
+    above = Plan.of(apart.plan(budget=budgets.of_bytes(limits[-1] + 1, "live"), device=row))
+    assert above.numbers["time_ps"] < once * 1.1
+    assert reference.smaller(problem, slow, found, "live") is slow
+
+
+def test_large_graphs_are_searched_once() -> None:
+    layers = [layer for _ in range(12) for layer in (nn.Linear(16, 16), nn.GELU())]
+    step = ct.trace(nn.Sequential(*layers), torch.randn(32, 16))
+    assert not reference.Searched.of(step.problem).in_both
 
 
 # ---- profiles ------------------------------------------------------------------------------------

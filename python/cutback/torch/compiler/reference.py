@@ -12,8 +12,9 @@ For a budget in bytes, the fastest of these plans and the search's plan is used.
 positions are turned into bytes, so that a position and its bytes have the same plan.
 
 If results may take over memory (``over``), a search may still end at a plan that is slower or
-larger than the one that it finds with nothing taken over. So that is searched for as well, and the
-better of the two is used.
+larger than the one that it finds with nothing taken over. That happens in graphs of few ops, where
+chance decides a lot. So for those, plans that cost much extra time are searched for as well with
+nothing taken over, and the better of the two is used.
 """
 
 from __future__ import annotations
@@ -82,9 +83,12 @@ class PositionEnds(NamedTuple):
 Search = Callable[[_native.Problem, budgets.NativeBudget], Plan]
 """Finds the plan of a problem for a budget in bytes, or for a position."""
 
-_NEAR = 200
-"""A plan is not searched for again if it is at most this part of the step slower than the lower
-bound: 1 / 200 is 0.5 %."""
+_FEW_OPS = 100
+"""With more ops, plans are not searched for with nothing taken over, which takes as long again. The
+planner calls searches of fewer ops tiny (``CB_TINY_OPS``): each takes some 50 ms."""
+
+_LITTLE_EXTRA = 10
+"""Percent of extra time. Cheaper plans are not searched for again."""
 
 
 class Searched(NamedTuple):
@@ -93,12 +97,16 @@ class Searched(NamedTuple):
     problem: _native.Problem
     apart: _native.Problem | None = None
     """The problem with nothing taken over. None: it is the same problem."""
+    in_both: bool = False
+    """True if ``apart`` is searched as well, although a plan of ``problem`` is known."""
 
     @classmethod
     def of(cls, problem: Problem) -> Searched:
         """Returns it for a problem."""
         plain = separate(problem)
-        return cls(problem.check(), None if plain is problem else plain.check())
+        if plain is problem:
+            return cls(problem.check())
+        return cls(problem.check(), plain.check(), has_few_ops(problem))
 
     @property
     def base(self) -> _native.Problem:
@@ -127,7 +135,7 @@ class Question:
         counted: Searched | None = None,
     ) -> None:
         self.problem, self.own = problem, own
-        self.counted, self.apart = counted or Searched(problem)
+        self.counted, self.apart, self.in_both = counted or Searched(problem)
         self.device, self.measure, self.preset = device, measure, preset
         self.row = devices.resolve(device)
 
@@ -213,10 +221,10 @@ class Question:
         return Plan.of(problem.plan(preset=preset, budget=budget, device=self.row))
 
     def _searched(self, budget: budgets.NativeBudget, search: Search) -> Plan:
-        """Returns the faster plan of the searches with and without memory taken over.
+        """Returns the plan of a search.
 
         Raises:
-            BudgetError: neither finds a plan that meets the budget.
+            BudgetError: no plan meets the budget, with or without memory taken over.
         """
         try:
             found = search(self.counted, budget)
@@ -230,14 +238,23 @@ class Question:
         return self._better(found, budget, search)
 
     def _better(self, found: Plan, budget: budgets.NativeBudget, search: Search) -> Plan:
-        """Returns ``found``, or a faster plan for which nothing has to be taken over."""
+        """Returns ``found``, or a faster plan for which nothing has to be taken over.
+
+        Only plans that cost more than a little extra time are compared. A larger budget may have
+        one that costs less and is not compared, and must not be slower than this one. So if the
+        other plan costs less, the next smaller ones are tried until one costs more."""
         n = found.numbers
-        if self.apart is None or n["time_ps"] <= n["lower_bound_ps"] + n["once_ps"] // _NEAR:
+        least_ps = n["once_ps"] + n["once_ps"] * _LITTLE_EXTRA // 100
+        if self.apart is None or not self.in_both or n["time_ps"] <= least_ps:
             return found
-        try:
-            other = search(self.apart, budget)
-        except BudgetError:
-            return found
+        while True:
+            try:
+                other = search(self.apart, budget)
+            except BudgetError:
+                return found
+            if other.numbers["time_ps"] >= least_ps:
+                break
+            budget = budgets.in_bytes(budget, measured(other.numbers, self.measure) - 1)
         is_faster = other.numbers["time_ps"] < n["time_ps"]
         return taking_over(self.counted, other) if is_faster else found
 
@@ -288,6 +305,11 @@ def counted_from(whole: int) -> dict[str, int | str]:
     return {"reference_bytes": whole, "reference": "the step takes without a budget"}
 
 
+def has_few_ops(problem: Problem) -> bool:
+    """True if a search of the problem takes so little time that another one is worth it."""
+    return sum("placeholder" not in op.flags for op in problem.ops) < _FEW_OPS
+
+
 def taking_over(problem: _native.Problem, plan: Plan) -> Plan:
     """Returns a plan of a problem with nothing taken over as a plan of the problem itself."""
     document = {**plan.document, "fingerprint": problem.fingerprint}
@@ -322,11 +344,11 @@ def plan_unbounded(
     Raises:
         BudgetError: no plan keeps all constraints.
     """
-    problem, apart = searched
+    problem, apart, in_both = searched
     row = devices.resolve(device)
     try:
         found = Plan.of(problem.plan(budget=budget, device=row))
-        if apart is None or budget is None:
+        if apart is None or not in_both or budget is None:
             return found
         return smaller(problem, found, Plan.of(apart.plan(budget=budget, device=row)), measure)
     except BudgetError as error:

@@ -82,7 +82,7 @@ class TracedStep:
         if plain is not problem:
             own = ready_problem(plain, profile=profile)
         checked = ready_problem(checked, policy=policy, device=device)
-        apart = None
+        apart, in_both = None, reference.has_few_ops(problem)
         if any(op.over for op in problem.ops):
             apart = ready_problem(separate(problem), profile=profile)
             apart = ready_problem(apart, policy=policy, device=device)
@@ -98,13 +98,13 @@ class TracedStep:
         )
         if spec is None or not budgets.is_bound(spec):
             found = plan(checked, budget=budget, **options)
-            if apart is None or spec is None:
+            if apart is None or not in_both or spec is None:
                 return found
             other = plan(apart, budget=budget, **options)
             return reference.smaller(checked, found, other, measure)
 
         request = Request(**{**options, "measure": measure}, budget=budget)
-        searched = reference.Searched(checked, apart)
+        searched = reference.Searched(checked, apart, in_both)
         question = reference.Question(
             checked, own, device, measure, options.get("preset"), searched
         )
