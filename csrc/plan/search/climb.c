@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "ladder.h"
+#include "local/beam.h"
 #include "tuning.h"
 
 /* Returns the worker's fastest plan that counts for rung `r`. */
@@ -429,6 +430,39 @@ cb_status cb_ladder_climb_stairs(cb_ladder *d, uint32_t r, const cb_stairs **sta
     *stairs = own;
     return CB_OK;
 }
+
+/* ---- op by op -------------------------------------------------------------------------------- */
+
+/* If two searchers answer, that of the larger class builds. */
+static bool may_build(const cb_ladder *d) {
+    const cb_facts *f = d->first.t->f;
+    if (!f->all && f->p->reruns == CB_RERUNS_ALL) return false;
+    return cb_is_fine_search(&d->first.moves) && !d->follows && !d->modest;
+}
+
+static cb_status build(cb_ladder *d, uint32_t r, cb_error *err) {
+    cb_worker *c = &d->first;
+    const int64_t below_ps = d->plan[r].time_ps;
+    cb_candidates_free(c->work);
+    c->t->candidates = c->work;
+    cb_status status = cb_beam(&c->moves, d->target[r], below_ps, CB_BEAM_EFFORT, err);
+    const cb_candidate *winner = status == CB_OK ? find_winner(d, c, r) : NULL;
+    if (winner && winner->time_ps < below_ps) status = cb_worker_keep(c, winner, &d->built[r], err);
+    c->t->candidates = d->base;
+    return status;
+}
+
+cb_status cb_ladder_build(cb_ladder *d, uint32_t r, const cb_candidate **found, cb_error *err) {
+    *found = NULL;
+    if (d->plan[r].size == 0 || !may_build(d)) return CB_OK;
+    if (!d->built) CB_TRY_NEW(d->built, d->first.t->scratch, CB_RUNGS_MOST, err);
+    if (!d->has_built[r]) CB_TRY(build(d, r, err));
+    d->has_built[r] = true;
+    if (d->built[r].size > 0) *found = &d->built[r];
+    return CB_OK;
+}
+
+/* ---- the bound ------------------------------------------------------------------------------- */
 
 cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps, double *bound_ps,
                           cb_error *err) {

@@ -50,9 +50,11 @@ typedef struct cb_ladder {
     cb_candidate tight[CB_RUNGS_MOST]; /* plan whose offsets fit although those of the rung's plan
                                           do not; size 0: none */
     bool tightened[CB_RUNGS_MOST];     /* that plan was searched for (pick.c) */
-    cb_stairs *stairs;                 /* [CB_RUNGS_MOST] of a fine search; NULL: none so far */
-    cb_candidate last_deep;            /* of the last deep rung searched; size 0: it had none */
-    double deep_ps[CB_RUNGS_MOST];     /* extra time of the deep rungs searched: later ones take no
+    cb_candidate *built;               /* [CB_RUNGS_MOST] see cb_ladder_build; NULL: none so far */
+    bool has_built[CB_RUNGS_MOST];
+    cb_stairs *stairs;             /* [CB_RUNGS_MOST] of a fine search; NULL: none so far */
+    cb_candidate last_deep;        /* of the last deep rung searched; size 0: it had none */
+    double deep_ps[CB_RUNGS_MOST]; /* extra time of the deep rungs searched: later ones take no
                                           less */
     const cb_facts *few;  /* set by the caller: facts of the original problem, if it has few enough
                              ops for a front (front.h); or NULL */
@@ -135,6 +137,11 @@ CB_MUST_CHECK cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candi
  * plan exceeds considers them. */
 CB_MUST_CHECK cb_status cb_ladder_climb_stairs(cb_ladder *d, uint32_t r, const cb_stairs **stairs,
                                                cb_error *err);
+/* With few ops, also searches the target of rung `r` op by op (local/beam.h), if the searched rung
+ * has a plan. `found` gets the result if it is faster and counts for the rung; or NULL. No search
+ * starts from it, so all other plans stay what they are. */
+CB_MUST_CHECK cb_status cb_ladder_build(cb_ladder *d, uint32_t r, const cb_candidate **found,
+                                        cb_error *err);
 /* For a searched rung without a plan: true if a plan was found that is so small that it belongs to
  * a later rung. With large values, most rungs are like that. */
 bool cb_ladder_passes(const cb_ladder *d, uint32_t r);

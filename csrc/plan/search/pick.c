@@ -104,6 +104,8 @@ static cb_status consider_rungs(cb_chooser *k, cb_ladder *d, cb_error *err) {
         if (c) CB_TRY(cb_consider(k, c, err));
         if (c) CB_TRY(consider_tighter(k, d, r, c, err));
         if (c) CB_TRY(consider_stairs(k, d, r, c, err));
+        CB_TRY(cb_ladder_build(d, r, &c, err));
+        if (c) CB_TRY(cb_consider(k, c, err));
     }
     return CB_OK;
 }

@@ -147,6 +147,11 @@
 #define CB_SWEEP_WIDTH 512         /* number of fastest states of a stage that are extended */
 #define CB_SWEEP_EFFORT (1u << 18) /* limit of ways to make room, over all stages and sweeps */
 
+/* ---- the beam: local/beam.c ------------------------------------------------------------------ */
+
+#define CB_BEAM_EFFORT 100000 /* beginnings of plans examined at one target */
+#define CB_BEAM_SMALL 500     /* values smaller than this part of the target are not dropped */
+
 /* ---- an answer: fill.c, pick.c, search.c ----------------------------------------------------- */
 
 #define CB_SAVED_TARGETS 19 /* 0.95, 0.90 ... 0.05 of save-everything's saved bytes */
