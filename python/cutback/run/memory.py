@@ -97,13 +97,26 @@ class MemoryLimitError(MemoryError):
         bound = budgets.text(held.limit)
         asked = f"{what} would take {budgets.text(wanted)} more" if wanted else what
         super().__init__(
-            f"{asked}, and the bound on memory is {bound}; held now: {held.describe()}. Lower the "
-            "budget of a step, drop results that are not needed, clear() a step, or raise the bound"
+            f"{asked}, and the bound on memory is {bound}; held now: {held.describe()}. "
+            f"{_ways_out(what, held)}"
         )
         self._arguments = what, wanted, held
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._arguments, self.__dict__
+
+
+def _ways_out(what: str, held: Held) -> str:
+    """What helps if ``what`` has no room: blocks of idle steps were released before."""
+    ways = ["Raise the bound"]
+    if "arena" in what or any(held.arenas.values()):
+        ways.append("lower the budget of a step")
+    if held.results:
+        ways.append("drop results that are not needed")
+    if any(held.states.values()):
+        ways.append("drop optimizers that are not needed")
+    *first, last = ways
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _size(array: Any) -> int:
@@ -366,6 +379,12 @@ class Memory:
         """Frees memory that is kept for later: blocks that no step is running in, and the memory of
         dropped results. The next call allocates again. Returns the number of bytes freed."""
         return sum(block.release() for block in self._blocks()) + self._release_results()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"{self!r} is memory of this process and cannot be pickled or copied: pass the object "
+            "itself, or make a cutback.Memory with the same limit"
+        )
 
     def __repr__(self) -> str:
         return f"<cutback.Memory, {self.held()}>"

@@ -436,7 +436,7 @@ def test_an_arena_above_the_bound():
         assert (
             "the arena of step `loss` would take" in said and "bound on memory is 1.00 MiB" in said
         )
-        assert "states of AdamW 96.00 KiB" in said and "Lower the budget" in said
+        assert "states of AdamW 96.00 KiB" in said and "lower the budget of a step" in said
         assert caught.value.limit == MIB and caught.value.wanted + held.total > MIB
         assert held.states == {"AdamW": 2 * sum(w.nbytes for w in params)}
         step(params, batch(100))
@@ -504,8 +504,9 @@ def test_a_bound_that_is_exceeded_already():
     step = cutback.compile(loss, optimizer=cutback.optim.AdamW())
     step(layers(), batch(300))
     states = cutback.memory().states["AdamW"]
-    with pytest.raises(cutback.MemoryLimitError, match="cannot be set"):
+    with pytest.raises(cutback.MemoryLimitError, match="cannot be set") as caught:
         cutback.memory(states - 1)
+    assert str(caught.value).endswith("Raise the bound or drop optimizers that are not needed")
     assert cutback.memory().limit is None
     with cutback.memory(states):
         assert cutback.memory().total == states
@@ -554,6 +555,12 @@ def test_errors_can_be_pickled_and_copied():
     for same in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
         assert type(same) is type(error) and str(same) == str(error)
         assert (same.limit, same.wanted, same.held) == (1024, error.wanted, error.held)
+
+
+@pytest.mark.parametrize("make", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_memory_is_not_pickled(make):
+    with pytest.raises(TypeError, match=r"<cutback.Memory, .* cannot be pickled or copied"):
+        make(cutback.Memory("1KiB"))
 
 
 def test_sizes_may_be_integers_of_numpy():
