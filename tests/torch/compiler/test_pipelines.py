@@ -101,7 +101,7 @@ def test_what_a_loss_takes_while_it_runs_is_measured() -> None:
     """Cross entropy keeps an array as large as its argument. Its backward makes two more."""
     schedule = schedule_of(nn.Linear(8, 512), KINDS[0], F.cross_entropy)
     x, target = torch.randn(64, 8), torch.zeros(64, dtype=torch.int64)
-    meter = pipelines.LossMeter(schedule)
+    meter = pipelines.meter_of(schedule)
     size = 64 * 512 * 4
     for before in (1, 3):
         with torch.no_grad():  # not measured
@@ -113,11 +113,46 @@ def test_what_a_loss_takes_while_it_runs_is_measured() -> None:
     assert "_compute_loss" not in vars(schedule)
 
 
+@pytest.mark.usefixtures("one_process")
+def test_models_of_a_stage_share_what_measures_losses() -> None:
+    """A method that the program has set on its schedule computes the losses, and stays."""
+    schedule = schedule_of(nn.Linear(8, 4), KINDS[0], F.cross_entropy)
+    outputs = []
+
+    def own(output: torch.Tensor, target: object, loss_kwargs: object = None) -> torch.Tensor:
+        outputs.append(output)
+        return output.exp().sum()
+
+    schedule._compute_loss = own
+    meter = pipelines.meter_of(schedule)
+    assert pipelines.meter_of(schedule) is meter
+    for n in range(1, pipelines.MOST_LOSSES + 2):
+        result = torch.randn(4, 8, requires_grad=True).neg()
+        schedule._compute_loss(result, None).backward()
+        assert outputs[-1] is result and len(outputs) == n
+    assert schedule._compute_loss is own and meter.bytes >= result.nbytes
+    assert pipelines.meter_of(schedule) is meter
+
+
+class Broken(nn.Module):
+    """Layers with a graph break between them."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(x)
+
+
 @pytest.mark.very_slow
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("compiled", [False, True])
-def test_what_a_loss_takes_is_within_the_budget(kind: str, compiled: bool) -> None:
+@pytest.mark.parametrize("breaks", [False, True])
+def test_what_a_loss_takes_is_within_the_budget(kind: str, compiled: bool, breaks: bool) -> None:
     torch.manual_seed(0)
     x, target, wide = torch.randn(256, 32), torch.randint(0, 512, (256,)), torch.randn(32, 512)
 
@@ -129,7 +164,9 @@ def test_what_a_loss_takes_is_within_the_budget(kind: str, compiled: bool) -> No
 
     def peaks(budget: int | None) -> list[int]:
         blocks = [nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in "1234"]
-        part = nn.Sequential(*blocks)
+        part: nn.Module = nn.Sequential(*blocks)
+        if breaks:
+            part = Broken(nn.Sequential(*blocks[:2]), nn.Sequential(*blocks[2:]))
         stage = part if budget is None else ct.compile(part, budget=budget)
         schedule, found = schedule_of(stage, kind, loss), []
         for _ in range(3):
@@ -143,4 +180,5 @@ def test_what_a_loss_takes_is_within_the_budget(kind: str, compiled: bool) -> No
     torch._dynamo.reset()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "besides the pending calls")
+        warnings.filterwarnings("ignore", "the model falls into 2 graphs")
         assert max(peaks(limit)[1:]) <= limit

@@ -67,7 +67,7 @@ class ModelSteps(ModelActions):
         if grows or beside > self.steps.beside_of(pending):
             known = frozenset(pending.items()) in self.steps.by_pattern
             again = max(pending.values(), default=0) > 1
-            if (again and known) or (run.pipeline is not None and sum(pending.values()) == 1):
+            if (again and known) or (run.pipeline is not None and not again):
                 self._count_what_is_left(pending, beside)
 
     def _count_what_is_left(self, pending: Together, beside: int) -> None:
@@ -87,7 +87,7 @@ class ModelSteps(ModelActions):
         self._fire(Event.CALLS_OVER, Occasion(calls=pending))
         held, _ = shared.held_now(pending, steps.as_min)
         if held > limit and not is_due:
-            together.tell_of_left(beside, held, shared.named(pending, limit))
+            together.tell_of_left(beside, steps.left.loss, held, shared.named(pending, limit))
 
     def _look_at_pending(self) -> None:
         """Looks at the calls that were pending together, which are complete when the first backward

@@ -12,9 +12,10 @@ them.
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = "torch.distributed.pipelining"
 _METHOD = "_compute_loss"
+_METER = "_cutback_losses"
 _PLANNED = "cutback.planned"
 
 MOST_LOSSES = 2
@@ -88,7 +90,7 @@ class Place(NamedTuple):
         computes = hasattr(schedule, _METHOD) and getattr(schedule, "_loss_fn", None) is not None
         if schedule is None or not computes or not getattr(self.stage(), "is_last", False):
             return known
-        return LossMeter(schedule)
+        return meter_of(schedule)
 
 
 class LossMeter:
@@ -99,32 +101,53 @@ class LossMeter:
         self.schedule = weakref.ref(schedule)
         self._most = 0
         self._trackers: list[StepTracker] = []
-        schedule.__dict__[_METHOD] = self
+        self._replace(schedule)
 
     @property
     def bytes(self) -> int:
         """The most that a loss or its backward was seen to take so far."""
         return max(self._most, *(tracker.peak_bytes for tracker in self._trackers), 0)
 
-    def __call__(self, output: Any, *args: Any, **kwargs: Any) -> Any:
-        """Computes a loss as the schedule does."""
-        schedule = self.schedule()
-        assert schedule is not None
-        compute = getattr(type(schedule), _METHOD)
-        if not torch.is_grad_enabled():
-            return compute(schedule, output, *args, **kwargs)
+    def _replace(self, schedule: Any) -> None:
+        """Takes the place of the schedule's method. A method that the program has set on this
+        schedule is called instead of its class's, and is put back at the end."""
+        own = vars(schedule).get(_METHOD)
+
+        def call(output: Any, *args: Any, **kwargs: Any) -> Any:
+            schedule = self.schedule()
+            assert schedule is not None
+            compute = getattr(type(schedule), _METHOD).__get__(schedule) if own is None else own
+            if not torch.is_grad_enabled():
+                return compute(output, *args, **kwargs)
+            loss = self._measure(output, functools.partial(compute, output, *args, **kwargs))
+            if len(self._trackers) == MOST_LOSSES and vars(schedule).get(_METHOD) is call:
+                del schedule.__dict__[_METHOD]
+                if own is not None:
+                    schedule.__dict__[_METHOD] = own
+            return loss
+
+        schedule.__dict__[_METHOD] = call
+
+    def _measure(self, output: Any, compute: Callable[[], Any]) -> Any:
+        """Computes a loss of the output of a stage."""
         tracker = StepTracker()
         with tracker:
-            loss = compute(schedule, output, *args, **kwargs)
+            loss = compute()
         self._most = max(self._most, tracker.peak_bytes)  # ``follow`` begins again
         self._trackers.append(tracker)
-        if len(self._trackers) == MOST_LOSSES:
-            del schedule.__dict__[_METHOD]
         given = (t.grad_fn for t in tree_iter(output) if isinstance(t, torch.Tensor))
         losses = [t for t in tree_iter(loss) if isinstance(t, torch.Tensor)]
         nodes, _ = nodes_of(losses, [node for node in given if node is not None], True)
         follow(tracker, nodes, lambda peak: None)
         return loss
+
+
+def meter_of(schedule: Any) -> LossMeter:
+    """Returns what measures the losses of a schedule. All models of its last stage share it."""
+    known = vars(schedule).get(_METER)
+    if not isinstance(known, LossMeter) or known.schedule() is not schedule:  # of a copy
+        known = schedule.__dict__[_METER] = LossMeter(schedule)
+    return known
 
 
 def place() -> Place | None:

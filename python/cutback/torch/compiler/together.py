@@ -326,13 +326,17 @@ def tell_of_pending(calls: int, held: int, budget: str, final: bool) -> None:
     )
 
 
-def tell_of_left(left: int, held: int, budget: str) -> None:
+def tell_of_left(left: int, loss: int, held: int, budget: str) -> None:
     """Warns that earlier calls of a step left memory, or that the schedule of a pipeline holds
-    some, which counts in addition to the pending calls."""
+    some or computes a loss, which counts in addition to the pending calls.
+
+    Args:
+        loss: bytes that a loss of the schedule takes only while it runs."""
+    runs = f"; a loss takes {budgets.text(loss)} ({loss} bytes) while it and its backward run"
     warnings.warn(
         f"besides the pending calls, the step holds {budgets.text(left)} ({left} bytes): gradients "
         "and kept results of earlier calls and, in a pipeline, the schedule's send and receive "
-        "buffers and what its losses keep. With these, the pending calls "
+        f"buffers and what its losses keep{runs if loss else ''}. With these, the pending calls "
         f"{_over(held, budget)}. They are counted from the next step on",
         stacklevel=4,
     )
