@@ -186,6 +186,7 @@ def test_each_call_that_fails_once_is_one_clean_error(fake: Fake) -> None:
     assert set(failed) == {name for name in HEADER_NAMES if "Destroy" not in name}
 
 
+@pytest.mark.very_slow
 def test_where_it_is_named(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

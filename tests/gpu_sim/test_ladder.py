@@ -402,6 +402,7 @@ def _run(folder: Path, *more: str, **changes: str) -> tuple[int, str, dict[str, 
     return done.returncode, text, state["results"]
 
 
+@pytest.mark.very_slow
 @needs_nvrtc
 def test_a_kernel_that_faults_leaves_its_text_and_sources_and_the_next_call_goes_on(
     tmp_path: Path,

@@ -79,6 +79,7 @@ def collectives(problem, steps):
     return [i for i in steps if "collective" in problem["ops"][i]["flags"]]
 
 
+@pytest.mark.very_slow
 def test_gathers_run_again_and_both_evaluators_agree():
     """The referee accepts each plan; first runs stay in order and in their phase."""
     judged = again = 0

@@ -356,6 +356,7 @@ def test_pinned_bytes_are_kept():
     assert 0 < numbers["host_bytes"] <= most
 
 
+@pytest.mark.very_slow
 def test_offload_on_the_command_line(tmp_path, capsys):
     graph, plan = str(DATA / "transformer_encoder.json.gz"), tmp_path / "plan.json"
     report = tmp_path / "out.html"

@@ -198,6 +198,7 @@ def check_promises(seed, shares):
                 assert again.smallest_bytes == needs, (seed, less)
 
 
+@pytest.mark.very_slow
 def test_promises_with_offload():
     check_promises(3, ["1.0x", "0.6x"])
 

@@ -98,6 +98,7 @@ def test_a_share_that_the_first_graph_cannot_meet(
     assert step.peak_bytes <= plan.numbers["live_bytes"] <= plan.numbers["budget_bytes"]
 
 
+@pytest.mark.very_slow
 def test_what_pytorch_does_not_compile_is_said(ran: Counter[str]) -> None:
     """PyTorch leaves recurrent layers to eager mode, so nothing is planned."""
     model = Wrapped(lambda self, x: self.rnn(x)[0].sum(), rnn=nn.GRU(4, 4))
@@ -180,6 +181,7 @@ def test_dynamic_shapes(ran: Counter[str], same_bits: Callable[..., bool]) -> No
         assert len(compiled.plans) <= 2  # with and without a gradient of the input
 
 
+@pytest.mark.very_slow
 def test_a_budget_holds_for_larger_sizes(
     ran: Counter[str], train_step: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -428,6 +428,7 @@ def test_accumulation_and_graphs_that_are_kept(retain: bool) -> None:
             torch.testing.assert_close(leaf.grad, times * first)
 
 
+@pytest.mark.very_slow
 def test_joint_plans_in_a_file(tmp_path: Any, same_bits: Callable[..., bool]) -> None:
     for case in (_three, _skip):
         compiled, leaves, inputs = _in_force(case, 1 << 30)

@@ -381,6 +381,7 @@ def test_a_pytorch_without_a_hook_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         hooks.check()
 
 
+@pytest.mark.very_slow
 @pytest.mark.slow
 def test_what_works_with_another_pytorch() -> None:
     """If PyTorch lacks something that planned graphs need, the model runs in eager mode."""

@@ -138,6 +138,7 @@ class Loop(nn.Module):
         return self.out(torch.stack(hidden, 1)).square().mean()
 
 
+@pytest.mark.very_slow
 def test_plans_of_loops_are_smaller_than_without_late_ops(
     train_step: Callable[..., Any], same_bits: Callable[..., bool]
 ) -> None:

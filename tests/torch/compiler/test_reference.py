@@ -177,6 +177,7 @@ def test_a_share_counts_from_there(
         torch._dynamo.reset()
 
 
+@pytest.mark.very_slow
 def test_a_share_of_several_graphs_and_of_several_calls(train_step: Callable[..., Any]) -> None:
     broken, inputs = _case("broken")
     handed = 64 * 32 * 4  # the gradient between the graphs counts in both

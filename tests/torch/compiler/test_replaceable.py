@@ -151,6 +151,7 @@ def joint_graphs(run: Any) -> list[JointGraph]:
     return found
 
 
+@pytest.mark.very_slow
 def test_any_plan_of_a_graph_can_follow_another_one() -> None:
     """Back and forth, with symbolic sizes."""
     x = torch.randn(64, WIDTH)

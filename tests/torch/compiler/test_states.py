@@ -384,7 +384,7 @@ def scratch_that_is_counted(path: Path) -> None:
 
 SLOW = (  # many graphs, symbolic shapes
     "paths_through_known_graphs", "sizes_that_grow", "sizes_that_grow_within_a_call",
-    "several_graphs", "one_graph_that_cannot_meet_its_share_alone",
+    "several_graphs", "one_graph_that_cannot_meet_its_share_alone", "calls_that_share",
 )  # fmt: skip
 
 

@@ -71,6 +71,7 @@ def test_calls_that_are_pending_together_share_the_budget(
     assert alone <= budget
 
 
+@pytest.mark.very_slow
 def test_a_discriminator_twice_and_then_in_the_step_of_the_generator(
     same_bits: Callable[..., bool],
 ) -> None:
@@ -193,6 +194,7 @@ def test_sizes_that_keep_on_growing_are_rounded_up(monkeypatch: pytest.MonkeyPat
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == traced + 2
 
 
+@pytest.mark.very_slow
 def test_what_becomes_infeasible_later() -> None:
     """By default there is a warning and the smallest plan; in the first step it is an error."""
     model = mlp()
@@ -229,6 +231,7 @@ def test_what_becomes_infeasible_later() -> None:
         ct.compile(model, on_infeasible="no")
 
 
+@pytest.mark.very_slow
 def test_a_share_of_larger_sizes_holds_for_smaller_ones() -> None:
     """A share that smaller sizes cannot meet on their own is within the bytes of the larger
     ones."""
@@ -347,6 +350,7 @@ def test_results_that_are_kept_are_no_calls_of_later_steps() -> None:
     assert sum("pending together" in str(w.message) for w in told) <= 1
 
 
+@pytest.mark.very_slow
 def test_graphs_that_turn_up_too_late_are_said() -> None:
     torch.manual_seed(0)
     step = ct.compile(Growing(), budget="1MiB", dynamic=False)

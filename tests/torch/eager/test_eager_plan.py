@@ -176,6 +176,7 @@ def test_equal_layers_share_a_plan() -> None:
     assert eager_plan.count_plans() == before + 1
 
 
+@pytest.mark.very_slow
 def test_a_region_that_changes_leaves_its_plan() -> None:
     w = torch.randn(32, 32)
 

@@ -235,6 +235,7 @@ def test_results_and_tangents_that_are_dtensors(alone: Any, same_bits: Callable[
         assert same_bits(train(ct.compile(f, budget=budget)), train(f)), budget
 
 
+@pytest.mark.very_slow
 def test_questions_about_a_parallel_model(alone: Any) -> None:
     """Local shards are traced, profiled and counted."""
     model, x = _parallel(alone), torch.randn(64, 16)

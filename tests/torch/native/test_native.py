@@ -112,6 +112,7 @@ def test_models(name: str) -> None:
         assert under.allocator_stats.peak_bytes <= planned * 1.02 + 4096
 
 
+@pytest.mark.very_slow
 def test_threads_of_pytorch() -> None:
     """Our kernels run on the threads of PyTorch's OpenMP library, with the same bits, and a forked
     child, where those do not exist, runs on its own."""

@@ -86,6 +86,7 @@ def test_a_formula_that_no_module_has_is_copied_and_not_pickled():
     assert params[0].grad is not None
 
 
+@pytest.mark.very_slow
 def test_another_process_takes_a_pickle_up(tmp_path):
     """The other process has not used the formula before."""
     lamb = next(kind for kind in KINDS if kind.__name__ == "LAMB")

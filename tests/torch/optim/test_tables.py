@@ -22,6 +22,7 @@ def parameters(n):
     return made
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("name", ["AdamW", "SGD", "NAdam", "ASGD"])
 def test_ten_thousand_tensors_of_all_types(name):
     params, others = parameters(10_000), parameters(10_000)

@@ -60,6 +60,7 @@ def test_it_fits_and_one_more_does_not() -> None:
     assert ct.max_batch(made_inside, "60kB", start=found.batch).batch == found.batch
 
 
+@pytest.mark.very_slow
 def test_a_model_larger_than_this_machine() -> None:
     def make_step(batch: int) -> Any:
         return Small(200_000, 2), (torch.randn(batch, 200_000),)  # 160 GB per layer

@@ -289,6 +289,7 @@ def test_on_a_gpu() -> None:
 # ---- the planner gets it --------------------------------------------------------------------
 
 
+@pytest.mark.very_slow
 def test_times_go_before_the_model(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     profile = profiled("gpt")
     ops = {op["name"]: op for op in profile.step.document["ops"]}

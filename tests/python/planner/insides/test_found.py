@@ -82,6 +82,7 @@ def test_found_groups_are_planned_and_run():
     assert programs > 60 and insides > 40 and merged > 20
 
 
+@pytest.mark.very_slow
 def test_larger_graphs_in_found_groups():
     programs, insides, taking, merged = check_graphs(range(101, 103), 30, exact=False)
     assert programs > 4 and insides > 4 and taking > 0 and merged > 2

@@ -167,6 +167,7 @@ def ask_everything(seed, most, inlines=False):
     return answers, partial
 
 
+@pytest.mark.very_slow
 def test_every_question_about_random_insides():
     for inlines in (False, True):
         found = [ask_everything(int(inlines), most, inlines) for most in (4, 12)]
