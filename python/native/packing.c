@@ -13,13 +13,8 @@ static int bytes_of(PyObject *array, const char *name, cb_dtype dtype, cb_py_vie
     return -1;
 }
 
-/* The arrays of both directions; -1 with an error set if they do not belong together. */
-static int take(PyObject *args, const char *format, bool packs, cb_py_view *bools,
-                cb_py_view *packed) {
-    PyObject *first, *second;
-    if (!PyArg_ParseTuple(args, format, &first, &second)) return -1;
-    if (bytes_of(packs ? first : second, "bools", CB_BOOL, bools) < 0) return -1;
-    if (bytes_of(packs ? second : first, "packed", CB_U8, packed) < 0) return -1;
+/* Checks that the arrays belong together; -1 with an error set otherwise. */
+static int check(const cb_py_view *bools, const cb_py_view *packed, const cb_py_view *written) {
     if (packed->bytes != cb_packed_bytes(bools->bytes)) {
         PyErr_Format(PyExc_ValueError, "%llu bools take %llu packed bytes, not %llu",
                      (unsigned long long)bools->bytes,
@@ -27,25 +22,31 @@ static int take(PyObject *args, const char *format, bool packs, cb_py_view *bool
                      (unsigned long long)packed->bytes);
         return -1;
     }
-    if ((packs ? packed : bools)->writable) return 0;
+    if (written->writable) return 0;
     PyErr_SetString(PyExc_ValueError, "the second array must be writable");
     return -1;
 }
 
-PyObject *cb_py_pack_bits(PyObject *Py_UNUSED(module), PyObject *args) {
+/* Packs or unpacks bools: from the first array to the second. */
+static PyObject *convert(PyObject *args, const char *format, bool packs) {
+    PyObject *from, *to;
     cb_py_view bools, packed;
-    if (take(args, "OO:pack_bits", true, &bools, &packed) < 0) return NULL;
+    if (!PyArg_ParseTuple(args, format, &from, &to)) return NULL;
+    if (bytes_of(packs ? from : to, "bools", CB_BOOL, &bools) < 0) return NULL;
+    if (bytes_of(packs ? to : from, "packed", CB_U8, &packed) < 0) return NULL;
+    if (check(&bools, &packed, packs ? &packed : &bools) < 0) return NULL;
     PyThreadState *thread = PyEval_SaveThread();
-    cb_pack_bits((const uint8_t *)bools.data, bools.bytes, (uint8_t *)packed.data);
+    uint8_t *bytes = (uint8_t *)bools.data, *bits = (uint8_t *)packed.data;
+    if (packs) cb_pack_bits(bytes, bools.bytes, bits);
+    else cb_unpack_bits(bits, bools.bytes, bytes);
     PyEval_RestoreThread(thread);
     Py_RETURN_NONE;
 }
 
+PyObject *cb_py_pack_bits(PyObject *Py_UNUSED(module), PyObject *args) {
+    return convert(args, "OO:pack_bits", true);
+}
+
 PyObject *cb_py_unpack_bits(PyObject *Py_UNUSED(module), PyObject *args) {
-    cb_py_view bools, packed;
-    if (take(args, "OO:unpack_bits", false, &bools, &packed) < 0) return NULL;
-    PyThreadState *thread = PyEval_SaveThread();
-    cb_unpack_bits((const uint8_t *)packed.data, bools.bytes, (uint8_t *)bools.data);
-    PyEval_RestoreThread(thread);
-    Py_RETURN_NONE;
+    return convert(args, "OO:unpack_bits", false);
 }
