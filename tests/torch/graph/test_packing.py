@@ -180,7 +180,7 @@ def test_a_packed_step_has_its_bits_and_the_memory_of_its_plan(
     assert train_step(step, x).peak_bytes == step.plans[0].numbers["live_bytes"]
 
 
-def test_nothing_is_packed_where_everything_is_saved(calls: dict[str, list[str]]) -> None:
+def test_nothing_is_packed_without_a_budget(calls: dict[str, list[str]]) -> None:
     model, x = Drops(), torch.randn(91, 97)
     plain, packed = ct.compile(copy.deepcopy(model)), ct.compile(model, packed=True)
     plain(x).backward()

@@ -211,8 +211,9 @@ class Partitioner(CustomPartitionerFn):
             or ``"smallest"``: a ``UserWarning``, and the plan of that budget; ``"warn"``: a
             ``UserWarning``, and everything is saved.
         packed: plans may keep masks as bits and indices of poolings in 1, 2 or 4 bytes, where that
-            pays; the results have the same bits (docs/torch.md). With ``policy``, ``profile``,
-            ``offload`` or ``pool`` nothing is packed, and a ``UserWarning`` says so.
+            pays; the results have the same bits (docs/torch.md). Without a budget nothing is
+            packed. With ``policy``, ``profile``, ``offload`` or ``pool`` nothing is packed either,
+            and a ``UserWarning`` says so.
         slices: chains of operations that are independent along rows, such as a head with its cross
             entropy and a perceptron over tokens, run in up to eight pieces of rows, so that what is
             wide between their ends never exists whole (docs/slices.md). The results have the same
@@ -401,7 +402,7 @@ class Partitioner(CustomPartitionerFn):
         options = self.options
         return Preparation(
             options.policy, options.random, options.cse, same_kernels=self.door.same_kernels,
-            packed=options.packed and options.not_packed is None,
+            packed=options.packed and options.not_packed is None and self._packs,
             sliced=self._note_slices if options.slices else None,
             takes_over=self.door.takes_over and self._takes_over and not options.may_move,
         )  # fmt: skip
@@ -410,6 +411,11 @@ class Partitioner(CustomPartitionerFn):
     def _takes_over(self) -> bool:
         """True if plans of the current graph take memory over. Without a budget they do not,
         because shares and positions count from what the step takes then."""
+        return self._target.budget is not None
+
+    @property
+    def _packs(self) -> bool:
+        """True if plans of the current graph may pack. Without a budget they need not."""
         return self._target.budget is not None
 
     def read_settings(self) -> None:

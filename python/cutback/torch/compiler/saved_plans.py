@@ -21,6 +21,7 @@ import torch
 
 from ... import budgets, files
 from ... import schedule as schedules
+from ...planner.packed import PACK
 from ...planner.plan import Plan
 from ...problem import Op, Problem
 from ..graph.moving import Move, Schedule, Step, with_link
@@ -133,6 +134,8 @@ class SavedPlans:
         """True if results take over the memory of inputs (:mod:`graph.taking_over`)."""
         self.slices = False
         """True if operations run in pieces of rows (:mod:`graph.slices`)."""
+        self.packs = False
+        """True if values may be kept packed (:mod:`graph.packing`)."""
         self.graphs: list[_Graph] = []
         self.plans: list[_Saved] = []
         self.kernels: dict[str, bool] = {}
@@ -144,6 +147,7 @@ class SavedPlans:
         """Adds a plan and its parts, in the order of the forwards."""
         self.takes_over |= any(op.over for op in plan.parts.ops)
         self.slices |= is_sliced(plan.parts)
+        self.packs |= any(op.kind.startswith(PACK) for op in plan.parts.ops)
         graphs = []
         for part in parts:
             ops = [_line(op) for op in part.problem.ops]
@@ -213,6 +217,7 @@ class SavedPlans:
                 "whole": self.whole,
                 "takes_over": self.takes_over,
                 "slices": self.slices,
+                "packs": self.packs,
                 "graphs": [graph._asdict() for graph in self.graphs],
                 "plans": [plan._asdict() for plan in self.plans],
                 **({"kernels": self.kernels} if self.kernels else {}),
@@ -244,6 +249,7 @@ class SavedPlans:
             saved.whole = bool(document["whole"])
             saved.takes_over = bool(document.get("takes_over", False))
             saved.slices = bool(document.get("slices", False))
+            saved.packs = bool(document.get("packs", True))  # older files do not say
             saved.kernels = document.get("kernels", {})
             if not are_decisions(saved.kernels):
                 raise TypeError(f"kernels {saved.kernels!r:.40}")

@@ -115,6 +115,10 @@ class ModelPartitioner(ModelSteps):
     def _takes_over(self) -> bool:
         return super()._takes_over if self.given is None else self.given.saved.takes_over
 
+    @property
+    def _packs(self) -> bool:
+        return super()._packs if self.given is None else self.given.saved.packs
+
     def _repeats_from_file(self, problem: Problem) -> Schedule | None:
         if self.given is None or not self.given.saved.knows(problem):
             return None
