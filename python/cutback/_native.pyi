@@ -384,10 +384,12 @@ class OptimizerTable:
         names: tuple[str, ...],
         half: str | None = None,
         seed: int = 0,
+        first_row: int = 0,
         /,
     ) -> OptimizerTable:
         """``half``: how rows of float16 and bfloat16 are kept ("master", "remainder",
-        "stochastic"); None: they are refused. ``seed`` is that of the noise."""
+        "stochastic"); None: they are refused. ``seed`` is that of the noise, in which row i counts
+        as row ``first_row + i``."""
 
     def step(
         self,

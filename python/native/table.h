@@ -26,11 +26,12 @@ typedef struct cb_py_table {
     cb_axes axes;  /* how rows are treated as matrices */
     bool has_form; /* uses matrices, or states unlike parameters: tensors must be row-major */
     bool takes_halves;
-    cb_half_form half; /* how half-precision weights are kept */
-    uint64_t seed;     /* seed of stochastic rounding */
-    cb_py_seen *seen;  /* [n_rows][CB_PY_COLUMNS] tensors of the latest step; or NULL */
-    cb_py_claim claim; /* the memory that its step writes */
-    cb_py_word busy;   /* held during a step; other threads and signal handlers get an error */
+    cb_half_form half;  /* how half-precision weights are kept */
+    uint64_t seed;      /* seed of stochastic rounding */
+    uint32_t first_row; /* its noise for row i is that of row first_row + i */
+    cb_py_seen *seen;   /* [n_rows][CB_PY_COLUMNS] tensors of the latest step; or NULL */
+    cb_py_claim claim;  /* the memory that its step writes */
+    cb_py_word busy;    /* held during a step; other threads and signal handlers get an error */
 } cb_py_table;
 
 /* The items of a tuple, which keeps them alive while other threads run. */
@@ -44,8 +45,11 @@ static inline bool cb_py_table_has_rest(const cb_py_table *self) {
 }
 /* The initial values of a row. */
 static inline cb_optim_row cb_py_table_row(const cb_py_table *self, uint32_t i, uint32_t group) {
-    return (cb_optim_row){
-        .t = 1, .group = group, .half = self->half, .stream = i, .seed = self->seed};
+    return (cb_optim_row){.t = 1,
+                          .group = group,
+                          .half = self->half,
+                          .stream = self->first_row + i,
+                          .seed = self->seed};
 }
 /* Sets the row's matrix sizes; false if the optimizer only supports matrices and it is not one. */
 static inline bool cb_py_table_see(const cb_py_table *self, int rank, const int64_t *dim,

@@ -21,12 +21,13 @@ static int parse_half(PyObject *name, cb_py_table *self) {
 static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *names, *kept, *half = Py_None;
     unsigned long long seed = 0;
+    unsigned int first_row = 0;
     if (kwargs && PyDict_GET_SIZE(kwargs)) {
         PyErr_SetString(PyExc_TypeError, "OptimizerTable takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "OO!|OK:OptimizerTable", &kept, &PyTuple_Type, &names, &half,
-                          &seed)) {
+    if (!PyArg_ParseTuple(args, "OO!|OKI:OptimizerTable", &kept, &PyTuple_Type, &names, &half,
+                          &seed, &first_row)) {
         return NULL;
     }
     cb_py_state *state = PyType_GetModuleState(type);
@@ -55,6 +56,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->kept = Py_NewRef(kept);
     self->n_rows = n_rows;
     self->seed = seed;
+    self->first_row = first_row;
     self->axes = cb_optimizer_axes(optimizer);
     self->has_form = self->axes != CB_AXES_NONE;
     while (cb_optimizer_state_name(optimizer, self->n_state)) {
@@ -354,8 +356,9 @@ static PyMethodDef table_methods[] = {
 };
 
 static PyType_Slot table_slots[] = {
-    {Py_tp_doc,
-     "OptimizerTable(optimizer, names, half=None, seed=0, /): tensors that are stepped together."},
+    {Py_tp_doc, "OptimizerTable(optimizer, names, half=None, seed=0, first_row=0, /): tensors that "
+                "are stepped "
+                "together."},
     {Py_tp_new, table_new},
     {Py_tp_dealloc, table_dealloc},
     {Py_tp_methods, table_methods},

@@ -88,6 +88,7 @@ class OnePass(torch.optim.Optimizer):
     """How parameters in half precision are kept, as for ``cutback.optim.Optimizer``; None: as
     PyTorch does, by its own code."""
     seed: int = 0
+    _first_row = 0  # position of its first parameter, on which rounding noise depends
 
     def __init__(self, *args: Any, half: Half | None = None, seed: int = 0, **kwargs: Any) -> None:
         if half not in _RESTS:
@@ -463,7 +464,8 @@ class OnePass(torch.optim.Optimizer):
             raise NotOursError("a parameter is negated or conjugated lazily")
         group_of = [g for g, row in enumerate(lists) for _ in row]
         states = tuple([self.state.get(p) or {} for p in params])
-        table = _native.OptimizerTable(native, names_of(self.param_groups), self.half, self.seed)
+        names, at = names_of(self.param_groups), self._first_row
+        table = _native.OptimizerTable(native, names, self.half, self.seed, at)
         values, copies = list(self.state.values()), [list(row) for row in lists]
         self._known = Known(native, copies, params, values, states, group_of, table)
         return self._known

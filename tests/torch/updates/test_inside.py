@@ -26,6 +26,8 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "amsgrad": lambda p: Adam(p, amsgrad=True, maximize=True),
     "adamw": lambda p: AdamW(p, weight_decay=0.1),
     "fused": lambda p: AdamW(p, fused=True),
+    "foreach": lambda p: AdamW(p, foreach=True, amsgrad=True),
+    "foreach sgd": lambda p: SGD(p, 0.1, momentum=0.9, nesterov=True, foreach=True),
 }
 
 

@@ -109,8 +109,8 @@ def test_optimizers_that_need_a_separate_step() -> None:
     hooked = SGD(model.parameters(), 0.1)
     hooked.register_step_pre_hook(lambda *_: None)
     for trains, reason in [
-        (Own(model.parameters(), 0.1), "Own is not one of PyTorch's SGD, Adam and AdamW"),
-        (AdamW(model.parameters(), foreach=True), "has foreach=True"),
+        (Own(model.parameters(), 0.1), "Own is neither in cutback.torch.optim nor PyTorch's SGD"),
+        (AdamW(model.parameters(), capturable=True), "has capturable=True"),
         (AdamW(model.parameters(), lr=torch.tensor(0.1)), "has a tensor as a number"),
         (hooked, "has a step pre-hook"),
     ]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ..one_pass import OnePass
 from ..types import Group, ParamState
 
 Formula = Callable[[torch.Tensor, torch.Tensor, ParamState, Group], None]
@@ -75,7 +76,11 @@ def adam(p: torch.Tensor, g: torch.Tensor, state: ParamState, group: Group) -> N
 
 
 def begin(optimizer: torch.optim.Optimizer, p: torch.Tensor, group: Group) -> None:
-    """Allocates the state of a parameter that has none, as PyTorch's first step does."""
+    """Allocates the state of a parameter that has none, as PyTorch's first step does. Optimizers of
+    ``cutback.torch.optim`` only get an entry, which their first step fills."""
+    if isinstance(optimizer, OnePass):
+        optimizer.state[p]
+        return
     if isinstance(optimizer, torch.optim.SGD):
         state = optimizer.state[p] if group["momentum"] != 0 else {}
         first = group["momentum"] != 0 and state.get("momentum_buffer") is None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..graph.updated import Updating
+from ..one_pass import OnePass
 from ..types import Group
 from . import reasons
 from .consumed import ConsumedGradient
@@ -120,8 +121,12 @@ class Inside:
             self._updates = False
             self._groups = {}
             states = {} if optimizer is None else optimizer.state
-            for p in given:  # after an error
-                states.get(p, {}).pop(EMPTY, None)
+            for p in given:  # after an error, or where the optimizer keeps nothing
+                state = states.get(p)
+                if state is not None:
+                    state.pop(EMPTY, None)
+                    if not state:
+                        del states[p]
 
     def _may(self, given: Sequence[Any], optimizer: torch.optim.Optimizer | None) -> bool:
         for p in given:
@@ -165,6 +170,7 @@ class Inside:
                 return why
         return (
             reasons.of_optimizer(optimizer)
+            or ("" if self._stepped is None else self._stepped.needs)
             or reasons.of_surroundings()
             or reasons.of_backward(given, list(self._pending))
         )
@@ -176,7 +182,9 @@ class Inside:
         if not self._updates or group is None or optimizer is None or self._stepped is None:
             return gradient
         self._stepped.add(p)
-        if group.get("fused"):
+        if isinstance(optimizer, OnePass):
+            self._stepped.drop_in.step(optimizer, p, gradient, group)
+        elif group.get("fused"):
             by_torch(optimizer, p, gradient, group)
         else:
             step(optimizer, p, gradient, group)

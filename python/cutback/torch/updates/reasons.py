@@ -13,7 +13,9 @@ import torch
 from torch import distributed
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
+from ..one_pass import OnePass
 from ..types import Group
+from .drop_in import reason_of
 from .formulas import FORMULAS, agrees
 
 if TYPE_CHECKING:
@@ -42,10 +44,12 @@ def _foreign(hooks: Mapping[int, object] | None) -> bool:
 def of_optimizer(optimizer: torch.optim.Optimizer) -> str:
     """Returns why an optimizer cannot step parameters inside the backward, or ""."""
     name = type(optimizer).__name__
-    if type(optimizer) not in FORMULAS:
-        return f"{name} is not one of PyTorch's SGD, Adam and AdamW"
+    if not isinstance(optimizer, OnePass) and type(optimizer) not in FORMULAS:
+        return f"{name} is neither in cutback.torch.optim nor PyTorch's SGD, Adam or AdamW"
     if _foreign(optimizer._optimizer_step_pre_hooks) or _foreign(_global_optimizer_pre_hooks):
         return f"{name} has a step pre-hook, which may read or change gradients"
+    if isinstance(optimizer, OnePass):
+        return reason_of(optimizer)
     for g, group in enumerate(optimizer.param_groups):
         why = _of_group(optimizer, group)
         if why:
@@ -54,7 +58,7 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _of_group(optimizer: torch.optim.Optimizer, group: Group) -> str:
-    for option in ("foreach", "capturable", "differentiable"):
+    for option in ("capturable", "differentiable"):
         if group.get(option):
             return f"has {option}=True"
     numbers = [group["lr"], group["weight_decay"], *group.get("betas", ())]

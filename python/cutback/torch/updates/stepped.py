@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 
 from .consumed import ConsumedGradient
+from .drop_in import DropIn
 from .formulas import options_of
 from .reasons import SeparateStepError
+
+if TYPE_CHECKING:
+    from ..types import Group
+
+
+_EXTRAS = ("grad_scale", "max_norm", "averages", "copies")
+"""Arguments of a step of ``cutback.torch.optim`` that need all gradients, or every parameter's
+update in one pass."""
+
+
+def _noted(optimizer: torch.optim.Optimizer, group: Group) -> dict[str, Any]:
+    """A group's options by value, because a tensor or a list may be changed in place."""
+    return {
+        name: value.item() if isinstance(value, torch.Tensor) and value.numel() == 1
+        else tuple(value) if isinstance(value, list) else value
+        for name, value in options_of(optimizer, group).items()
+    }  # fmt: skip
 
 
 class Stepped:
@@ -22,6 +40,9 @@ class Stepped:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._parameters: dict[int, torch.Tensor] = {}
         self._options: list[dict[str, Any]] = []  # of each group, when the first was stepped
+        self.drop_in = DropIn()
+        self.needs = ""
+        """Why a backward that ``optimizer.step()`` runs must not step parameters, or ""."""
         optimizer.register_step_pre_hook(self._before_step)
         optimizer.register_step_post_hook(self._after_step)
 
@@ -34,7 +55,7 @@ class Stepped:
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
         """Notes the options that a backward's updates use."""
         if not self._parameters:
-            self._options = [options_of(optimizer, group) for group in optimizer.param_groups]
+            self._options = [_noted(optimizer, group) for group in optimizer.param_groups]
 
     def add(self, p: torch.Tensor) -> None:
         """Notes that a parameter is stepped."""
@@ -46,7 +67,7 @@ class Stepped:
             SeparateStepError: options of a group differ from those that its updates have used.
         """
         for g, (used, group) in enumerate(zip(self._options, optimizer.param_groups, strict=False)):
-            for name, now in options_of(optimizer, group).items():
+            for name, now in _noted(optimizer, group).items():
                 if now is not used.get(name) and now != used.get(name):
                     raise SeparateStepError(
                         f"{name} of group {g} was set from {used.get(name)!r} to {now!r} between "
@@ -65,8 +86,14 @@ class Stepped:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Leaves nothing for the step to do with the parameters that are stepped already, also if
         a closure runs the backward."""
+        asked = next((name for name in _EXTRAS if kwargs.get(name) is not None), None)
         if self._parameters:
             self._check_options(optimizer)
+            if asked:
+                raise SeparateStepError(
+                    f"optimizer.step({asked}=...) comes too late: the backward has already updated "
+                    "the parameters (updates='inside'); compile with updates='after'"
+                )
         self._drop_consumed()
         own, *given = args
         closure = given[0] if given else kwargs.get("closure")
@@ -75,9 +102,12 @@ class Stepped:
 
         @functools.wraps(closure)
         def closed() -> Any:
-            result = closure()
-            self._drop_consumed()
-            return result
+            self.needs = f"optimizer.step({asked}=...) is a separate step" if asked else ""
+            try:
+                return closure()
+            finally:
+                self.needs = ""
+                self._drop_consumed()
 
         if given:
             return (own, closed, *given[1:]), kwargs
