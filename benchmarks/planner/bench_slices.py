@@ -105,6 +105,14 @@ def planned(problem: dict[str, Any]) -> tuple[float, float, float]:
     return judged, extra, cb.plan(problem, device=GRAPHS_DEVICE).numbers["save_all_live_bytes"]
 
 
+def taking_over(problem: dict[str, Any], over: dict[int, int]) -> None:
+    """Lets sums of pieces take over the memory of the sums before them, by op of the problem."""
+    maker = [i for i, op in enumerate(problem["ops"]) for _ in op["out"]]
+    for i, base in over.items():
+        op = problem["ops"][i]
+        op["over"] = [k for k, value in enumerate(op["in"]) if maker[value] == base]
+
+
 def traced_row(name: str) -> dict[str, Any]:
     """The smallest peaks of a traced graph, whole and in eight pieces."""
     rows, cuts = TRACED[name]
@@ -116,10 +124,7 @@ def traced_row(name: str) -> dict[str, Any]:
         cut, over = sliced(graph, rows, widths)
         problem = json.loads(_native.Problem.read(json.dumps(cut)).to_json())
         del problem["fingerprint"]
-        maker = [i for i, op in enumerate(problem["ops"]) for _ in op["out"]]
-        for i, base in over.items():
-            op = problem["ops"][i]
-            op["over"] = [k for k, value in enumerate(op["in"]) if maker[value] == base]
+        taking_over(problem, over)
         peak, extra, saved = planned(problem)
         everything = everything or saved
         row[f"{label} %"] = round(100 * peak / everything, 2)
