@@ -1,6 +1,5 @@
-/* The executor's functions one by one: every operation in every operand form, in both registers,
- * threaded by jumps and by calls, for each instruction set of this processor, against the same
- * operation on scalars. */
+/* The executor's functions one by one, for each instruction set: every operation in every operand
+ * form, in both registers, threaded by jumps and by calls, against the operation on scalars. */
 #include "check.h"
 
 #include "base/cpu.h"
@@ -163,10 +162,11 @@ static int check_made(const cb_x_table *t, int op, int d, cb_x_form x, cb_x_form
 }
 
 enum { FORMS = CB_X_FORM_COUNT, PAIRS = FORMS * FORMS };
+#define FORM(k) ((cb_x_form)((k) % FORMS))
 static void check_all_made(const cb_x_table *t) {
     int n = 0;
     for (int k = 0; k < CB_X_N_MADE * PAIRS * 4; k++)
-        n += check_made(t, k / 4 / PAIRS, k & 1, k / 4 / FORMS % FORMS, k / 4 % FORMS, k >> 1 & 1);
+        n += check_made(t, k / 4 / PAIRS, k & 1, FORM(k / 4 / FORMS), FORM(k / 4), k >> 1 & 1);
     CHECK(n == (IS_WIDE ? 0 : 4 * 2 * (14 + 19)));
 }
 
@@ -209,9 +209,9 @@ static void check_scaled(const cb_x_table *t) {
     context.EX_FIELD(s)[2] = (EX_REAL)-1.7;
     for (int k = 0; k < 2 * CB_X_FORM_COUNT; k++) check_product(t, k % 2, (cb_x_form)(k / 2));
     for (int k = 0; k < CB_X_N_OF_SCALED * PAIRS * 2; k++) {
-        const int op = k / 2 / PAIRS, x = k / 2 % FORMS, y = k / 2 / FORMS % FORMS;
-        n += check_of_scaled(t, op, k % 2, x, y, false);
-        if (op < CB_X_N_SUMS) n += check_of_scaled(t, op, k % 2, x, y, true);
+        const int op = k / 2 / PAIRS;
+        for (int stores = 0; stores <= (op < CB_X_N_SUMS); stores++)
+            n += check_of_scaled(t, op, k % 2, FORM(k / 2), FORM(k / 2 / FORMS), stores);
     }
     CHECK(n == (IS_WIDE ? 0 : 6 * 2 * 10 + 3 * 2 * 6));
 }
