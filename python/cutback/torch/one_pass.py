@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -464,8 +464,8 @@ class OnePass(torch.optim.Optimizer):
             raise NotOursError("a parameter is negated or conjugated lazily")
         group_of = [g for g, row in enumerate(lists) for _ in row]
         states = tuple([self.state.get(p) or {} for p in params])
-        names, at = names_of(self.param_groups), self._first_row
-        table = _native.OptimizerTable(native, names, self.half, self.seed, at)
+        numbers = self.half, self.seed, self._first_row
+        table = _native.OptimizerTable(native, names_of(self.param_groups), *numbers)
         values, copies = list(self.state.values()), [list(row) for row in lists]
         self._known = Known(native, copies, params, values, states, group_of, table)
         return self._known
@@ -565,12 +565,10 @@ class Counting(OnePass):
     _numbers: ClassVar[tuple[str, ...]]  # options in the core's order
 
     def _row(self, group: Group) -> tuple[float, ...]:
-        options: Mapping[str, Any] = group
-        row: list[float] = []
-        for name in self._numbers:
-            value = options[name]
-            row += map(float, value) if isinstance(value, tuple | list) else [float(value)]
-        return tuple(row)
+        options = cast(Mapping[str, Any], group)
+        found = [options[name] for name in self._numbers]
+        rows = [x if isinstance(x, tuple | list) else (x,) for x in found]
+        return tuple(map(float, chain.from_iterable(rows)))
 
     def _first_numbers(self, group: Group) -> tuple[float, ...]:
         """Initial values of the numbers that are kept."""
