@@ -86,6 +86,7 @@ def test_offsets_take_no_more_than_what_lives_at_once(name: str) -> None:
         assert plan.numbers["arena_bytes"] <= 1.01 * plan.numbers["live_bytes"], share
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("name", SOME)
 def test_smallest_peak_at_any_price(name: str) -> None:
     numbers = checked(name, budget="min", max_extra=100)

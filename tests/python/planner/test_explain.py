@@ -184,6 +184,7 @@ def test_gap_and_class():
     assert {"any", "ordered"} <= seen
 
 
+@pytest.mark.very_slow
 @pytest.mark.slow
 def test_floor(plan):
     explanation = plan.explanation

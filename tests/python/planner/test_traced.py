@@ -117,6 +117,7 @@ def test_torch_compat_takes_what_torch_takes(name):
     assert plan.explain()  # reading the plan checks that its decisions follow from its steps
 
 
+@pytest.mark.very_slow
 @pytest.mark.slow
 def test_presets_save_little():
     ratios = {"conservative": [], "aggressive": []}

@@ -59,6 +59,7 @@ def test_each_row_has_gradients_of_all_its_parameters(bench: Any, number: int) -
         ]
 
 
+@pytest.mark.very_slow
 @pytest.mark.slow
 def test_the_whole_of_it(tmp_path: Path) -> None:
     path = tmp_path / "found.json"

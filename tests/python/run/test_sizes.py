@@ -181,6 +181,7 @@ def test_a_function_that_refuses_other_sizes():
         step(params, data(52))
 
 
+@pytest.mark.very_slow
 def test_loops_over_a_size_are_other_graphs():
     def unrolled(params, x):
         h = x[0]

@@ -70,6 +70,7 @@ def test_one_budget_over_all_graphs(
             train_step(impossible, x)
 
 
+@pytest.mark.very_slow
 def test_a_share_that_the_first_graph_cannot_meet(
     ran: Counter[str], train_step: Callable[..., Any]
 ) -> None:
@@ -211,6 +212,7 @@ def test_a_budget_holds_for_larger_sizes(
         compiled(torch.randn(96, 16))
 
 
+@pytest.mark.very_slow
 def test_two_sizes_that_grow_at_once(train_step: Callable[..., Any]) -> None:
     """Like the height and width of images."""
     model = Wrapped(lambda self, x: self.a(x).tanh().sin().tanh().sum(), a=nn.Conv2d(2, 3, 3))

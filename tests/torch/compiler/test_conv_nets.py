@@ -187,6 +187,7 @@ def test_a_plan_over_several_graphs_counts_it() -> None:
     assert peak_by_profiler(compiled, (x, y)) <= 1.02 * limit
 
 
+@pytest.mark.very_slow
 def test_files_of_plans_hold_it(tmp_path: Path) -> None:
     model, inputs = net(Residual)
     path = tmp_path / "plans.json"

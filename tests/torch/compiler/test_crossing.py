@@ -364,6 +364,7 @@ class _Keeps(nn.Module):
         return self.b(h).tanh().sum(), h
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("used", [False, True])
 def test_what_python_holds_counts_to_the_end(used: bool) -> None:
     """The caller may use it, so the plan also counts a gradient of it, and the error does not claim

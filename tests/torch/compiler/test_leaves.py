@@ -188,6 +188,7 @@ def test_profile_and_trace_know_of_the_copies(case: Any) -> None:
     again(*inputs).backward()
 
 
+@pytest.mark.very_slow
 def test_copies_of_several_graphs(train_step: Any) -> None:
     class Broken(nn.Module):
         def __init__(self) -> None:

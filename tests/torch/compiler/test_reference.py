@@ -202,6 +202,7 @@ def test_a_share_of_several_graphs_and_of_several_calls(train_step: Callable[...
     assert twice(compiled) <= 0.8 * judge + outside
 
 
+@pytest.mark.very_slow
 def test_a_policy_decides_without_a_budget_and_moves_no_share() -> None:
     model, inputs = _case("own")
 

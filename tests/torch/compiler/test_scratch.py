@@ -377,6 +377,7 @@ def test_with_the_optimizer_the_rest_of_the_budget_counts() -> None:
     assert saved.allocator_stats.op == BATCH_NORM
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("budget", ["share", "bytes", "position"])
 def test_calls_that_are_pending_together(budget: str) -> None:
     """Values saved by the other call are live while one backward uses its scratch."""

@@ -385,6 +385,7 @@ def scratch_that_is_counted(path: Path) -> None:
 SLOW = (  # many graphs, symbolic shapes
     "paths_through_known_graphs", "sizes_that_grow", "sizes_that_grow_within_a_call",
     "several_graphs", "one_graph_that_cannot_meet_its_share_alone", "calls_that_share",
+    "several_graphs_in_pending_calls",
 )  # fmt: skip
 
 
@@ -466,6 +467,7 @@ def test_a_graph_that_was_refused_is_in_no_later_plan() -> None:
     assert [plan.numbers["recomputed"] for plan in run.plans] == [0]
 
 
+@pytest.mark.very_slow
 def test_larger_sizes_than_a_plan_over_graphs_was_made_for() -> None:
     """Otherwise they would run under the plan for smaller ones, over the budget and without a
     warning."""

@@ -204,6 +204,7 @@ def _at(place: int, body: Callable[..., Any]) -> nn.Module:
     return model
 
 
+@pytest.mark.very_slow
 def test_a_model_that_took_the_place_of_another() -> None:
     """Plans are cached by model; a deleted model may leave its address to the next one."""
     torch.manual_seed(0)

@@ -222,6 +222,7 @@ def test_half_precision_through_other_doors(
     assert same_bits(got, expected)
 
 
+@pytest.mark.very_slow
 def test_autocast(same_bits: Callable[..., bool]) -> None:
     """Inside autocast the dropped tensor and the parameters have different dtypes."""
 

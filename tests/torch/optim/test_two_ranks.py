@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 LIMIT_S = 300  # for a process whose partner is gone
 
 
+@pytest.mark.very_slow
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
 def test_two_processes_train_one_model(tmp_path: Path) -> None:

@@ -149,6 +149,7 @@ def test_the_traced_problem_is_the_compiled_one(train_step: Callable[..., Any]) 
     assert plan.document == step.plan("0.7x").document
 
 
+@pytest.mark.very_slow
 def test_what_is_compiled_is_traced_as_it_is() -> None:
     model, inputs = make("encoder")
     document = ct.trace(model, *inputs).document

@@ -174,6 +174,7 @@ def test_the_smallest_by_another_measure_is_no_larger(measure):
     assert getattr(in_groups.planned, key) <= getattr(alone.planned, key)
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("seed", [100, 142])
 def test_groups_keep_a_budget_that_single_ops_do_not(seed):
     drawn = Drawn(seed, 30)
