@@ -141,7 +141,7 @@ class Runner:
     @property
     def slices(self) -> list[Sliced]:
         """What runs in pieces of rows, and what stays whole and why."""
-        return self.partitioner.slices
+        return self.partitioner.compilations.sliced
 
     def _plan_separate_step(self) -> None:
         """Compiles again: the backward may no longer update parameters."""

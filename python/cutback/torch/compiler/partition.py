@@ -156,12 +156,18 @@ class AtHand:
 
 @dataclass
 class Compilations:
-    """What tells the compilations of a partitioner's graphs apart."""
+    """The compilations of a partitioner's graphs."""
 
     once: str = field(default_factory=lambda: uuid4().hex)
     """A key that no other partitioner has."""
     last: weakref.ref[CompileContext] | None = None
     """The compilation of the last graph."""
+    sliced: list[Sliced] = field(default_factory=list)
+    """What runs in pieces of rows, each once."""
+
+    def note_slices(self, found: list[Sliced]) -> None:
+        """Adds those that are new."""
+        self.sliced += [s for s in found if s not in self.sliced]
 
 
 class Partitioner(CustomPartitionerFn):
@@ -289,10 +295,6 @@ class Partitioner(CustomPartitionerFn):
         self.in_force = InForce()
         self.kernels = Decisions()
         self.compilations = Compilations()
-        self.slices: list[Sliced] = []
-
-    def _note_slices(self, found: list[Sliced]) -> None:
-        self.slices += [s for s in found if s not in self.slices]
 
     @property
     def one_graph(self) -> bool:
@@ -403,7 +405,7 @@ class Partitioner(CustomPartitionerFn):
         return Preparation(
             options.policy, options.random, options.cse, same_kernels=self.door.same_kernels,
             packed=options.packed and options.not_packed is None and self._packs,
-            sliced=self._note_slices if options.slices else None,
+            sliced=self.compilations.note_slices if options.slices else None,
             takes_over=self.door.takes_over and self._takes_over and not options.may_move,
         )  # fmt: skip
 
