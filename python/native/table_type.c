@@ -357,8 +357,7 @@ static PyMethodDef table_methods[] = {
 
 static PyType_Slot table_slots[] = {
     {Py_tp_doc, "OptimizerTable(optimizer, names, half=None, seed=0, first_row=0, /): tensors that "
-                "are stepped "
-                "together."},
+                "are stepped together."},
     {Py_tp_new, table_new},
     {Py_tp_dealloc, table_dealloc},
     {Py_tp_methods, table_methods},
