@@ -353,7 +353,7 @@ static chain chain_of(const cb_facts *f, const chain *ends, const bool *may, uin
 /* A fused chain moves only its inputs and its result. If its arithmetic takes longer than that
  * traffic, its last op is saved and the next chain starts there, so no chain's arithmetic intensity
  * exceeds the device's balance point. `ends` [n_op] is scratch; `may` [n_op]. */
-static void end_dear_chains(const cb_facts *f, chain *ends, bool *may) {
+static void end_costly_chains(const cb_facts *f, chain *ends, bool *may) {
     const cb_problem *p = f->p;
     for (uint32_t k = 0; k < f->base_backward; k++) {
         uint32_t op = f->base[k];
@@ -378,7 +378,7 @@ static cb_status find_allowed(const cb_facts *f, cb_preset preset, bool *may, cb
     if (!rules_of[preset].balanced) return CB_OK;
     chain *ends = CB_NEW(scratch, chain, f->p->n_op);
     if (!ends) return cb_no_memory(err);
-    end_dear_chains(f, ends, may);
+    end_costly_chains(f, ends, may);
     return CB_OK;
 }
 
@@ -477,7 +477,7 @@ static uint64_t saved_inside(const cb_cut *cut, uint32_t region) {
  * time. No price falls below its floor, so that one region does not undo the result of another. */
 static void set_region_price(cb_cut *cut, const int64_t *floor, uint32_t region, int price) {
     const cb_facts *f = cut->f;
-    double dearest = (double)f->once_ps + 1;
+    double most_ps = (double)f->once_ps + 1;
     for (uint32_t i = 0; i < cut->n_save; i++) {
         uint32_t s = cut->save_storage[i], run = cut->save_run[i], op = cut->run_op[run];
         bool stays = f->wish[op] == CB_MUST_SAVE || f->wish[op] == CB_MUST_OFFLOAD;
@@ -487,7 +487,7 @@ static void set_region_price(cb_cut *cut, const int64_t *floor, uint32_t region,
         if (wants_recompute(f->wish[op])) continue;
         double cost = (double)f->p->storage_bytes[s] * ldexp(1, price - LAST_PRICE / 2);
         cut->save_cost[i] =
-            floor[i] > (int64_t)fmin(cost, dearest) ? floor[i] : (int64_t)fmin(cost, dearest);
+            floor[i] > (int64_t)fmin(cost, most_ps) ? floor[i] : (int64_t)fmin(cost, most_ps);
     }
 }
 

@@ -121,10 +121,10 @@
 
 #define CB_PAGED_REACH 0.6 /* share of save-everything: windows help if prices reach less */
 #define CB_WINDOW_POSITIONS {0, 2, 6} /* forward positions whose values are kept */
-#define CB_WINDOW_RATE 0.3  /* share of the step's time per byte: cheaper values are not kept */
-#define CB_WINDOW_DEAR 4    /* times that rate: more expensive values are kept at a position */
-#define CB_WINDOW_MISSES 12 /* values without room that end a window */
-#define CB_WINDOW_ROUNDS 4  /* rounds of filling a window with the room of dropped values */
+#define CB_WINDOW_RATE 0.3 /* share of the step's time per byte: cheaper values are not kept */
+#define CB_WINDOW_CROSSING_RATE 4 /* the same for values that are kept across a position */
+#define CB_WINDOW_MISSES 12       /* values without room that end a window */
+#define CB_WINDOW_ROUNDS 4        /* rounds of filling a window with the room of dropped values */
 #define CB_WINDOW_EFFORT 1000000  /* limit of units examined for one plan */
 #define CB_BRIEF_SHARE 0.05       /* share of the usual effort at each target of the base */
 #define CB_BRIEF_SMALL_SHARE 0.02 /* the same in a small search */

@@ -349,7 +349,7 @@ static bool keep_checkpoint(cb_windows *w, uint32_t at, uint64_t target) {
             double cost;
             if (w->last_forward[s] < at || !is_lost(w, s, to)) continue;
             if (!ask_cost(w, s, f->n_base, false, &cost)) return false;
-            if (cost < usual * (double)f->p->storage_bytes[s] * CB_WINDOW_DEAR) continue;
+            if (cost < usual * (double)f->p->storage_bytes[s] * CB_WINDOW_CROSSING_RATE) continue;
             if (has_room(w, s, w->until[s] + 1, to, target) && !keep(w, s, 0, to)) return false;
         }
     }
