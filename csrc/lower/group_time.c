@@ -16,27 +16,27 @@
 #define GATHERED 1.5   /* flops: an element of an operand whose rows are not contiguous */
 #define ONE_NUMBER 300 /* flops: to reduce the lanes of a sum to a number */
 
-/* Returns the op that represents the expensive part, and the index of the input that this part
- * depends on; NONE: it shares nothing. */
-typedef struct dear {
+/* The op that represents the expensive part, and the index of the input that this part depends on;
+ * NONE: it shares nothing. */
+typedef struct expensive_part {
     cb_opcode of;
     uint32_t input;
-} dear;
+} expensive_part;
 
-static dear dear_of(cb_opcode code) {
+static expensive_part expensive_part_of(cb_opcode code) {
     switch (code) {
-        case CB_OP_SIN: return (dear){CB_OP_COS, 0}; /* both at once */
+        case CB_OP_SIN: return (expensive_part){CB_OP_COS, 0}; /* both at once */
         case CB_OP_COS:
         case CB_OP_GELU:
         case CB_OP_GELU_TANH:
         case CB_OP_SILU:
         case CB_OP_CROSS_ENTROPY:
-        case CB_OP_DROPOUT: return (dear){code, 0};
-        case CB_OP_GELU_BWD: return (dear){CB_OP_GELU, 1};
-        case CB_OP_GELU_TANH_BWD: return (dear){CB_OP_GELU_TANH, 1};
-        case CB_OP_SILU_BWD: return (dear){CB_OP_SILU, 1};
-        case CB_OP_CROSS_ENTROPY_BWD: return (dear){CB_OP_CROSS_ENTROPY, 1};
-        default: return (dear){code, CB_NONE};
+        case CB_OP_DROPOUT: return (expensive_part){code, 0};
+        case CB_OP_GELU_BWD: return (expensive_part){CB_OP_GELU, 1};
+        case CB_OP_GELU_TANH_BWD: return (expensive_part){CB_OP_GELU_TANH, 1};
+        case CB_OP_SILU_BWD: return (expensive_part){CB_OP_SILU, 1};
+        case CB_OP_CROSS_ENTROPY_BWD: return (expensive_part){CB_OP_CROSS_ENTROPY, 1};
+        default: return (expensive_part){code, CB_NONE};
     }
 }
 
@@ -86,7 +86,7 @@ static bool computes_the_same(const timing *t, uint32_t i, uint32_t k) {
  * stream instead of a value. */
 static bool shares(const timing *t, uint32_t i, uint32_t k) {
     const cb_instr *x = &t->instr[i], *y = &t->instr[k];
-    const dear a = dear_of(x->code), b = dear_of(y->code);
+    const expensive_part a = expensive_part_of(x->code), b = expensive_part_of(y->code);
     if (a.of != b.of || a.input == CB_NONE) return false;
     if (a.of == CB_OP_DROPOUT) return x->attrs.i[0] == y->attrs.i[0];
     return same_input(t, i, a.input, k, b.input);

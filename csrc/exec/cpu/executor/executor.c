@@ -154,7 +154,7 @@ static void run_piece(cb_executor *e, const piece *p, bool is_next) {
     cb_x_context *c = &e->context[p->thread];
     int64_t at = p->row * m->columns;
     for (int k = 0; k < m->n_stream; k++) {
-        if (is_next && f->step[k] != CB_X_ANEW) c->p[k] += f->step[k];
+        if (is_next && f->step[k] != CB_X_RELOCATE) c->p[k] += f->step[k];
         else c->p[k] = row_of_stream(e, k, p);
     }
     for (int k = 0; k < m->n_load; k++) {

@@ -156,7 +156,7 @@ static void make_walks(const cb_executable *x, cb_x_fused *f) {
         bool is_found =
             moves ? f->is_whole[k] : is_array || source == CB_X_TILE || source == CB_X_SUMS;
         f->step[k] = repeats(f, k) ? 0
-                     : !is_found   ? CB_X_ANEW
+                     : !is_found   ? CB_X_RELOCATE
                                    : (moves ? m->columns * m->stream[k].size : 0);
     }
     for (int k = 0; k < m->n_pieces; k++) {

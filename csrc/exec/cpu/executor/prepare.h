@@ -6,7 +6,7 @@
 #include "../move/kern_copy.h"
 #include "phase_code.h"
 
-#define CB_X_ANEW INT64_MIN
+#define CB_X_RELOCATE INT64_MIN
 #define CB_X_TILE_PAD 128 /* elements after a tile; random numbers are drawn in such pieces */
 
 typedef struct cb_x_fused { /* one group, ready to run */
@@ -20,7 +20,8 @@ typedef struct cb_x_fused { /* one group, ready to run */
     void *shared[CB_X_TOTALS]; /* the elements of leaves that two tasks share (lanes.h) */
     char **column;             /* [n_stream] sums of columns, if a result cannot hold them */
     bool *is_whole;            /* [n_stream] */
-    int64_t *step;   /* [n_stream] bytes from one row to the next; CB_X_ANEW: found for each row */
+    int64_t
+        *step; /* [n_stream] bytes from one row to the next; CB_X_RELOCATE: found for each row */
     bool *one_a_row; /* [n_load] the number of row r is element r */
     int16_t *order;  /* [n_number] numbers of rows by the phase that they come after */
     int16_t first_number[CB_X_PHASES + 2]; /* [phase + 1] in `order` */

@@ -157,7 +157,7 @@ void cb_cu_keep_numbers(cb_cu_micro *x) {
 enum { PRICE_MOST = 24 }; /* most operations that are cheaper than a word of shared memory */
 
 /* True if an operation takes as long as a dozen simple ones. */
-static bool is_dear(cb_x_op op) {
+static bool is_expensive(cb_x_op op) {
     return (op >= CB_X_EXP && op <= CB_X_COS) || op == CB_X_NORMAL || op == CB_X_SIN_COS;
 }
 
@@ -165,7 +165,7 @@ static bool is_dear(cb_x_op op) {
  * for each row. More than PRICE_MOST means that the value should be kept. */
 static int price_of(const cb_cu_micro *x, int16_t value) {
     const cb_micro *micro = &x->m->micro[x->maker[value]];
-    int price = is_dear(micro->op) ? PRICE_MOST + 1 : 1;
+    int price = is_expensive(micro->op) ? PRICE_MOST + 1 : 1;
     for (int j = 0; j < 3 && price <= PRICE_MOST; j++) {
         const cb_x_ref ref = micro->in[j];
         if (ref.kind == CB_X_VALUE) {
