@@ -310,10 +310,10 @@ class Runner:
     def _take_up_plan(self) -> None:
         with self._lock:
             try:
-                anew = self.partitioner.take_up_plan()
+                is_new = self.partitioner.take_up_plan()
             except BudgetError as unmet:
                 raise self._with_parts_left_out(unmet, None) from None
-            if anew:
+            if is_new:
                 self._compile()
 
     def _in_one_piece(self) -> contextlib.AbstractContextManager[Any]:

@@ -94,7 +94,7 @@ class Sizes:
                 stacklevel=4,
             )
 
-    def begin_anew(self) -> bool:
+    def restart_if_outgrown(self) -> bool:
         """Returns whether plans must be made again, and resets that flag."""
         outgrown, self.outgrown = self.outgrown, False
         self.growths += outgrown

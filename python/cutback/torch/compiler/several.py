@@ -206,11 +206,11 @@ class ModelPartitioner(ModelSteps):
             BudgetError: no plan of all graphs meets the budget.
         """
         try:
-            if not self._begins_anew() and not self._needs_another_round():
+            if not self._restart_if_outgrown() and not self._needs_another_round():
                 return False
         except RoundedUpError:
             self.sizes.as_they_are()
-            self._begins_anew()
+            self._restart_if_outgrown()
         self._end_min()
         if self.follow_plans():
             return False
@@ -241,9 +241,9 @@ class ModelPartitioner(ModelSteps):
                 self.options.on_plan(plan)
         return True
 
-    def _begins_anew(self) -> bool:
+    def _restart_if_outgrown(self) -> bool:
         """Returns true, and drops the plans in force, if sizes have grown beyond them."""
-        if not self.sizes.begin_anew():
+        if not self.sizes.restart_if_outgrown():
             return False
         self._fire(Event.SIZE_OUTGROWN)
         return True
@@ -311,7 +311,7 @@ class ModelPartitioner(ModelSteps):
             if graph.kept is None or not graph.kept.is_replaceable:
                 raise LargerError
             with _PLANNING:
-                self._begins_anew()
+                self._restart_if_outgrown()
 
     def _follow_min(self, graph: AtHand) -> None:
         """Called before a graph runs. If runs of it are pending that no plan covers together, this

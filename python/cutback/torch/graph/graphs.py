@@ -406,7 +406,7 @@ class Reader:
         mine = self.tensors[node]
         return bool(mine) and all(t.storage in self.reads[node] for t in mine)
 
-    def _lying_in(self, storages: set[int], node: fx.Node) -> list[fx.Node]:
+    def _stored_in(self, storages: set[int], node: fx.Node) -> list[fx.Node]:
         """Returns the inputs of a node that are in some of these storages."""
         return [
             source
@@ -562,7 +562,7 @@ class Reader:
                 elif not self.written_by(node) and not self._is_view(node):
                     gone = {s for s in self.reads[node] if changed.get(s, -1) > i}
                     if gone:
-                        raise OverwrittenReadError(node, self._lying_in(gone, node))
+                        raise OverwrittenReadError(node, self._stored_in(gone, node))
         return wanted
 
 
