@@ -51,7 +51,7 @@ def draw(folder: Path = RESULTS, kind: str = "svg") -> None:
     handles = [mark(axes.flat[0], kind, [], []) for kind in STYLES]
     handles.append(mark(axes.flat[0], "torch", [], [], hollow=True))
     labels = [NAMES.get(kind, kind) for kind in STYLES] + [
-        "hollow: draws dropout anew, wrong gradients"
+        "hollow: draws dropout again, wrong gradients"
     ]
     figure.legend(handles, labels, loc="upper center", ncol=min(3, columns), frameon=False)
     figure.supxlabel("peak of live tensors in a step, MB")

@@ -144,7 +144,7 @@ def test_a_batch_of_another_size_is_not_compiled_again(
             assert np.allclose(grads[key], others[key], atol=1e-5), key
         files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
         assert files, "nothing was kept"
-        assert compiled is None or files == compiled, f"{rows} rows were compiled anew"
+        assert compiled is None or files == compiled, f"{rows} rows were compiled again"
         compiled = files
 
 

@@ -19,7 +19,7 @@ static void end(cb_kept *k) {
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
 }
 
-TEST(a_block_is_had_again) {
+TEST(a_block_is_reused) {
     cb_kept *k = fresh();
     char *x = cb_kept_take(k, LARGE);
     CHECK(x && (uintptr_t)x % CB_ALIGN == 0);
@@ -173,7 +173,7 @@ TEST(several_threads) {
 }
 
 int main(void) {
-    RUN(a_block_is_had_again);
+    RUN(a_block_is_reused);
     RUN(another_size_is_another_block);
     RUN(small_blocks_are_not_kept);
     RUN(what_is_kept_follows_what_is_used);

@@ -326,7 +326,7 @@ TEST(another_optimizer_goes_on_from_what_its_caller_says) {
     end(&x);
 }
 
-TEST(a_replay_draws_anew) {
+TEST(a_replay_draws_new_numbers) {
     enum { STEPS = 5, FIRST = 2 };
     setting x;
     void *graph = NULL;
@@ -423,7 +423,7 @@ int main(void) {
     RUN(a_replay_is_a_step_more);
     RUN(a_step_after_replays_goes_on_from_what_its_caller_says);
     RUN(another_optimizer_goes_on_from_what_its_caller_says);
-    RUN(a_replay_draws_anew);
+    RUN(a_replay_draws_new_numbers);
     RUN(a_captured_graph_keeps_its_block);
     RUN(a_first_update_is_not_captured);
     return check_report();

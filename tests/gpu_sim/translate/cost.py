@@ -6,7 +6,7 @@ from __future__ import annotations
 
 JUMPS = {"bra", "brx", "ret", "exit", "call"}
 _FREE = ("mov.", "ld.param", "st.param", "cvta.", "cvt.u64.u32", "cvt.u32.u64", "cvt.s64.s32")
-_DEAR = {
+_SLOW = {
     "div.rn.f32": 11, "sqrt.rn.f32": 9, "rcp.rn.f32": 8, "div.full.f32": 3,
     "mul.lo.s64": 4, "mul.lo.u64": 4, "mad.lo.s64": 4, "mul.hi.u64": 8,
     "div.u64": 70, "div.s64": 75, "rem.u64": 75, "rem.s64": 80,
@@ -19,8 +19,8 @@ def cost_of(opcode: str) -> int:
     """Half instructions that a thread issues for it."""
     if opcode.startswith(_FREE):
         return 0
-    if opcode in _DEAR:
-        return 2 * _DEAR[opcode]
+    if opcode in _SLOW:
+        return 2 * _SLOW[opcode]
     kind, _, types = opcode.partition(".")
     if opcode == "xor.b32":
         return 1

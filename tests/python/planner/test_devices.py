@@ -186,7 +186,7 @@ def test_threads_measure_once(cache, monkeypatch):
     assert set(found) == {"0"}
 
 
-DEAR = {"gelu": F.gelu, "softmax": F.softmax, "dropout": lambda y: F.dropout(y, 0.1)}
+EXPENSIVE = {"gelu": F.gelu, "softmax": F.softmax, "dropout": lambda y: F.dropout(y, 0.1)}
 # no real machine: fusible ops are memory-bound, unless they have an arithmetic rate of their own
 ROUGH = {
     "name": "rough",
@@ -201,7 +201,7 @@ def run_again(kind, device):
     operation that moves two arrays, the other by two products that move five."""
 
     def loss(params, x, mask):
-        a = DEAR[kind](F.relu(x @ params[0]))
+        a = EXPENSIVE[kind](F.relu(x @ params[0]))
         y = F.relu(a @ params[1])
         return ((y * y * mask) @ params[2]).sum()
 
@@ -215,7 +215,7 @@ def run_again(kind, device):
     return {plan.problem["ops"][i]["kind"] for i in steps if steps.count(i) > 1}
 
 
-@pytest.mark.parametrize("kind", DEAR)
+@pytest.mark.parametrize("kind", EXPENSIVE)
 def test_arithmetic_of_what_fuses_is_not_free(kind):
     """By bytes alone the costly operation is recomputed; by time the products are."""
     assert kind in run_again(kind, ROUGH)
@@ -234,5 +234,5 @@ def test_kernels_say_what_they_are_modelled_to_take():
     (kernel,) = json.loads(step.executable.text("kernels"))["groups"]
     flops = {op["kind"]: op.get("flops", 0.0) for op in step.plan.problem["ops"]}
     assert {"gelu", "gelu_bwd"} <= {op["kind"] for op in kernel["ops"]}
-    dear = max(flops["gelu"], flops["gelu_bwd"])
-    assert dear * 1e3 <= kernel["modelled_ps"] < 1.5 * dear * 1e3
+    largest = max(flops["gelu"], flops["gelu_bwd"])
+    assert largest * 1e3 <= kernel["modelled_ps"] < 1.5 * largest * 1e3

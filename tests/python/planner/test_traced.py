@@ -202,9 +202,9 @@ def test_time_limit_and_an_early_end():
 def test_min_takes_a_share_of_time():
     path = path_of("transformer_encoder")
     small = cutback.plan(path, budget="min", max_extra=0.4, device="a100").numbers
-    dear = cutback.plan(path, budget="min", max_extra=0.1, device="a100").numbers
-    assert small["live_bytes"] <= dear["live_bytes"]
-    for numbers, share in ((small, 0.4), (dear, 0.1)):
+    smallest = cutback.plan(path, budget="min", max_extra=0.1, device="a100").numbers
+    assert small["live_bytes"] <= smallest["live_bytes"]
+    for numbers, share in ((small, 0.4), (smallest, 0.1)):
         assert numbers["time_ps"] <= math.ceil((1 + share) * numbers["once_ps"])
 
 

@@ -47,14 +47,14 @@ def test_a_policy_sees_measured_times(step):
     assert both.document["steps"] != modelled.document["steps"]
 
 
-def test_dear_operations_are_kept(step):
+def test_expensive_operations_are_kept(step):
     """An operation measured to be slow is not recomputed if another one can be."""
     problem = step.plan.problem
     cheap = cutback.plan(problem, budget="min")
     again = {entry.name for entry in cheap.recomputed}
     assert again
-    dear = cutback.plan(problem, budget="min", profile=dict.fromkeys(again, 1.0))
-    assert len({e.name for e in dear.recomputed} & again) < len(again)
+    plan = cutback.plan(problem, budget="min", profile=dict.fromkeys(again, 1.0))
+    assert len({e.name for e in plan.recomputed} & again) < len(again)
 
 
 def test_a_profile_of_a_step(model, tmp_path, capsys):

@@ -127,7 +127,7 @@ def test_merged_runs_are_seen_and_prevented(monkeypatch: pytest.MonkeyPatch) -> 
     assert plain[0] > apart[0] >= narrow[0] >= least
 
 
-def test_plans_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """If there are no levers, only a lower target helps; the lowest of all attempts is used."""
     monkeypatch.setattr(inductor, "LEVERS", inductor.LEVERS[:1])
     told: list[Any] = []

@@ -37,7 +37,7 @@ def test_a_wait_that_is_shorter_than_the_time_to_the_notice(
     assert agreement._compare(store, "plan", 2, 60.0) == "same"
 
 
-def test_it_says_for_whom_it_waits_and_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_which_rank_it_waits_for_and_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
     store = half_answered(monkeypatch, 30.0)
     warn = warnings.warn
 

@@ -288,7 +288,7 @@ def test_kept_plans_ask_again() -> None:
 
 
 @pytest.mark.parametrize("said", [None, True])
-def test_routes_are_not_taken_anew(said: bool | None) -> None:
+def test_routes_are_not_taken_again(said: bool | None) -> None:
     """An op that makes integers from floats may decide something: if bits may differ it runs once,
     unless the user declares otherwise."""
     ct.rerun.declare(OPS.route, rerunnable=said)
