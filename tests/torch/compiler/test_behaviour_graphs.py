@@ -33,6 +33,7 @@ def test_graph_breaks(agrees: Callable[..., Any]) -> None:
     agrees(model, torch.randn(8, 16), graphs=2, budgets=(None, "min"))
 
 
+@pytest.mark.very_slow
 def test_one_budget_over_all_graphs(
     ran: Counter[str], same_bits: Callable[..., bool], train_step: Callable[..., Any]
 ) -> None:

@@ -137,6 +137,7 @@ def test_one_budget_over_graph_breaks_by_every_door(
     assert found[-1].peak_bytes <= numbers["live_bytes"]
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
     "door", [pytest.param("torch.compile", marks=pytest.mark.very_slow), "module.compile"]
 )

@@ -84,6 +84,7 @@ def runs_again(plan: Any, kind: str) -> bool:
     return any(n > 1 and kind in plan.problem["ops"][op]["kind"] for op, n in runs.items())
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("budget", ["min", "smallest"])
 def test_batch_norms_run_again(
     budget: Any, train_step: Callable[..., Any], same_bits: Callable[..., bool]
@@ -153,6 +154,7 @@ def test_trained_parameters_are_the_same(ran: Counter[str], same_bits: Callable[
     assert ran == {"forward": 8, "backward": 8}
 
 
+@pytest.mark.very_slow
 def test_an_impossible_budget_says_what_is_possible() -> None:
     model, inputs = make("gpt")
     with pytest.raises(BudgetError) as told:

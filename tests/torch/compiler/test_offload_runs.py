@@ -148,6 +148,7 @@ class Later:
         return t
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(("name", "link"), [("encoder", 1e9), ("resnet", 5e7), ("resnet", 1e9)])
 def test_late_copies_are_waited_for(
     name: str, link: float, same_bits: Callable[..., bool], monkeypatch: pytest.MonkeyPatch

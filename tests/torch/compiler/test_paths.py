@@ -107,6 +107,7 @@ def checked(
     return run, said
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
     "budget", [330_000, *(pytest.param(b, marks=pytest.mark.very_slow) for b in ("0.8x", 0.5))]
 )

@@ -242,6 +242,7 @@ def test_a_share_is_answered_in_shares() -> None:
         torch._dynamo.reset()
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("broken", [False, pytest.param(True, marks=pytest.mark.very_slow)])
 def test_shares_in_one_message_are_of_one_whole(broken: bool) -> None:
     """The whole is the bytes of the step without a budget, which are fewer than those of saving

@@ -93,6 +93,7 @@ def test_the_plan_of_the_whole_step_takes_no_compilation(door: Any) -> None:
     assert max(peaks) <= 0.6 * peak(ct.compile(Broken()), x)
 
 
+@pytest.mark.very_slow
 def test_a_backward_that_is_pending_keeps_its_plan() -> None:
     x = torch.randn(64, WIDTH)
     model = Broken()

@@ -146,6 +146,7 @@ def over_the_floor(seed: int) -> float:
     return live / floor
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
     "seeds", [(0,), pytest.param(range(30), marks=pytest.mark.very_slow)], ids=["1", "30"]
 )

@@ -385,7 +385,8 @@ def scratch_that_is_counted(path: Path) -> None:
 SLOW = (  # many graphs, symbolic shapes
     "paths_through_known_graphs", "sizes_that_grow", "sizes_that_grow_within_a_call",
     "several_graphs", "one_graph_that_cannot_meet_its_share_alone", "calls_that_share",
-    "several_graphs_in_pending_calls",
+    "several_graphs_in_pending_calls", "calls_within_a_step_that_is_over",
+    "one_graph_that_others_may_follow",
 )  # fmt: skip
 
 

@@ -46,7 +46,7 @@ OWN = 64  # bytes of the losses
 
 
 @pytest.mark.parametrize("door", ["own", "name"])
-@pytest.mark.parametrize("calls", [2, 3])
+@pytest.mark.parametrize("calls", [pytest.param(2, marks=pytest.mark.very_slow), 3])
 def test_calls_that_are_pending_together_share_the_budget(
     door: str, calls: int, same_bits: Callable[..., bool]
 ) -> None:

@@ -113,7 +113,9 @@ def test_a_first_step_that_is_over_says_what_it_takes(model: Any, share: float) 
 
 
 @pytest.mark.parametrize("model", [Broken, Shared])
-@pytest.mark.parametrize("share", [1.0, 0.9, 0.75])
+@pytest.mark.parametrize(
+    "share", [*(pytest.param(share, marks=pytest.mark.very_slow) for share in (1.0, 0.9)), 0.75]
+)
 def test_shares_of_several_calls(model: Any, share: float, same_bits: Any) -> None:
     """The shares are of the bytes of all calls without a budget."""
     peaks, wanted, _ = steps(ct.compile(model()), calls=2)
@@ -123,6 +125,7 @@ def test_shares_of_several_calls(model: Any, share: float, same_bits: Any) -> No
     assert same_bits(gradients, wanted)
 
 
+@pytest.mark.very_slow
 def test_graphs_that_run_several_times_save_little(same_bits: Any) -> None:
     """The limit is not their peak but what they keep for the backward."""
     peaks, wanted, _ = steps(ct.compile(Loop()))
@@ -151,6 +154,7 @@ def test_a_call_without_gradients_in_between_ends_no_step() -> None:
     assert run.plans[0].numbers["live_bytes"] <= 0.6 * whole
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("model", [Broken, Loop])
 def test_to_warn_is_to_save_everything(model: Any) -> None:
     peaks, _, _ = steps(ct.compile(model()), calls=2)

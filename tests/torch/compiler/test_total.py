@@ -52,7 +52,7 @@ def train(step: Any, inputs: tuple[Any, ...], optimizer: Any) -> Any:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("wide", [pytest.param(False, marks=pytest.mark.very_slow), True])
 def test_planned_total_is_the_measured_one(optimizer: str, wide: bool, ran: Counter[str]) -> None:
     torch.manual_seed(0)
     model, inputs = (Wide(), (torch.randn(2, 64),)) if wide else make("resnet")
@@ -156,6 +156,7 @@ def test_several_graphs_count_it_once(ran: Counter[str]) -> None:
     assert ran["backward"] == 6
 
 
+@pytest.mark.very_slow
 def test_traced() -> None:
     model, inputs = make("resnet")
     trains = Adam(model.parameters())

@@ -99,6 +99,7 @@ class Average(nn.Module):
         return self.last(h).tanh().square().mean()
 
 
+@pytest.mark.very_slow
 def test_a_buffer_that_a_later_graph_writes_into_is_an_error(
     same_bits: Callable[..., bool],
 ) -> None:

@@ -184,6 +184,7 @@ def test_models(name: str) -> None:
     assert check(model, x, name in ("encoder", "unet", "resnet"), (1.0, "0.7x", "min")) >= 2
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("name", _some(BODIES, ("powers",)))
 def test_formulas_of_autograd(name: str) -> None:
     torch.manual_seed(0)

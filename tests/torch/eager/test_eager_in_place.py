@@ -106,6 +106,7 @@ def compare(seeds: range) -> int:
     return measured
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
     ("seeds", "least"),
     [

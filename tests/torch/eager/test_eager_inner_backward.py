@@ -40,7 +40,7 @@ CASES = [energy_and_force, gradients_as_data, inner_step, twice]
 
 
 @pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)
-@pytest.mark.parametrize("budget", [None, 1.0, "min"])
+@pytest.mark.parametrize("budget", [None, pytest.param(1.0, marks=pytest.mark.very_slow), "min"])
 def test_a_backward_inside(fn: Callable[..., Any], budget: Any) -> None:
     torch.manual_seed(0)
     m = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))

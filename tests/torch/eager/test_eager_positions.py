@@ -75,6 +75,7 @@ def test_positions_of_a_region(name: str) -> None:
     assert str(plans[3]).startswith("0.5: ")
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("name", ["mlp", pytest.param("gpt", marks=pytest.mark.very_slow)])
 def test_regions_keep_to_positions(name: str) -> None:
     torch.manual_seed(0)

@@ -32,7 +32,10 @@ class Mixing(nn.Module):
         return x.sin().sum()
 
 
-@pytest.mark.parametrize("budget", ["fastest", "0.8x", "min"])
+@pytest.mark.parametrize(
+    "budget",
+    [*(pytest.param(b, marks=pytest.mark.very_slow) for b in ("fastest", "0.8x")), "min"],
+)
 def test_complex_values(
     budget: Any,
     ran: Counter[str],

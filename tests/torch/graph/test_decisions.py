@@ -86,6 +86,7 @@ def again(plan: Any) -> list[str]:
     return [ops[i]["kind"] for i in late if "backward" not in ops[i]["flags"]]
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("inside", [pytest.param(False, marks=pytest.mark.very_slow), True])
 def test_ties_between_experts(
     inside: bool, ran: Counter[str], same_bits: Callable[..., bool]

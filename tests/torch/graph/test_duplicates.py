@@ -259,6 +259,7 @@ def test_views_of_what_was_merged_take_no_memory(ran: Counter[str]) -> None:
         assert memory.peak_bytes == plan.numbers["live_bytes"]
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
     ("name", "budget"),
     [

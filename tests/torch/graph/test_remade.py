@@ -161,6 +161,7 @@ def check(
     return plans
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
     "dtype",
     [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.very_slow)],

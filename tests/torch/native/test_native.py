@@ -300,6 +300,7 @@ class Rows(nn.Module):
         return (p * p.mean(1, keepdim=True)).sum((1, 2)).square().mean()
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("budget", [pytest.param(None, marks=pytest.mark.very_slow), 0])
 def test_sizes_that_vary(budget: int | None) -> None:
     """Groups work for all sizes of a graph, without another trace."""

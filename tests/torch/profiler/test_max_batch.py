@@ -30,6 +30,7 @@ def made_inside(batch: int) -> Any:
     return Small(), (torch.randn(batch, 16, 32),)
 
 
+@pytest.mark.very_slow
 def test_it_fits_and_one_more_does_not() -> None:
     model = Small()
     budget = 60_000

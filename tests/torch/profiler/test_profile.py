@@ -51,6 +51,7 @@ def test_every_op_has_a_time(name: str) -> None:
     assert timed <= set(times)
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("name", MODELS)
 def test_bytes_are_those_of_plans_and_of_the_tracker(
     name: str, train_step: Callable[..., Any], ran: Counter[str]

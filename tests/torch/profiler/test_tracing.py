@@ -127,6 +127,7 @@ def test_nothing_is_allocated() -> None:
     assert step.device == "cpu"
 
 
+@pytest.mark.very_slow
 def test_files(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     model, inputs = make("gpt")
     step = ct.trace(model, *inputs)
