@@ -26,5 +26,5 @@ configure_file(cmake/cutback.pc.in cutback.pc @ONLY)
 
 install(TARGETS cutback ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} ${component}
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ${component})
-install(FILES csrc/include/cutback.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} ${component})
+install(FILES csrc/include/cutback.h csrc/include/cutback_capture.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} ${component})
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/cutback.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig ${component})

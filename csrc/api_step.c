@@ -62,7 +62,7 @@ cb_step_numbers cb_step_get_numbers(const cb_step *step) {
 
 /* ---- checking memory ------------------------------------------------------------------------ */
 
-static cb_status check_run(cb_step *step, const cb_run *run, cb_error *err) {
+cb_status cb_step_check_run(cb_step *step, const cb_run *run, cb_error *err) {
     const cb_program *p = step->program;
     uint32_t n = 0;
     if ((p->n_input && !run->inputs) || (p->n_output && !run->outputs)) {
@@ -142,7 +142,7 @@ static cb_status follow(cb_step *step, cb_stream *stream, uint64_t *n_alloc, cb_
     return CB_OK;
 }
 
-static cb_status enter(cb_step *step, cb_bindings *bindings, uint64_t *n_alloc, cb_error *err) {
+cb_status cb_step_enter(cb_step *step, cb_bindings *bindings, uint64_t *n_alloc, cb_error *err) {
     cb_run_memory_lock(step->memory);
     const cb_status status = follow(step, bindings->stream, n_alloc, err);
     if (status == CB_OK && step->backend->uses_arena) {
@@ -215,7 +215,7 @@ static cb_status use_block(const cb_step *step, void *block, cb_bindings *bindin
 
 cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result, cb_error *err) {
     if (!run) return cb_fail(err, CB_INVALID, "run: no bindings given (NULL)");
-    CB_TRY(check_run(step, run, err));
+    CB_TRY(cb_step_check_run(step, run, err));
     cb_bindings bindings = {
         .stream = (cb_stream *)run->stream,
         .inputs = run->inputs,
@@ -237,7 +237,7 @@ cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result, c
     }
     step->has_run = step->has_update = false;
     CB_TRY(run->block ? use_block(step, run->block, &bindings, err)
-                      : enter(step, &bindings, &n_alloc, err));
+                      : cb_step_enter(step, &bindings, &n_alloc, err));
     if (run->on_host)
         CB_TRY(cb_step_after_copies(step, run_staged(step, run, &bindings, &stats, err), err));
     else CB_TRY(step->backend->run(step->state, &bindings, &stats, err));

@@ -151,8 +151,7 @@ static void fill_row(const cb_step *step, const cb_update *u, uint32_t k, cb_opt
     numbers_before(u, k, row->number);
 }
 
-/* Fills the rows: parameters, gradients and states in the backend's memory. */
-static cb_status fill_rows(cb_step *step, const cb_update *u, cb_error *err) {
+cb_status cb_step_fill_rows(cb_step *step, const cb_update *u, cb_error *err) {
     for (uint32_t k = 0; k < step->n_gradients; k++) {
         const cb_argument *gradient = gradient_of(step, k);
         cb_optim_row *row = &step->rows[k];
@@ -189,7 +188,7 @@ static cb_status move_rows(const cb_step *step, const cb_update *u, stage_fn sta
     return CB_OK;
 }
 
-static cb_optim_table table_of(const cb_step *step, const cb_update *u) {
+cb_optim_table cb_step_table(const cb_step *step, const cb_update *u) {
     return (cb_optim_table){.optimizer = u->optimizer,
                             .grad_factor = 1,
                             .rows = step->rows,
@@ -206,7 +205,7 @@ static cb_status check_scratch(cb_step *step, const cb_update *u, cb_error *err)
                                        .t = u->t,
                                        .dtype = gradient_of(step, k)->dtype,
                                        .group = u->group[k]};
-    const cb_optim_table table = table_of(step, u);
+    const cb_optim_table table = cb_step_table(step, u);
     return cb_optim_check_scratch(&table, err);
 }
 
@@ -225,12 +224,13 @@ cb_status cb_step_check_update(cb_step *step, const cb_update *u, cb_error *err)
     CB_TRY(cb_ranges_check(step->ranges, n, &step->update_ranges, err));
     if (step->backend->ready) CB_TRY(step->backend->ready(step->state, u->optimizer, err));
     const bool is_staged = u->on_host && !step->backend->is_host;
-    return is_staged ? fill_rows(step, u, err) : CB_OK; /* allocates the memory for copies */
+    return is_staged ? cb_step_fill_rows(step, u, err)
+                     : CB_OK; /* allocates the memory for copies */
 }
 
 static cb_status put_update(cb_step *step, const cb_update *u, cb_optim_outcome *outcome,
                             cb_error *err) {
-    cb_optim_table table = table_of(step, u);
+    cb_optim_table table = cb_step_table(step, u);
     if (u->extras)
         *outcome = cb_gradients_measure(&table, u->extras, step->ctx->runtime.pool, step->squares);
     if (outcome->skipped) return CB_OK;
@@ -276,7 +276,7 @@ cb_status cb_step_update(cb_step *step, const cb_update *u, cb_error *err) {
             "by another one or released; update before that",
             name);
     }
-    CB_TRY(fill_rows(step, u, err));
+    CB_TRY(cb_step_fill_rows(step, u, err));
     for (uint32_t k = 0; k < step->n_gradients; k++) {
         if (step->rows[k].grad || step->rows[k].n == 0) continue;
         return cb_fail(err, CB_UNSUPPORTED, "%s: the backend \"%s\" has no gradients", name,
@@ -309,7 +309,7 @@ bool cb_inner_updates_after(void *user, uint32_t group) {
         fill_row(step, x->update, step->due[x->n_done].gradient, &step->rows[x->n_done]);
         x->n_done++;
     }
-    cb_optim_table table = table_of(step, x->update);
+    cb_optim_table table = cb_step_table(step, x->update);
     table.rows += first;
     table.n_rows = x->n_done - first;
     if (table.n_rows > 0) x->update->optimizer->step(&table, step->ctx->runtime.pool);

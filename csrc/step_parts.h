@@ -1,5 +1,6 @@
 /* step_parts.h: declarations shared by the files of a compiled step's public functions: api_step.c
- * (what it is, and runs), api_update.c (the optimizer), step_parts.c (what both need). */
+ * (what it is, and runs), api_update.c (the optimizer), api_capture.c (graphs of both),
+ * step_parts.c (what they need). */
 #ifndef CB_STEP_PARTS_H
 #define CB_STEP_PARTS_H
 
@@ -19,7 +20,21 @@ cb_run_block *cb_step_block(const cb_step *step);
 /* Even after a failure, no copy to or from the caller's memory is still running. */
 CB_MUST_CHECK cb_status cb_step_after_copies(const cb_step *step, cb_status status, cb_error *err);
 
+/* ---- api_step.c ------------------------------------------------------------------------------ */
+
+/* Checks the arguments of a run. */
+CB_MUST_CHECK cb_status cb_step_check_run(cb_step *step, const cb_run *run, cb_error *err);
+/* Begins a run on the stream of the bindings, after the run before in the same memory, and fills in
+ * its block. */
+CB_MUST_CHECK cb_status cb_step_enter(cb_step *step, cb_bindings *bindings, uint64_t *n_alloc,
+                                      cb_error *err);
+
 /* ---- api_update.c ---------------------------------------------------------------------------- */
+
+/* Fills step->rows: parameters, gradients and states in the backend's memory. */
+CB_MUST_CHECK cb_status cb_step_fill_rows(cb_step *step, const cb_update *u, cb_error *err);
+/* The table of step->rows. */
+cb_optim_table cb_step_table(const cb_step *step, const cb_update *u);
 
 /* Updates of a run with updates inside. */
 typedef struct cb_inner_updates {

@@ -94,6 +94,32 @@ typedef struct cb_pooled {
     cb_block_stats (*stats)(void *device, bool resets_peak);
 } cb_pooled;
 
+/* Runs, with the update after each, captured as a graph that the device replays. A graph holds the
+ * addresses of its run; the caller keeps those, and the executable, as long as the graph. */
+typedef struct cb_capturing {
+    /* From now on `address` answers for runs in this arena. */
+    void (*use)(void *executable, void *arena);
+    /* Captures a run, and the update if there is a table. Blocks, and runs nothing. The stream of
+     * the bindings is not used. */
+    cb_status (*capture)(void *executable, const cb_bindings *bindings, const cb_optim_table *table,
+                         void **graph, cb_error *err);
+    /* Whether the device is known to have made t - 1 steps. If not, the table of the next replay
+     * must have rows with their counts and numbers. */
+    bool (*continues)(const void *graph, int64_t t);
+    /* Puts the run on the stream. `rows` NULL in the table: those of the latest replay. */
+    cb_status (*replay)(void *graph, cb_stream *stream, uint32_t step, const cb_optim_table *table,
+                        cb_error *err);
+    /* Waits for the stream; returns how many steps the device has made, and the numbers of each
+     * row. */
+    cb_status (*counts)(void *graph, cb_stream *stream, const cb_optim_table *table, int64_t *t,
+                        double *numbers, cb_error *err);
+    bool (*resident)(const void *graph, uint32_t group, cb_resident *out); /* as below */
+    void (*release)(void *graph);                                          /* waits; NULL is fine */
+    /* Copies on the device, in stream order. */
+    cb_status (*move)(void *device, cb_stream *stream, void *to, const void *from, size_t bytes,
+                      cb_error *err);
+} cb_capturing;
+
 struct cb_mark {
     atomic_uint refs;
     const struct cb_backend *backend;
@@ -200,6 +226,7 @@ typedef struct cb_backend {
     /* Returns where the numbers of the latest update are; false: it had no such group. NULL: not
      * supported. */
     bool (*resident)(const void *executable, uint32_t group, cb_resident *out);
+    const cb_capturing *capturing; /* NULL: runs are not captured */
     /* Puts one step of the optimizer on the stream of the run that has made the gradients. The
      * table has been checked; it is read before the call returns, and parameters, gradients and
      * states are in the backend's memory. NULL: the backend has no optimizers. */

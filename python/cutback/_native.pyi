@@ -331,6 +331,37 @@ class Step:
         next: int = 0,
         stream: int | None = None,
     ) -> tuple[tuple[int, int, float], tuple[float, bool]]: ...
+    def capture(
+        self,
+        *,
+        inputs: Sequence[DeviceMemory],
+        outputs: Sequence[DeviceMemory | None],
+        seed: int,
+        random_step: int,
+        optimizer: str | Expression | None = None,
+        states: Sequence[Sequence[DeviceMemory | None]] | None = None,
+        group_of: Sequence[int] | None = None,
+        groups: Sequence[tuple[float, ...]] | None = None,
+        t: np.ndarray[Any, Any] | None = None,
+        numbers: np.ndarray[Any, Any] | None = None,
+    ) -> Captured: ...
+
+class Captured:
+    def replay(
+        self,
+        *,
+        inputs: Sequence[np.ndarray[Any, Any] | DeviceMemory | None],
+        outputs: Sequence[DeviceMemory | None],
+        random_step: int,
+        count: np.ndarray[Any, Any] | None = None,
+        next: int = 0,
+        stream: int | None = None,
+        groups: Sequence[tuple[float, ...]] | None = None,
+        t: np.ndarray[Any, Any] | None = None,
+        numbers: np.ndarray[Any, Any] | None = None,
+    ) -> float: ...
+    def counts(self, t: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any], /) -> None: ...
+    def resident(self, group: int, /) -> tuple[int, int, int, int]: ...
 
 def device_order(before: int | None, after: int | None, /) -> None: ...
 def device_ordinal() -> int: ...

@@ -189,6 +189,7 @@ static int module_exec(PyObject *module) {
     if (add_type(module, &cb_py_problem_spec, &state->problem_type) < 0) return -1;
     if (add_type(module, &cb_py_plan_spec, &state->plan_type) < 0) return -1;
     if (add_type(module, &cb_py_run_memory_spec, &state->run_memory_type) < 0) return -1;
+    if (add_type(module, &cb_py_captured_spec, &state->captured_type) < 0) return -1;
     const char *version = VERSION_TEXT(CB_VERSION_MAJOR, CB_VERSION_MINOR, CB_VERSION_PATCH);
     return PyModule_AddStringConstant(module, "__version__", version);
 }

@@ -17,6 +17,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->problem_type);
     Py_VISIT(state->plan_type);
     Py_VISIT(state->run_memory_type);
+    Py_VISIT(state->captured_type);
     Py_VISIT(state->budget_error);
     Py_VISIT(state->keeper);
     return 0;
@@ -34,6 +35,7 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(state->problem_type);
     Py_CLEAR(state->plan_type);
     Py_CLEAR(state->run_memory_type);
+    Py_CLEAR(state->captured_type);
     Py_CLEAR(state->budget_error);
     Py_CLEAR(state->keeper);
     return 0;

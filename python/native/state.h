@@ -34,6 +34,7 @@ typedef struct cb_py_context {
 typedef struct cb_py_state {
     PyTypeObject *graph_type, *step_type, *table_type, *expression_type, *memory_type;
     PyTypeObject *busy_word_type, *signature_type, *problem_type, *plan_type, *run_memory_type;
+    PyTypeObject *captured_type;
     PyObject *budget_error;  /* cutback.errors.BudgetError; NULL until first use */
     PyObject *keeper;        /* capsule: allocator of outputs */
     PyThread_type_lock lock; /* guards `context` */
@@ -214,6 +215,13 @@ PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_run_memory *memory, cb_step 
 /* call(*addresses, block): runs the step on memory whose layout the caller answers for. */
 PyObject *cb_py_step_call(cb_py_step *self, PyObject *const *values, Py_ssize_t n);
 
+/* ---- captured_type.c ------------------------------------------------------------------------- */
+
+extern PyType_Spec cb_py_captured_spec;
+/* Step.capture. */
+PyObject *cb_py_step_capture(cb_py_step *self, PyObject *const *values, Py_ssize_t n,
+                             PyObject *names);
+
 /* ---- profile_rows.c -------------------------------------------------------------------------- */
 
 /* A row (steps, seconds, bytes) for each of `n` groups. */
@@ -266,6 +274,9 @@ typedef struct cb_py_run_arrays {
 /* Checks every array and fills step->pointers and ->there: inputs, outputs, then for an optimizer
  * parameters and each of its states. */
 int cb_py_bind(cb_py_step *step, const cb_py_run_arrays *run);
+/* Checks one array that a run only reads, or one that it writes, and fills in its place. */
+int cb_py_bind_input(cb_py_step *step, uint32_t i, PyObject *array);
+int cb_py_bind_output(cb_py_step *step, uint32_t i, PyObject *array);
 /* Called before and after a run on a stream: it is ordered after pending work on its device arrays,
  * and then becomes pending work itself. `stream` NULL in the second: the run has finished. */
 cb_status cb_py_before_run(const cb_py_step *step, const cb_py_run_arrays *run, void *stream,

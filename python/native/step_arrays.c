@@ -173,6 +173,19 @@ int cb_py_bind(cb_py_step *self, const cb_py_run_arrays *run) {
     return run->is_stepped ? bind_states(self, run, outputs + n_out) : 0;
 }
 
+int cb_py_bind_input(cb_py_step *self, uint32_t i, PyObject *array) {
+    const cb_argument_info info = cb_step_input(self->core, i);
+    const place p = {.name = info.name};
+    return take(self, array, &info, &p, &self->pointers[i]);
+}
+
+int cb_py_bind_output(cb_py_step *self, uint32_t i, PyObject *array) {
+    const cb_argument_info info = cb_step_output(self->core, i);
+    const place p = {
+        .name = info.name, .written = true, .is_gradient = info.role_or_kind == CB_PY_GRADIENT};
+    return take(self, array, &info, &p, &self->pointers[cb_step_n_inputs(self->core) + i]);
+}
+
 /* ---- arrays on a device ---------------------------------------------------------------------- */
 
 typedef cb_status (*memory_fn)(cb_py_device_memory *memory, void *user, cb_error *err);

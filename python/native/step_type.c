@@ -4,7 +4,7 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/threads.h"
-#include "fields.h"
+#include "step_fields.h"
 
 static PyObject *raise(cb_py_step *self, const cb_error *error) {
     return cb_py_raise(cb_py_state_of_object((PyObject *)self), error, NULL);
@@ -78,23 +78,6 @@ static int lock(cb_py_step *self) { return cb_py_run_memory_lock(self->memory, s
 
 static void unlock(cb_py_step *self) { cb_py_run_memory_unlock(self->memory); }
 
-/* The step number for random operations. Like the optimizer's step count, it is updated here, so
- * that a signal cannot come between a step and its count. */
-typedef struct draw_count {
-    int64_t *at; /* NULL: not counted */
-    int64_t next;
-} draw_count;
-
-/* The optimizer's step count; fails if it cannot be incremented. */
-static int steps_taken(const cb_py_optimizer *opt, int64_t *taken) {
-    *taken = opt ? *opt->t : 0;
-    if (*taken >= 0 && *taken < INT64_MAX) return 0;
-    PyErr_Format(PyExc_ValueError,
-                 "%s: t=%lld steps were taken; a further step needs 0 <= t < 2**63 - 1",
-                 cb_optimizer_name(opt->core), (long long)*taken);
-    return -1;
-}
-
 /* Finds out whether any arrays are on the host or on the device. Host arrays are copied, and the
  * call waits for the copies. */
 static void places(const cb_py_step *self, const cb_py_run_arrays *run, bool *host, bool *device) {
@@ -147,7 +130,7 @@ static cb_update update_of(const cb_py_step *self, update_call *call, int64_t t,
 }
 
 static PyObject *execute(cb_py_step *self, const cb_py_run_arrays *arrays, const cb_run *settings,
-                         update_call *call, const draw_count *draws) {
+                         update_call *call, const cb_py_draw_count *draws) {
     uint32_t n_in = cb_step_n_inputs(self->core), n_out = cb_step_n_outputs(self->core);
     void **params = self->pointers + n_in + n_out;
     void *const *states[CB_MAX_STATES];
@@ -163,7 +146,7 @@ static PyObject *execute(cb_py_step *self, const cb_py_run_arrays *arrays, const
     cb_error error = {0};
     int64_t taken;
     const cb_py_optimizer *opt = call ? &call->opt : NULL;
-    if (steps_taken(opt, &taken) < 0) return NULL;
+    if (cb_py_steps_taken(opt, &taken) < 0) return NULL;
     if (cb_py_run_memory_admit(self->memory, self) < 0) return NULL;
     if (on_device && order_arrays(self, arrays, run.stream) < 0) return NULL;
     for (size_t s = 0; s < CB_MAX_STATES; s++) states[s] = params + (1 + s) * self->n_wrt;
@@ -201,7 +184,7 @@ static const char *parameter_name(const void *owner, uint32_t i) {
 /* Executes the run; with an optimizer, claims the memory that it writes. */
 static PyObject *claim_and_execute(cb_py_step *self, const cb_py_run_arrays *run,
                                    const cb_run *settings, update_call *call,
-                                   const draw_count *draws) {
+                                   const cb_py_draw_count *draws) {
     const cb_py_rows rows = {.owner = self, .name = parameter_name, .n = self->n_wrt};
     if (!call) return execute(self, run, settings, call, draws);
     cb_py_claim_step(self, run->n_state, call->extras ? call->extras->rows : NULL);
@@ -213,7 +196,7 @@ static PyObject *claim_and_execute(cb_py_step *self, const cb_py_run_arrays *run
 
 static PyObject *bind_and_execute(cb_py_step *self, const cb_py_run_arrays *run,
                                   const cb_run *settings, update_call *call,
-                                  const draw_count *draws) {
+                                  const cb_py_draw_count *draws) {
     if (lock(self) < 0) return NULL;
     PyObject *result =
         cb_py_bind(self, run) == 0 ? claim_and_execute(self, run, settings, call, draws) : NULL;
@@ -221,83 +204,23 @@ static PyObject *bind_and_execute(cb_py_step *self, const cb_py_run_arrays *run,
     return result;
 }
 
-static void drop_arrays(cb_py_run_arrays *run) {
-    Py_XDECREF(run->inputs);
-    Py_XDECREF(run->outputs);
-    for (int s = 0; s < CB_MAX_STATES; s++) Py_XDECREF(run->states[s]);
-}
-
-static int parse_count(PyObject *array, const char *name, int64_t **out) {
-    cb_py_view view;
-    if (cb_py_view_of(array, name, &view) < 0) return -1;
-    bool is_count = view.known_dtype && view.dtype == CB_I64 && view.shape.rank == 0;
-    if (!is_count || !view.aligned || !view.writable) {
-        PyErr_Format(PyExc_TypeError, "%s: expected a writable array of one i64, without axes",
-                     name);
-        return -1;
-    }
-    *out = (int64_t *)(void *)view.data;
-    return 0;
-}
-
-/* Parses the count of random steps (None: not counted), which a successful run sets to `next`. */
-static int parse_draws(PyObject *count, PyObject *next, draw_count *out) {
-    if (count == Py_None) return 0;
-    out->next = PyLong_AsLongLong(next);
-    if (PyErr_Occurred()) return -1;
-    return parse_count(count, "the count of random steps", &out->at);
-}
-
-/* None: the device's own stream, and the call waits for the run. */
-static int parse_stream(PyObject *stream, void **out) {
-    *out = stream == Py_None ? NULL : PyLong_AsVoidPtr(stream);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-/* The keyword arguments of run. */
-typedef struct run_fields {
-    PyObject *inputs, *outputs, *seed, *random_step, *count, *next, *stream;
-} run_fields;
-
-#define RUN_FIELDS(type, run)                                                                 \
-    {"inputs", offsetof(type, run inputs)}, {"outputs", offsetof(type, run outputs)},         \
-        {"seed", offsetof(type, run seed)}, {"random_step", offsetof(type, run random_step)}, \
-        {"count", offsetof(type, run count)}, {"next", offsetof(type, run next)}, {           \
-        "stream", offsetof(type, run stream)                                                  \
-    }
-
-/* Parses all arguments of a run except its arrays. `seed` has 64 bits, `random_step` 32. */
-static int parse_settings(const run_fields *given, cb_run *settings, draw_count *draws) {
-    settings->seed = PyLong_AsUnsignedLongLongMask(given->seed);
-    settings->random_step = (uint32_t)PyLong_AsUnsignedLongMask(given->random_step);
-    if (PyErr_Occurred()) return -1;
-    if (parse_draws(given->count, given->next, draws) < 0) return -1;
-    return parse_stream(given->stream, &settings->stream);
-}
-
-static int take_arrays(const run_fields *given, cb_py_run_arrays *run) {
-    run->inputs = PySequence_Tuple(given->inputs);
-    run->outputs = run->inputs ? PySequence_Tuple(given->outputs) : NULL;
-    return run->outputs ? 0 : -1;
-}
-
 /* run(*, inputs, outputs, seed, random_step, count=None, next=0, stream=None)
  * -> (peak_bytes, n_alloc, seconds) */
 static PyObject *step_run(cb_py_step *self, PyObject *const *values, Py_ssize_t n,
                           PyObject *names) {
-    static const cb_py_field fields[] = {RUN_FIELDS(run_fields, )};
-    run_fields given = {.count = Py_None, .next = Py_None, .stream = Py_None};
+    static const cb_py_field fields[] = {CB_PY_RUN_FIELDS(cb_py_run_fields, )};
+    cb_py_run_fields given = {.count = Py_None, .next = Py_None, .stream = Py_None};
     const cb_py_call as_called = {values, n, names};
-    draw_count draws = {0};
+    cb_py_draw_count draws = {0};
     cb_run settings = {0};
     cb_py_run_arrays run = {.inputs = NULL};
     if (CB_PY_READ_FIELDS("run", as_called, fields, &given) < 0 ||
-        parse_settings(&given, &settings, &draws) < 0)
+        cb_py_parse_settings(&given, &settings, &draws) < 0)
         return NULL;
-    PyObject *result = take_arrays(&given, &run) == 0
+    PyObject *result = cb_py_take_arrays(&given, &run) == 0
                            ? bind_and_execute(self, &run, &settings, NULL, &draws)
                            : NULL;
-    drop_arrays(&run);
+    cb_py_drop_arrays(&run);
     return result;
 }
 
@@ -321,28 +244,19 @@ static PyObject *step_profile(cb_py_step *self, PyObject *args) {
     Py_XDECREF(ran);
     PyMem_Free(seconds);
     PyMem_Free(bytes);
-    drop_arrays(&run);
+    cb_py_drop_arrays(&run);
     return rows;
 }
 
-/* Parses a sequence of arrays (or None) for each state. */
-static int parse_states(PyObject *states, const cb_optimizer *core, cb_py_run_arrays *out) {
-    PyObject *rows = PySequence_Tuple(states);
-    if (!rows) return -1;
-    while (out->n_state < CB_MAX_STATES && cb_optimizer_state_name(core, out->n_state)) {
-        out->state_name[out->n_state] = cb_optimizer_state_name(core, out->n_state);
-        out->n_state++;
-    }
-    if (cb_py_check_count(rows, out->n_state, "optimizer states") == 0) {
-        for (uint32_t s = 0; s < out->n_state && !PyErr_Occurred(); s++)
-            out->states[s] = PySequence_Tuple(PyTuple_GET_ITEM(rows, s));
-    }
-    Py_DECREF(rows);
-    return PyErr_Occurred() ? -1 : 0;
-}
+static const cb_py_field in_train[] = {
+    CB_PY_RUN_FIELDS(cb_py_train_fields, run.), CB_PY_FIELD(cb_py_train_fields, optimizer),
+    CB_PY_FIELD(cb_py_train_fields, states),    CB_PY_FIELD(cb_py_train_fields, group_of),
+    CB_PY_FIELD(cb_py_train_fields, groups),    CB_PY_FIELD(cb_py_train_fields, t),
+    CB_PY_FIELD(cb_py_train_fields, numbers),   CB_PY_FIELD(cb_py_train_fields, extras),
+};
 
 static PyObject *train(cb_py_step *self, const cb_py_run_arrays *run, const cb_run *settings,
-                       update_call *call, const draw_count *draws, PyObject *asked) {
+                       update_call *call, const cb_py_draw_count *draws, PyObject *asked) {
     const cb_py_rows rows = {.owner = self, .name = parameter_name, .n = self->n_wrt};
     cb_py_extras extras;
     const int some = cb_py_extras_parse(asked, &rows, &extras);
@@ -354,47 +268,26 @@ static PyObject *train(cb_py_step *self, const cb_py_run_arrays *run, const cb_r
     return measured ? Py_BuildValue("(NN)", measured, cb_py_outcome(call->outcome)) : NULL;
 }
 
-/* The keyword arguments of train. */
-typedef struct train_fields {
-    run_fields run;
-    PyObject *optimizer, *states, *group_of, *groups, *t, *numbers, *extras;
-} train_fields;
-
-static const cb_py_field in_train[] = {
-    RUN_FIELDS(train_fields, run.),     CB_PY_FIELD(train_fields, optimizer),
-    CB_PY_FIELD(train_fields, states),  CB_PY_FIELD(train_fields, group_of),
-    CB_PY_FIELD(train_fields, groups),  CB_PY_FIELD(train_fields, t),
-    CB_PY_FIELD(train_fields, numbers), CB_PY_FIELD(train_fields, extras),
-};
-
-static int parse_update(cb_py_step *self, const train_fields *given, cb_py_optimizer *out) {
-    const cb_optimizer *core =
-        cb_py_optimizer_of(cb_py_state_of_object((PyObject *)self), given->optimizer);
-    if (!core || cb_py_optimizer_parse(core, given->groups, given->group_of, self->n_wrt, out) < 0)
-        return -1;
-    if (cb_py_optimizer_numbers(given->numbers, self->n_wrt, out) < 0) return -1;
-    return parse_count(given->t, "t", &out->t);
-}
-
 /* train(*, inputs, outputs, seed, random_step, optimizer, states, group_of, groups, t, numbers,
  * extras=None, count=None, next=0, stream=None)
  * -> ((peak_bytes, n_alloc, seconds), (norm, skipped)) */
 static PyObject *step_train(cb_py_step *self, PyObject *const *values, Py_ssize_t n,
                             PyObject *names) {
-    train_fields given = {.run = {.count = Py_None, .next = Py_None, .stream = Py_None},
-                          .extras = Py_None};
+    cb_py_train_fields given = {.run = {.count = Py_None, .next = Py_None, .stream = Py_None},
+                                .extras = Py_None};
     const cb_py_call as_called = {values, n, names};
-    draw_count draws = {0};
+    cb_py_draw_count draws = {0};
     update_call call = {.extras = NULL};
     cb_run settings = {0};
     cb_py_run_arrays run = {.is_stepped = true};
     PyObject *result = NULL;
     if (CB_PY_READ_FIELDS("train", as_called, in_train, &given) < 0) return NULL;
-    if (parse_update(self, &given, &call.opt) == 0 &&
-        parse_settings(&given.run, &settings, &draws) == 0 && take_arrays(&given.run, &run) == 0 &&
-        parse_states(given.states, call.opt.core, &run) == 0)
+    if (cb_py_parse_update(self, &given, &call.opt) == 0 &&
+        cb_py_parse_settings(&given.run, &settings, &draws) == 0 &&
+        cb_py_take_arrays(&given.run, &run) == 0 &&
+        cb_py_parse_states(given.states, call.opt.core, &run) == 0)
         result = train(self, &run, &settings, &call, &draws, given.extras);
-    drop_arrays(&run);
+    cb_py_drop_arrays(&run);
     cb_py_optimizer_drop(&call.opt);
     return result;
 }
@@ -520,6 +413,10 @@ static PyMethodDef step_methods[] = {
      "get, and for gradients if `gradients` is false"},
     {"update_seconds", (PyCFunction)step_update_seconds, METH_NOARGS,
      "update_seconds() -> seconds of the latest update, after waiting for it; 0: there was none"},
+    {"capture", (PyCFunction)(void (*)(void))cb_py_step_capture, METH_FASTCALL | METH_KEYWORDS,
+     "capture(*, inputs, outputs, seed, random_step, optimizer=None, states=None, group_of=None, "
+     "groups=None, t=None, numbers=None) -> Captured: the run, and the optimizer's step after it, "
+     "as one graph; all arrays are on the device"},
     {"wait", (PyCFunction)step_wait, METH_NOARGS,
      "wait() -> seconds of the latest run, after waiting for it"},
     {"run", (PyCFunction)(void (*)(void))step_run, METH_FASTCALL | METH_KEYWORDS,

@@ -274,13 +274,17 @@ static cb_status put(cb_cu_update *u, const cb_cu_gpu *d, void *stream, uint64_t
     return CB_OK;
 }
 
+static cb_status check_room(const cb_cu_update *u, const cb_optim_table *table, cb_error *err) {
+    if (table->n_rows <= u->room && table->n_hyper <= HYPERS_MOST) return CB_OK;
+    return cb_fail(err, CB_INTERNAL, "update: %u rows in a table of %u, %u hyper-parameters",
+                   table->n_rows, u->room, table->n_hyper);
+}
+
 cb_status cb_cu_update_put(cb_cu_update *u, const cb_cu_gpu *d, void *stream, uint64_t failed,
                            const cb_optimizer *optimizer, const cb_optim_table *table,
                            cb_error *err) {
     bool captured;
-    if (table->n_rows > u->room || table->n_hyper > HYPERS_MOST)
-        return cb_fail(err, CB_INTERNAL, "update: %u rows in a table of %u, %u hyper-parameters",
-                       table->n_rows, u->room, table->n_hyper);
+    CB_TRY(check_room(u, table, err));
     CB_TRY(cb_cu_is_captured(d, stream, &captured, err));
     if (!captured) CB_TRY(cb_cu_update_ready(u, d, optimizer, err));
     const int64_t chunks = fill(u->wanted, optimizer, table);
@@ -298,6 +302,56 @@ cb_status cb_cu_update_put(cb_cu_update *u, const cb_cu_gpu *d, void *stream, ui
     u->was_captured |= captured;
     if (u->was_captured) forget_numbers(u);
     else count_on(u->there, optimizer);
+    return CB_OK;
+}
+
+/* ---- a step in a graph of ours --------------------------------------------------------------- */
+
+cb_status cb_cu_update_bring(cb_cu_update *u, const cb_cu_gpu *d, void *stream,
+                             const cb_optimizer *optimizer, const cb_optim_table *table,
+                             cb_error *err) {
+    CB_TRY(check_room(u, table, err));
+    (void)fill(u->wanted, optimizer, table);
+    return u->wanted->n ? bring(u, d, stream, err) : CB_OK;
+}
+
+bool cb_cu_update_continues(const cb_cu_update *u, int64_t t) {
+    if (u->there->n_set == 0) return u->wanted->n == 0;
+    for (uint32_t i = 0; i < u->there->n_set; i++)
+        if (u->there->set[i].t != t - 1) return false;
+    return true;
+}
+
+cb_status cb_cu_update_bring_hyper(cb_cu_update *u, const cb_cu_gpu *d, void *stream,
+                                   const cb_optim_table *table, cb_error *err) {
+    struct cb_cu_rows *const r = u->there;
+    for (uint32_t k = 0; k < r->n_group; k++) {
+        const double *wanted = table->hyper + (size_t)r->group[k] * table->n_hyper;
+        const size_t bytes = table->n_hyper * sizeof *wanted;
+        if (memcmp(r->hyper[k].at, wanted, bytes) == 0) continue;
+        const uint64_t at = hyper_at(u) + k * sizeof *r->hyper;
+        CB_CU(&d->driver, cuMemcpyHtoDAsync(at, wanted, bytes, stream));
+        memcpy(r->hyper[k].at, wanted, bytes);
+    }
+    return CB_OK;
+}
+
+void cb_cu_update_replayed(cb_cu_update *u) { count_on(u->there, u->optimizer); }
+
+cb_status cb_cu_update_counts(cb_cu_update *u, const cb_cu_gpu *d, void *stream,
+                              const cb_optim_table *table, int64_t *t, double *numbers,
+                              cb_error *err) {
+    struct cb_cu_rows *const r = u->there;
+    const uint32_t n_number = u->optimizer->n_number;
+    if (r->n_set)
+        CB_CU(&d->driver, cuMemcpyDtoHAsync(r->set, sets_at(u), r->n_set * sizeof *r->set, stream));
+    CB_CU(&d->driver, cuStreamSynchronize(stream));
+    if (r->n_set) *t = r->set[0].t;
+    for (uint32_t i = 0, row = 0; r->n_set && i < table->n_rows; i++) {
+        if (table->rows[i].n == 0) continue;
+        const device_set *set = &r->set[r->row[row++].set];
+        for (uint32_t k = 0; k < n_number; k++) numbers[i * n_number + k] = set->number[k];
+    }
     return CB_OK;
 }
 

@@ -31,6 +31,22 @@ CB_MUST_CHECK cb_status cb_cu_update_ready(cb_cu_update *u, const cb_cu_gpu *d,
 CB_MUST_CHECK cb_status cb_cu_update_put(cb_cu_update *u, const cb_cu_gpu *d, void *stream,
                                          uint64_t failed, const cb_optimizer *optimizer,
                                          const cb_optim_table *table, cb_error *err);
+/* Copies to the device what a step of this table needs, without making the step. */
+CB_MUST_CHECK cb_status cb_cu_update_bring(cb_cu_update *u, const cb_cu_gpu *d, void *stream,
+                                           const cb_optimizer *optimizer,
+                                           const cb_optim_table *table, cb_error *err);
+/* Whether the device's numbers are those before step `t`, as far as the host knows. */
+bool cb_cu_update_continues(const cb_cu_update *u, int64_t t);
+/* Like cb_cu_update_bring for the next step, but compares only hyper-parameters. */
+CB_MUST_CHECK cb_status cb_cu_update_bring_hyper(cb_cu_update *u, const cb_cu_gpu *d, void *stream,
+                                                 const cb_optim_table *table, cb_error *err);
+/* The device has made one step more, by a replay. */
+void cb_cu_update_replayed(cb_cu_update *u);
+/* Reads the count of steps and the numbers of each row of `rows`, [n][n_number]; waits for the
+ * stream. */
+CB_MUST_CHECK cb_status cb_cu_update_counts(cb_cu_update *u, const cb_cu_gpu *d, void *stream,
+                                            const cb_optim_table *table, int64_t *t,
+                                            double *numbers, cb_error *err);
 /* Call this after a failed run: the device did not count the steps queued after it. */
 void cb_cu_update_forget(cb_cu_update *u);
 /* Addresses of the numbers of a group in the last table; false: it had no rows of this group. */

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from ..planner.plan import Plan
     from ..planner.search import Progress
     from ..run.profiling import StepProfile
+    from .captured import CapturedStep
 
 ArgNums = int | Sequence[int] | None
 Loss = np.ndarray[Any, np.dtype[Any]]
@@ -650,6 +651,26 @@ class Step(Generic[Result]):
         with self._lock:
             self._specialise(self._read(args, kwargs))
         return self
+
+    def capture(self, *bound: Any) -> CapturedStep:
+        """A step that runs as one graph of the GPU: forward, backward and update.
+
+        Args:
+            bound: the first arguments of the function, whose arrays are on the GPU. The graph uses
+                them where they are, and updates those that the step updates. Later arguments are
+                given to each call, which copies them to the graph's own arrays.
+
+        Raises:
+            ValueError: the step does not run on a GPU, or an array of ``bound`` is not there.
+
+        >>> captured = step.capture(params)  # doctest: +SKIP
+        >>> for x, y in batches:  # doctest: +SKIP
+        ...     value = captured(x, y)
+        """
+        from .captured import CapturedStep  # few steps are captured
+
+        with self._lock:
+            return CapturedStep(self, bound)
 
     def state_dict(self, params: Any) -> dict[str, Any]:
         """A copy of all that the next call depends on, as a flat dict of arrays: those of the tree

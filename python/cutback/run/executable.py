@@ -331,6 +331,21 @@ class Executable:
             extras=None if beside is None else self._arguments_beside(beside, inputs),
         )
 
+    @property
+    def argument_positions(self) -> list[int]:
+        """Which inputs of the core are arguments, in their order; the others are constants."""
+        return self._arguments
+
+    @property
+    def parameter_names(self) -> list[str]:
+        """Names of the arguments at ``wrt``."""
+        return self._wrt_names
+
+    def prepare(self, optimizer: Optimizer, inputs: Sequence[Any]) -> Prepared:
+        """The optimizer's state for the parameters among all inputs of the core, and its
+        hyper-parameters."""
+        return self._prepare(optimizer, inputs, on_device(list(inputs)))
+
     def _prepare(self, optimizer: Optimizer, inputs: Sequence[Any], there: bytes) -> Prepared:
         """The optimizer's state for the parameters, and its hyper-parameters. If the state is that
         of the latest call and the same inputs are on a device, it is not compared with each

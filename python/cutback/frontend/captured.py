@@ -1,0 +1,168 @@
+"""Steps whose calls replay one graph of the GPU."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from ..device_arrays import DeviceArray, handle
+from ..integers import index
+from ..run.captured import CapturedRun, OnDevice
+from ..run.compiling import on_gpu
+from ..run.executable import Draws, check_random_step
+from ..source import place
+from .tracing import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class _Graph:
+    """One captured graph, and what it was captured from."""
+
+    def __init__(self, spec: Any, run: CapturedRun) -> None:
+        self.spec, self.run = spec, run  # a _Specialisation of the step
+
+
+class CapturedStep:
+    """A step whose forward, backward and update are one graph of the GPU; made by
+    :meth:`Step.capture`.
+
+    A call takes the arguments after those that were given to :meth:`Step.capture`, and returns what
+    a call of the step returns. It also takes ``rng_step=`` and ``stream=``, which work as for a
+    :class:`Step`. For the host it is one launch, and a copy for each of its arrays and results,
+    however many parameters there are. New shapes, dtypes and constants are captured once more, and
+    so is a new state of the optimizer.
+
+    Hyper-parameters, the count of steps and the step of random operations are data on the GPU.
+    Setting ``optimizer.lr`` or ``step.rng_step`` changes them before the next replay.
+
+    Raises on a call:
+        ValueError, TypeError: as for a call of the step; an array that the step updates has to be
+            given to :meth:`Step.capture`.
+
+    >>> captured = step.capture(params)  # doctest: +SKIP
+    >>> value = captured(x, y)  # doctest: +SKIP
+    """
+
+    def __init__(self, step: Any, bound: tuple[Any, ...]) -> None:
+        backend, _ = on_gpu(step._options.backend, step._options.device)
+        if backend != "cuda":
+            raise ValueError(
+                f"capture: this step runs on {backend!r}, which replays no graphs; compile it with "
+                'device="cuda"'
+            )
+        self._step = step
+        known = Call(step.function, bound, {})
+        for name, array in zip(known.names(), known.arrays, strict=True):
+            if array is not None and not isinstance(array, DeviceArray):
+                raise ValueError(
+                    f"{name} is a NumPy array, and a captured step updates its arguments on the "
+                    "GPU; pass cutback.cuda.to_device(x) of it, and keep that"
+                )
+        if not known.given:
+            raise ValueError(
+                "capture: give it at least the first argument, whose arrays are on the GPU"
+            )
+        self._bound, self._n_leaves = bound, len(known.leaves)
+        self._arrays: Sequence[DeviceArray] = list(known.given)
+        # Call names the leaves of the other arguments by this function's parameters.
+        code = getattr(step.function, "__code__", None)
+        named = code.co_varnames[: code.co_argcount] if code is not None else ()
+        names = tuple(named[len(bound) :])
+        self._rest = SimpleNamespace(
+            __code__=SimpleNamespace(co_varnames=names, co_argcount=len(names))
+        )
+        self._graphs: dict[Any, _Graph] = {}
+        self._latest: _Graph | None = None
+        self._n_captured = 0
+
+    @property
+    def n_captured(self) -> int:
+        """How often it has captured: once for each combination of shapes, dtypes and constants."""
+        return self._n_captured
+
+    def __call__(
+        self,
+        *args: Any,
+        rng_step: int | None = None,
+        stream: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Runs one step."""
+        step, begin = self._step, time.perf_counter()
+        with step._lock:
+            on = handle(stream)
+            try:
+                rest = Call(self._rest, args, kwargs, on)  # type: ignore[arg-type]
+                graph, rows = self._graph(rest, args, kwargs, on)
+                number = step.rng_step if rng_step is None else check_random_step(rng_step)
+                draws = Draws(step.seed, number, step._draws)
+                results, gradients = graph.run.replay(rest.given, draws, rows, on)
+            except (ValueError, TypeError) as error:
+                place(error)
+                raise
+            self._latest = graph
+            single = isinstance(step.argnums, int)
+            result = step._result(graph.spec, results, gradients, single)
+            graph.spec.run.count_call(time.perf_counter() - begin)
+        return result
+
+    def wait(self) -> None:
+        """Waits for the latest call, which was given a ``stream``. If updates were skipped on the
+        GPU (:meth:`on_device`), the optimizer's count is right from then on.
+
+        Raises:
+            ValueError: an index was out of range, say: the call has changed nothing.
+        """
+        with self._step._lock:
+            self._captured.run.wait()
+
+    def on_device(self, group: int = 0) -> OnDevice:
+        """Where the latest graph keeps the numbers of an optimizer's group.
+
+        Raises:
+            ValueError: nothing was captured yet, or there is no such group.
+        """
+        with self._step._lock:
+            return OnDevice(*self._captured.run.native.resident(index(group)))
+
+    @property
+    def _captured(self) -> _Graph:
+        if self._latest is None:
+            raise ValueError("nothing was captured yet: call it with its arguments")
+        return self._latest
+
+    def _graph(
+        self, rest: Call, args: tuple[Any, ...], kwargs: dict[str, Any], stream: int | None
+    ) -> tuple[_Graph, Any]:
+        """The graph for these arguments, and the hyper-parameters of its next replay."""
+        step = self._step
+        known = self._graphs.get(rest.key)
+        if known is not None and known.run.seed == step.seed and not known.spec.is_outdated():
+            known.spec.traced.surroundings.look()
+            rows = known.run.rows()
+            if rows is not None:
+                return known, rows
+        self._graphs.pop(rest.key, None)  # before its successor, which needs memory
+        made = self._capture(args, kwargs, stream)
+        self._graphs[rest.key] = made
+        self._n_captured += 1
+        return made, made.run.first_rows()
+
+    def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], stream: int | None) -> _Graph:
+        step = self._step
+        call = step._read((*self._bound, *args), kwargs, stream)
+        spec = step._specialise(call)
+        late = next((i for i in sorted(spec.written) if i >= self._n_leaves), None)
+        if late is not None:
+            raise ValueError(
+                f"{spec.traced.names[late]} is updated by the step, so a captured step cannot take "
+                "another array in each call; give it to capture(), with the arguments before it"
+            )
+        draws = Draws(step.seed, step.rng_step)
+        return _Graph(spec, CapturedRun(spec.run, self._arrays, draws, step.optimizer))
+
+    def __repr__(self) -> str:
+        return f"<cutback.CapturedStep of {self._step!r}, {self._n_captured} captured>"

@@ -1,0 +1,157 @@
+"""A run of a compiled graph, with the optimizer's step after it, captured as one graph of the GPU.
+
+The graph reads and writes at the addresses that it was captured with. Arrays that the run only
+reads are copied there before a replay, and results are copied from there, on the GPU and in stream
+order. So a replay may be given any arrays, except where the run writes into its arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..device_arrays import DeviceArray
+from .executable import Draws, Executable, draws_of
+from .measures import Stats
+
+if TYPE_CHECKING:
+    from ..optim import Optimizer
+    from ..optim.numbers import Row
+    from ..optim.state import State
+
+
+class OnDevice(NamedTuple):
+    """Where a captured step keeps the numbers of an optimizer's group in the GPU's memory, as
+    addresses. A kernel that writes there is followed by every later replay: a scheduler, say, or a
+    loss scaler.
+
+    >>> captured.on_device().found_inf  # doctest: +SKIP
+    140188323217472
+    """
+
+    hyper: int
+    """f64: the hyper-parameters, in the order of their names."""
+    t: int
+    """i64: the number of steps."""
+    grad_factor: int
+    """f64: the gradients of all groups are multiplied by it."""
+    found_inf: int
+    """u32: if it is not 0, no group is stepped or counted."""
+
+
+class CapturedRun:
+    """One captured graph.
+
+    Args:
+        run: what is captured; it runs on a GPU.
+        bound: the first arguments, arrays on the GPU that the graph uses where they are. It gets
+            arrays of its own for the others.
+        draws: which random numbers it draws. The seed is part of the graph.
+        optimizer: steps the parameters after the run.
+    """
+
+    def __init__(
+        self,
+        run: Executable,
+        bound: Sequence[DeviceArray],
+        draws: Draws,
+        optimizer: Optimizer | None,
+    ) -> None:
+        device = bound[0].device
+        kinds = run.native.inputs
+        own = run.argument_positions[len(bound) :]
+        places = [DeviceArray.empty(kinds[i][2], kinds[i][1], device, None) for i in own]
+        self._inputs = list[DeviceArray]()
+        for array, kind in zip(run.inputs([*bound, *places]), kinds, strict=True):
+            if not isinstance(array, DeviceArray):  # a constant, copied once
+                made = DeviceArray.empty(kind[2], kind[1], device, None)
+                made.write(array)
+                array = made
+            self._inputs.append(array)
+        self.run, self.seed = run, draws.seed
+        self._arena_bytes = run.planned.arena_bytes
+        self._optimizer = optimizer
+        self._state: State | None = None
+        self._is_copied = [False] * len(self._inputs)
+        for i in own:
+            self._is_copied[i] = True
+        outputs = run.outputs(None, device, None)
+        seed, random_step = draws_of(draws.seed, draws.rng_step)
+        update: dict[str, Any] = {}
+        if optimizer is not None:
+            state, rows = run.prepare(optimizer, self._inputs)
+            self._state = state
+            update = {
+                "optimizer": optimizer.native, "states": list(state.arrays.values()),
+                "group_of": state.group_of, "groups": rows, "t": state.counter,
+                "numbers": state.numbers,
+            }  # fmt: skip
+        self.native = run.native.capture(
+            inputs=self._inputs, outputs=outputs, seed=seed, random_step=random_step, **update
+        )
+
+    def rows(self) -> list[Row] | None:
+        """The hyper-parameters of the next replay. None: the optimizer has another state now, so
+        the graph would update the wrong arrays."""
+        if self._optimizer is None:
+            return []
+        found = self._optimizer.prepared(self.run.parameter_names)
+        return found[1] if found is not None and found[0] is self._state else None
+
+    def first_rows(self) -> list[Row]:
+        """The same, right after the capture."""
+        return [] if self._optimizer is None else self._optimizer.rows()
+
+    def replay(
+        self,
+        given: Sequence[Any],
+        draws: Draws,
+        rows: list[Row],
+        stream: int | None,
+        out: Sequence[Any] | None = None,
+    ) -> tuple[list[Any], list[Any]]:
+        """Puts one replay on the stream and returns (results, gradients). Without a stream it waits
+        for them."""
+        if self._optimizer is None:
+            return self._replay(given, draws, rows, stream, out)
+        hold = self._optimizer.stepping().hold
+        return hold(self._replay, given, draws, rows, stream, out)
+
+    def _replay(
+        self,
+        given: Sequence[Any],
+        draws: Draws,
+        rows: list[Row],
+        stream: int | None,
+        out: Sequence[Any] | None,
+    ) -> tuple[list[Any], list[Any]]:
+        rest = iter(given)
+        outputs = self.run.outputs(out, self._inputs[0].device, stream)
+        update: dict[str, Any] = {}
+        if self._state is not None:
+            state = self._state
+            update = {"groups": rows, "t": state.counter, "numbers": state.numbers}
+        seconds = self.native.replay(
+            inputs=[next(rest) if copied else None for copied in self._is_copied],
+            outputs=outputs,
+            random_step=draws_of(0, draws.rng_step)[1],
+            count=draws.counter,
+            next=draws.rng_step + 1,
+            stream=stream,
+            **update,
+        )
+        self.run.stats = Stats(self._arena_bytes, 0, seconds)
+        return self.run.split(outputs)
+
+    def wait(self) -> None:
+        """Waits for the latest replay, and takes over how many steps the GPU has made.
+
+        Raises:
+            ValueError: the replay failed, for example at an index out of range, and changed
+                nothing.
+        """
+        try:
+            self.run.wait()
+        finally:
+            if self._state is not None:
+                self.native.counts(self._state.counter, self._state.numbers)
