@@ -14,12 +14,16 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F
 from agreement import two_backwards
+from functorch.compile import aot_function
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import cutback
 import cutback.torch as ct
 from cutback.torch.compiler.compiled import CompiledModule
+from cutback.torch.compiler.preparing import Preparation, prepare
 from cutback.torch.graph import codegen
+from cutback.torch.graph.emitter import emit
 from cutback.torch.graph.packed_ops import (
     PACK_BITS,
     PACK_INDICES,
@@ -131,10 +135,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
 
 
 def _unpacked(step: Any) -> int:
-    """The number of values that the plan unpacks in the backward."""
+    """The number of values that the plan keeps packed and unpacks in the backward. A value that the
+    backward makes again is packed there as well, and its readers read the value itself."""
     plan = step.plans[0]
-    late = plan.core.steps[plan.core.backward_starts :]
-    return sum("cutback.unpack" in plan.parts.ops[s.op].kind for s in late)
+    late = [plan.parts.ops[s.op].kind for s in plan.core.steps[plan.core.backward_starts :]]
+    pairs = zip(["", *late], late, strict=False)
+    return sum("cutback.unpack" in k and "cutback.pack" not in before for before, k in pairs)
 
 
 def _seen(step: Any, model: nn.Module, *inputs: Any) -> list[torch.Tensor]:
@@ -156,28 +162,65 @@ def _compare(
 
 
 @pytest.mark.parametrize(
-    ("model", "shape"),
+    ("model", "shape", "budget"),
     [
-        pytest.param(Drops, (91, 97), id="dropouts"),
-        pytest.param(Fills, (91, 97), id="fills", marks=pytest.mark.very_slow),
-        pytest.param(Pools, (2, 2, 47, 45), id="pools", marks=pytest.mark.very_slow),
+        pytest.param(Drops, (91, 97), "smallest", id="dropouts"),
+        pytest.param(Fills, (91, 97), "smallest", id="fills", marks=pytest.mark.very_slow),
+        pytest.param(Pools, (2, 2, 47, 45), "0.8x", id="pools", marks=pytest.mark.very_slow),
     ],
 )
 def test_a_packed_step_has_its_bits_and_the_memory_of_its_plan(
     model: Callable[[], nn.Module],
     shape: tuple[int, ...],
+    budget: str,
     same_bits: Callable[..., bool],
     train_step: Callable[..., Any],
     calls: dict[str, list[str]],
 ) -> None:
     x = torch.randn(shape)
-    step = _compare(model(), same_bits, x, budget="smallest")
+    step = _compare(model(), same_bits, x, budget=budget)
     assert _unpacked(step) >= (1 if model is Pools else 2)
     both = calls["forward"] + calls["backward"]
     assert any("cutback.pack" in name for name in both)
     assert not any("cutback.unpack" in name for name in calls["forward"])
     assert any("cutback.unpack" in name for name in calls["backward"])
     assert train_step(step, x).peak_bytes == step.plans[0].numbers["live_bytes"]
+
+
+@pytest.mark.parametrize("again", ["unpack", "all", "apart"])
+def test_a_pool_that_runs_again_in_a_plan(again: str) -> None:
+    """The backward unpacks the indices, makes them again, or makes them again and unpacks those
+    later than it packs them."""
+    found = []
+
+    def partition(gm: Any, inputs: Any, *, num_fwd_outputs: int, **_: Any) -> Any:
+        graph = prepare(gm, num_fwd_outputs, (), Preparation(packed=True))
+        ops, plan = graph.problem.ops, cutback.plan(graph.problem, device="cpu")
+        at = {op.name: k for k, op in enumerate(ops)}
+        chain = ["max_pool2d_with_indices", "getitem_1", "getitem_1_packed", "getitem_1_unpacked"]
+        if again == "apart":
+            chain.insert(3, "getitem")
+        steps = list(plan.document["steps"])
+        reader = steps.index(at["max_pool2d_with_indices_backward"])
+        steps[reader:reader] = [at[n] for n in (chain[-1:] if again == "unpack" else chain)]
+        found.extend(emit(gm, graph, (steps, plan.document["backward_starts"])))
+        return tuple(found)
+
+    compiled = aot_function(
+        lambda x: F.max_pool2d(x.sin(), 3, stride=1, padding=1).square().sum(),
+        fw_compiler=lambda gm, _: codegen.compile_boxed(gm, "forward"),
+        bw_compiler=lambda gm, _: codegen.compile_boxed(gm, "backward"),
+        partition_fn=partition,
+    )
+    x = torch.randn(2, 2, 47, 45, requires_grad=True)
+    compiled(x).backward()
+    mine, x.grad = x.grad, None
+    F.max_pool2d(x.sin(), 3, stride=1, padding=1).square().sum().backward()
+    assert torch.equal(mine, x.grad)
+    early, late = ([n.target for n in gm.graph.nodes] for gm in found)
+    assert (PACK_INDICES in early) is (again == "unpack") and UNPACK_INDICES not in early
+    assert (PACK_INDICES in late) is (again == "apart")
+    assert (UNPACK_INDICES in late) is (again != "all")
 
 
 def test_nothing_is_packed_without_a_budget(calls: dict[str, list[str]]) -> None:
