@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .. import budgets
 from ..devices import Device
 from ..optim import Optimizer
 from ..planner.estimating import MOST, Estimate, Way, estimate_with
@@ -18,7 +19,7 @@ _EXPECTED = (
 )
 
 
-def _problem_of(made: Any) -> Problem:
+def _problem_of(made: Any, slices: bool) -> Problem:
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
         raise TypeError(f"{_EXPECTED}; it returned {type(made).__name__}")
     loss, args, *rest = made
@@ -37,7 +38,9 @@ def _problem_of(made: Any) -> Problem:
     if optimizer is not None:
         names = [traced.graph.inputs[i][0] for i in traced.wrt_positions]
         static += optimizer.state_bytes(names, params)
-    run = Executable(traced.graph, traced.wrt_positions, keep_gradients=True, static_bytes=static)
+    run = Executable(
+        traced.graph, traced.wrt_positions, keep_gradients=True, static_bytes=static, slices=slices
+    )
     return run.native.plan().problem.parts()
 
 
@@ -49,6 +52,7 @@ def estimate(
     measure: str = "total",
     batches: Sequence[int] | None = None,
     most: int = MOST,
+    slices: bool = False,
 ) -> Estimate:
     """What a training step takes at each batch size, and the largest batch within a budget. Nothing
     runs.
@@ -68,6 +72,7 @@ def estimate(
             ``"arena"`` (the step alone, with gradients).
         batches: batch sizes of the table; powers of two unless given.
         most: the largest batch to try.
+        slices: run chains of operations by rows in pieces, see :func:`cutback.compile`.
 
     Raises:
         ValueError, TypeError: if an argument or the result of make_step is invalid.
@@ -77,5 +82,6 @@ def estimate(
     ...     return lambda w, x: cutback.tanh(x @ w).sum(), (np.ones((4, 4), np.float32), data)
     >>> print(cutback.estimate(make_step, "1MiB", device="a100", most=64))
     """
-    way = Way(lambda batch: _problem_of(make_step(batch)), device, measure, (None,))
+    budgets.truth("slices", slices)
+    way = Way(lambda batch: _problem_of(make_step(batch), slices), device, measure, (None,))
     return estimate_with(way, budget, batches, most)

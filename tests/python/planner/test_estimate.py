@@ -75,12 +75,29 @@ def test_figures_are_those_of_plans() -> None:
     assert found.batch is None and found.budget_bytes is None
 
 
+@pytest.mark.very_slow
+def test_slices_count() -> None:
+    def make(batch: int) -> Any:
+        x = np.broadcast_to(np.float32(0), (64 * batch, 8))
+        return head, (np.zeros((8, 512), np.float32), x, np.zeros(64 * batch, np.int64))
+
+    def head(w: Any, x: Any, y: Any) -> Any:
+        return F.cross_entropy(x @ w, y)
+
+    found = cb.estimate(make, measure="live", batches=[16, 32], slices=True)
+    step = cb.value_and_grad(head, slices=True)
+    for point in found.points:
+        step.prepare(*make(point.batch)[1])
+        logits = 64 * point.batch * 512 * 4
+        assert point.without_plan.bytes == step.planned.live_bytes < 0.6 * logits
+
+
 def test_predicted_sizes_are_those_of_traces() -> None:
-    family = Family(lambda batch: door._problem_of(make_step(batch)))
+    family = Family(lambda batch: door._problem_of(make_step(batch), False))
     assert family.is_linear
     for batch in (2, 8, 56, 1000):
         predicted = numbers_of(family.problem(batch))
-        traced = numbers_of(door._problem_of(make_step(batch)))
+        traced = numbers_of(door._problem_of(make_step(batch), False))
         for one, other in zip(predicted, traced, strict=True):
             assert one == other or abs(one - other) <= 64
     assert family.n_traced == 2
@@ -114,6 +131,7 @@ def test_texts() -> None:
         (lambda n: loss, {}, TypeError, "it returned function"),
         (lambda n: (loss, [1]), {}, TypeError, "its arguments are list"),
         (lambda n: (loss, (1,), 3), {}, TypeError, "its optimizer is int"),
+        (make_step, {"slices": 1}, TypeError, "slices"),
         (make_step, {"measure": "saved"}, ValueError, "measure='saved'"),
         (make_step, {"batches": [0]}, ValueError, r"batches=\[0\]"),
         (make_step, {"most": 0}, ValueError, "most=0"),

@@ -137,3 +137,32 @@ def test_wrong_use() -> None:
         ct.max_batch(lambda n: Small(), 1000)
     with pytest.raises(ValueError, match="measure='total': make_step must return an optimizer"):
         ct.max_batch(made_inside, 1000, measure="total")
+
+
+@pytest.mark.very_slow
+def test_slices_count() -> None:
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.made = nn.Linear(32, 1024)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(self.made(x), y)
+
+    def make(batch: int) -> Any:
+        return Head(), (torch.randn(256 * batch, 32), torch.zeros(256 * batch, dtype=torch.int64))
+
+    budget = 16 << 20
+    whole = ct.max_batch(make, budget, most=16)
+    cut = ct.max_batch(make, budget, start=8, most=16, slices=True)
+    assert cut.batch > 2 * whole.batch
+    points = ct.estimate(make, measure="live", batches=[8], slices=True).points
+    head, inputs = make(8)
+    plan = ct.trace(head, *inputs, slices=True).plan("smallest", measure="live")
+    assert points[0].plans["smallest"].bytes <= plan.numbers["live_bytes"]
+
+
+@pytest.mark.parametrize("answer", [ct.max_batch, ct.estimate])
+def test_slices_is_a_flag(answer: Any) -> None:
+    with pytest.raises(TypeError, match="slices=1"):
+        answer(made_inside, 60_000, slices=1)

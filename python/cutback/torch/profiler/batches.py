@@ -80,14 +80,14 @@ class _Search:
         make_step: Callable[[int], Any],
         budget: int | str,
         measure: str,
-        policy: Policy,
+        tracing: dict[str, Any],
         options: dict[str, Any],
         progress: Callable[[int, int, bool], object] | None,
     ) -> None:
         self.make_step = make_step
         self.budget = budget
         self.measure = measure
-        self.policy = policy
+        self.tracing = tracing
         self.options = {k: v for k, v in options.items() if v is not None}
         self.progress = progress
         self.plans: dict[int, Plan] = {}  # of batches that fit
@@ -113,7 +113,7 @@ class _Search:
                 f"measure={self.measure!r}: make_step must return an optimizer for 'total', and "
                 "only for 'total'"
             )
-        step = trace(model, *inputs, policy=self.policy, dynamic=False, optimizer=optimizer)
+        step = trace(model, *inputs, dynamic=False, optimizer=optimizer, **self.tracing)
         try:
             plan = step.plan(self.budget, measure=self.measure, **self.options)
             limit = plan.numbers["budget_bytes"] or 0
@@ -179,6 +179,7 @@ def max_batch(
     start: int = 1,
     most: int = 1 << 20,
     progress: Callable[[int, int, bool], object] | None = None,
+    slices: bool = False,
 ) -> MaxBatch:
     """Finds the largest batch whose training step fits a budget, according to the planner.
 
@@ -201,6 +202,7 @@ def max_batch(
         progress: called with ``(batch, bytes, fits)`` after each try, where the bytes are those of
             the plan, or the smallest peak found. Returning True ends the search with the best batch
             so far.
+        slices: see :class:`Partitioner`.
 
     Raises:
         BudgetError: if ``start`` does not fit; its attributes give the smallest budget that works.
@@ -216,6 +218,7 @@ def max_batch(
     if not 1 <= start <= most:
         raise ValueError(f"start={start} and most={most}: need 1 <= start <= most")
     options = {"device": device, "offload": offload, "pinned": pinned}
-    search = _Search(make_step, budget, measure, policy, options, progress)
+    tracing = {"policy": policy, "slices": slices}
+    search = _Search(make_step, budget, measure, tracing, options, progress)
     batch = search.run(start, most)
     return MaxBatch(batch, search.plans[batch], search.limits[batch], measure, search.tried)

@@ -10,6 +10,7 @@ from ...problem import Problem
 from ..compiler.compiled import uncompiled
 from ..compiler.preparing import Preparation
 from ..compiler.totals import account
+from ..flags import check_flags
 from ..graph.taking_over import separate
 from .batches import made_step
 from .tracing import trace_with
@@ -23,6 +24,7 @@ def estimate(
     measure: str = "total",
     batches: Sequence[int] | None = None,
     most: int = MOST,
+    slices: bool = False,
 ) -> Estimate:
     """What the training step of a model takes at each batch size, and the largest batch within a
     budget. Nothing runs and no memory is allocated. See :func:`cutback.estimate`.
@@ -33,6 +35,7 @@ def estimate(
         budget, device, batches, most: as for :func:`cutback.estimate`.
         measure: ``"total"`` (parameters, buffers, gradients, optimizer states if there is an
             optimizer, and the step), ``"live"`` or ``"arena"`` (the step alone).
+        slices: see :class:`Partitioner`.
 
     Raises:
         ValueError, TypeError: if an argument or the result of make_step is invalid.
@@ -43,6 +46,8 @@ def estimate(
     >>> print(cutback.torch.estimate(make_step, "1MiB", device="a100", most=64))
     """
 
+    check_flags(slices=slices)
+    how = Preparation(sliced=(lambda found: None) if slices else None)
     rehearsed: dict[str, tuple[int, int]] = {}  # optimizers seldom depend on the batch
 
     def problem_of(batch: int) -> Problem:
@@ -50,7 +55,7 @@ def estimate(
         step, total = uncompiled(step), None
         if optimizer is not None and measure == "total":
             total = account(step, optimizer, rehearsed)
-        return trace_with(step, inputs, {}, Preparation(), total, dynamic=False).problem
+        return trace_with(step, inputs, {}, how, total, dynamic=False).problem
 
     way = Way(problem_of, device, measure, (None, "torch-compat"), separate)
     return estimate_with(way, budget, batches, most)
