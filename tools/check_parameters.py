@@ -23,6 +23,7 @@ PACKAGE = ROOT / "python" / "cutback"
 MOST = 6
 
 PUBLIC = {
+    "frontend/estimating.py": {"estimate"},
     "frontend/planning.py": {"plan"},
     "frontend/step.py": {"Step.__call__"},
     "frontend/training.py": {"compile"},
@@ -47,6 +48,7 @@ PUBLIC = {
     "torch/eager/regions.py": {"checkpoint", "checkpoint_sequential"},
     "torch/one_pass.py": {"OnePass.step"},
     "torch/profiler/batches.py": {"max_batch"},
+    "torch/profiler/estimating.py": {"estimate"},
     "torch/profiler/mutwo.py": {"mu_two"},
     "torch/profiler/profiling.py": {"profile"},
     "torch/profiler/tracing.py": {"trace"},

@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from .planner.packed import with_packed
     from .planner.plan import Plan
     from .planner.search import plans
+    from .planner.sliced import with_slices
     from .planner.tradeoffs import Frontier
     from .policies import CheckpointPolicy
     from .run.measures import Stats
@@ -316,6 +317,7 @@ __all__ = [
     "vstack",
     "where",
     "with_packed",
+    "with_slices",
     "zeros",
     "zeros_like",
 ]  # fmt: skip

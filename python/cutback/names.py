@@ -74,6 +74,7 @@ PUBLIC = {
     "grad": "frontend.training", "plan": "frontend.planning",
     "plans": "planner.search", "release_memory": "run.memory", "trace": "frontend.training",
     "value_and_grad": "frontend.training", "with_packed": "planner.packed",
+    "with_slices": "planner.sliced",
     **dict.fromkeys(TRANSFORMS, "frontend.transforms"),
     "linalg": "frontend.linalg", "random": "frontend.random", **HOMES,
     **dict.fromkeys(CONSTANTS, "frontend.namespace"),
