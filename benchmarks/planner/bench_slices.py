@@ -5,8 +5,11 @@
 The head of a language model, a product with cross entropy and their gradients, is measured in a run
 of the step; bytes are those of activations, gradients and scratch. Times are processor time,
 medians of alternating steps. `made again`: the gradient of the loss is not known before the loss,
-so the backward makes the logits again. Traced graphs are only planned, and the referee checks their
-plans; percentages are of saving everything whole.
+so the backward makes the logits again. "product" is what multiplies: OpenBLAS as NumPy has it,
+Cutback's own kernel (OpenBLAS with kernels for narrower vectors, which are not used), or ATen in a
+PyTorch step. Each of these rows is a separate process with one thread. "beside gradients / logits"
+are the peak's bytes without those of the two gradients. Traced graphs are only planned, and the
+referee checks their plans; percentages are of saving everything whole.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -38,6 +43,7 @@ from cutback.nn import functional as F  # noqa: E402
 
 COMMAND = "python benchmarks/planner/bench_slices.py"
 VOCABULARY, TOKENS, WIDTH, STEPS = 50_257, 2_048, 256, 3
+AGAIN = "head, made again"
 TRACED = {  # rows, and widths of rows that are cut: of the logits and of perceptrons
     "gpt2_small_plain": (8192, ((50257,), (50257, 3072))),
     "bert_base": (8192, ((30522,), (30522, 3072))),
@@ -56,31 +62,72 @@ def scaled(w: Any, h: Any, labels: Any) -> Any:
     return loss * loss
 
 
-def seconds(step: Callable[..., Any], args: tuple[Any, ...]) -> float:
+def seconds(step: Callable[[], Any]) -> float:
     """Processor time of a step."""
     began = time.process_time()
-    step(*args)
+    step()
     return time.process_time() - began
 
 
-def head_row(name: str, loss: Callable[..., Any], budget: str | None) -> dict[str, Any]:
-    """Bytes and times of a head, whole and sliced."""
+def arrays() -> tuple[Any, Any, Any]:
+    """The weights of a head, its rows and labels."""
     random = np.random.default_rng(0)
-    args = (
+    return (
         0.02 * random.standard_normal((VOCABULARY, WIDTH), np.float32),
         random.standard_normal((TOKENS, WIDTH), np.float32),
         random.integers(0, VOCABULARY, TOKENS),
     )
-    whole = cb.value_and_grad(loss, (0, 1))
-    cut = cb.value_and_grad(loss, (0, 1), slices=True, budget=budget)
-    peaks = []
-    for step in (whole, cut):
+
+
+def native_steps(loss: Callable[..., Any], budget: str | None) -> tuple[list[Any], list[int]]:
+    """A whole and a sliced step, and their measured peaks."""
+    cb.set_num_threads(1)
+    args, steps, peaks = arrays(), [], []
+    for options in ({}, {"slices": True, "budget": budget}):
+        step = cb.value_and_grad(loss, (0, 1), **options)
         step(*args)
         peaks.append(int(step.stats.peak_bytes))
-    pairs = [(seconds(whole, args), seconds(cut, args)) for _ in range(STEPS)]
-    logits = TOKENS * VOCABULARY * 4
+        steps.append(partial(step, *args))
+    return steps, peaks
+
+
+def torch_steps() -> tuple[list[Any], list[int]]:
+    """The same of PyTorch. Peaks are those of the plans."""
+    import torch
+
+    import cutback.torch as ct
+
+    torch.set_num_threads(1)
+    w, h, labels = (torch.from_numpy(a) for a in arrays())
+    w.requires_grad_(), h.requires_grad_()
+
+    def model(w: Any, h: Any, labels: Any) -> Any:
+        return torch.nn.functional.cross_entropy(h @ w.T, labels)
+
+    def run(step: Any) -> None:
+        w.grad = h.grad = None
+        step(w, h, labels).backward()
+
+    steps = [ct.compile(model), ct.compile(model, budget="smallest", slices=True)]
+    for step in steps:
+        run(step)
+    peaks = [int(step.plans[0].numbers["live_bytes"]) for step in steps]
+    return [partial(run, step) for step in steps], peaks
+
+
+def head_row(name: str, product: str) -> dict[str, Any]:
+    """Bytes and times of a head, whole and sliced."""
+    if product == "ATen":
+        (whole, cut), peaks = torch_steps()
+    elif name == AGAIN:
+        (whole, cut), peaks = native_steps(scaled, "min")
+    else:
+        (whole, cut), peaks = native_steps(head, None)
+    pairs = [(seconds(whole), seconds(cut)) for _ in range(STEPS)]
+    logits, gradients = TOKENS * VOCABULARY * 4, (VOCABULARY + TOKENS) * WIDTH * 4
     return {
         "model": name,
+        "product": product,
         "vocabulary": VOCABULARY,
         "tokens": TOKENS,
         "width": WIDTH,
@@ -88,8 +135,21 @@ def head_row(name: str, loss: Callable[..., Any], budget: str | None) -> dict[st
         "whole, bytes": peaks[0],
         "sliced, bytes": peaks[1],
         "sliced / logits": round(peaks[1] / logits, 4),
+        "beside gradients / logits": round((peaks[1] - gradients) / logits, 4),
         "time, sliced / whole": round(statistics.median(b / a for a, b in pairs), 3),
     }
+
+
+def apart(name: str, product: str) -> dict[str, Any]:
+    """:func:`head_row` in a process of its own."""
+    settings = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    if product == "own":
+        settings["OPENBLAS_CORETYPE"] = "Nehalem"
+    command = [sys.executable, __file__, "--head", json.dumps([name, product])]
+    environment = {**os.environ, **settings}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def planned(problem: dict[str, Any]) -> tuple[float, float, float]:
@@ -136,15 +196,20 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="the row to measure; nothing is saved")
-    only = parser.parse_args().only
-    cases = {
-        "head": lambda: head_row("head", head, None),
-        "head, made again": lambda: head_row("head, made again", scaled, "min"),
-        **{name: partial(traced_row, name) for name in TRACED},
-    }
-    rows = [make() for name, make in cases.items() if only in (None, name)]
+    parser.add_argument("--head", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.head:
+        print(json.dumps(head_row(*json.loads(options.head))))
+        return
+    only = options.only
+    heads = [(name, product) for name in ("head", AGAIN) for product in ("OpenBLAS", "own")]
+    cases = [
+        *((name, partial(apart, name, product)) for name, product in [*heads, (AGAIN, "ATen")]),
+        *((name, partial(traced_row, name)) for name in TRACED),
+    ]
+    rows = [make() for name, make in cases if only in (None, name)]
     if only is None:
-        save("planner_slices", COMMAND, rows)
+        save("planner_slices", COMMAND, rows, "torch")
     else:
         print(*rows, sep="\n")
 
