@@ -274,6 +274,16 @@ def test_logits_that_are_returned_stay_whole() -> None:
     assert str(said).endswith("whole, because the function returns its rows")
 
 
+def test_symbolic_rows_stay_whole_and_are_named() -> None:
+    rows = torch.randn(600, WIDTH)
+    torch._dynamo.mark_dynamic(rows, 0)
+    step = ct.compile(lambda w, h: torch.tanh(h @ w).sum(), slices=True)
+    step(torch.randn(WIDTH, WORDS, requires_grad=True), rows).backward()
+    (said,) = step.slices
+    assert said.pieces == 1 and said.rows == 600 and "dynamic=False" in said.reason
+    assert step.compiler_notes == [said]
+
+
 @pytest.mark.parametrize("codegen", ["native", "inductor"])
 def test_other_code_generators_are_refused(codegen: str) -> None:
     with pytest.raises(NotImplementedError, match=f"slices=True with codegen='{codegen}'"):

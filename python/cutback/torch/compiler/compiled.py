@@ -357,9 +357,10 @@ class CompiledFunction:
         return self._runner.partitioner.plans
 
     @property
-    def compiler_notes(self) -> list[CompilerNote | NativeNote]:
+    def compiler_notes(self) -> list[CompilerNote | NativeNote | Sliced]:
         """The changes that Inductor made to the plans, with ``codegen="inductor"``; with
-        ``"native"``, which ops of each graph run in our kernels, and why others do not."""
+        ``"native"``, which ops of each graph run in our kernels, and why others do not; with
+        ``slices=True``, chains that stay whole as their number of rows is symbolic."""
         return self._runner.partitioner.compiler_notes
 
     @property
@@ -454,7 +455,7 @@ class Context:
         return [plan for runner in self.runners for plan in runner.partitioner.plans]
 
     @property
-    def compiler_notes(self) -> list[CompilerNote | NativeNote]:
+    def compiler_notes(self) -> list[CompilerNote | NativeNote | Sliced]:
         """Of all functions."""
         return [note for runner in self.runners for note in runner.partitioner.compiler_notes]
 
@@ -546,10 +547,10 @@ class CompiledModule(OptimizedModule):
         return plans
 
     @property
-    def compiler_notes(self) -> list[CompilerNote | NativeNote]:
+    def compiler_notes(self) -> list[CompilerNote | NativeNote | Sliced]:
         """The changes that Inductor made to the plans, with ``codegen="inductor"``; with
         ``"native"``, which ops of each graph run in our kernels, and why others do not."""
-        notes: list[CompilerNote | NativeNote] = self.dynamo_ctx.compiler_notes
+        notes: list[CompilerNote | NativeNote | Sliced] = self.dynamo_ctx.compiler_notes
         return notes
 
     @property

@@ -33,7 +33,7 @@ from ..graph.importer import Imported, with_wishes
 from ..graph.kept_copies import copy_results_in_inputs
 from ..graph.leaves import IsLeaf
 from ..graph.segment import Placed
-from ..graph.slices import Sliced
+from ..graph.slices import SYMBOLIC, Sliced
 from ..graph.statistics import Statistics, check_covered, check_same, known, signature
 from ..graph.taking_over import separate
 from ..graph.updated import Updating
@@ -84,7 +84,7 @@ class InForce:
     """The plans that compiled code follows, and the measurements of that code."""
 
     plans: list[Plan] = field(default_factory=list)
-    compiler_notes: list[inductor.CompilerNote | NativeNote] = field(default_factory=list)
+    compiler_notes: list[inductor.CompilerNote | NativeNote | Sliced] = field(default_factory=list)
     """The changes that Inductor made to the plans, or what runs in our kernels, by graph."""
     kernels: Kernels | None = None
     """Measures what the first steps take from the allocator, if that is measured."""
@@ -165,9 +165,11 @@ class Compilations:
     sliced: list[Sliced] = field(default_factory=list)
     """What runs in pieces of rows, each once."""
 
-    def note_slices(self, found: list[Sliced]) -> None:
-        """Adds those that are new."""
-        self.sliced += [s for s in found if s not in self.sliced]
+    def note_slices(self, found: list[Sliced]) -> list[Sliced]:
+        """Adds those that are new, and returns them."""
+        new = [s for s in found if s not in self.sliced]
+        self.sliced += new
+        return new
 
 
 class Partitioner(CustomPartitionerFn):
@@ -317,7 +319,7 @@ class Partitioner(CustomPartitionerFn):
         return self.in_force.plans
 
     @property
-    def compiler_notes(self) -> list[inductor.CompilerNote | NativeNote]:
+    def compiler_notes(self) -> list[inductor.CompilerNote | NativeNote | Sliced]:
         """The changes that Inductor made to the plans, or what runs in our kernels, by graph."""
         return self.in_force.compiler_notes
 
@@ -398,6 +400,10 @@ class Partitioner(CustomPartitionerFn):
         them."""
         return graph
 
+    def _note_slices(self, found: list[Sliced]) -> None:
+        new = self.compilations.note_slices(found)
+        self.compiler_notes.extend(s for s in new if s.reason == SYMBOLIC)
+
     @property
     def preparation(self) -> Preparation:
         """The settings for preparing graphs."""
@@ -405,7 +411,7 @@ class Partitioner(CustomPartitionerFn):
         return Preparation(
             options.policy, options.random, options.cse, same_kernels=self.door.same_kernels,
             packed=options.packed and options.not_packed is None and self._packs,
-            sliced=self.compilations.note_slices if options.slices else None,
+            sliced=self._note_slices if options.slices else None,
             takes_over=self.door.takes_over and self._takes_over and not options.may_move,
         )  # fmt: skip
 

@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from .row_loss_ops import ROW_LOSS, ROW_LOSS_BACKWARD
+from .sizes import hint
 
 if TYPE_CHECKING:
     from torch.fx.node import Argument, Target
@@ -407,12 +408,12 @@ def rule_of(rows: Rows, node: fx.Node) -> Member | None:
 
 
 def is_wide_product(node: fx.Node, least_rows: int) -> bool:
-    """True for a product of rows by a matrix whose result is at least twice as wide."""
+    """True for a product of rows by a matrix whose result is at least twice as wide. The number of
+    rows may be symbolic."""
     if node.target not in (_aten.mm.default, _aten.addmm.default):
         return False
     left, right = node.args[-2:]
-    sizes = (*left.meta["val"].shape, right.meta["val"].shape[1])
-    if not all(isinstance(n, int) for n in sizes):
+    (count, inner), width = left.meta["val"].shape, right.meta["val"].shape[1]
+    if not (isinstance(inner, int) and isinstance(width, int)):
         return False
-    count, inner, width = sizes
-    return bool(count >= least_rows and width >= 2 * inner)
+    return bool(hint(count) >= least_rows and width >= 2 * inner)

@@ -30,6 +30,7 @@ from .row_loss import use_row_losses
 from .row_loss_2d import to_rows
 from .row_loss_ops import ROW_LOSS, accumulated
 from .row_shift import take_all_tokens
+from .sizes import hint
 from .slice_chains import Chain, Phases, WholeError, chain_of, later
 from .slice_rules import LAST, LEAD, PARTS, TOTAL, Member, is_wide_product
 from .writing import Calls
@@ -46,6 +47,8 @@ MOST_PIECES = 8
 LEAST_ROWS = 2 * PIECE_ROWS
 """Fewer rows stay whole."""
 
+SYMBOLIC = "its number of rows changes from call to call (pass dynamic=False)"
+"""The reason why a chain with a symbolic number of rows stays whole."""
 
 _PIECE = "_piece"
 """In the names of operations of a piece, before its number."""
@@ -225,7 +228,7 @@ def _split_dropouts(graph: fx.Graph, chain: Chain) -> bool:
 
 
 def _said(chain: Chain | None, seed: fx.Node, reason: str = "") -> Sliced:
-    rows = seed.meta["val"].shape[0]
+    rows = int(hint(seed.meta["val"].shape[0]))
     nodes: Iterable[fx.Node] = [seed] if chain is None else chain.members
     losses = [n for n in nodes if n.target is ROW_LOSS]
     at = losses[0] if losses else seed
@@ -258,7 +261,9 @@ def cut(gm: fx.GraphModule) -> list[Sliced]:
     found, gone = [], set[fx.Node]()
     seeds = [n for n in gm.graph.nodes if is_wide_product(n, LEAST_ROWS)]
     for seed in seeds:
-        if seed not in gone:
+        if not isinstance(seed.meta["val"].shape[0], int):
+            found.append(_said(None, seed, SYMBOLIC))
+        elif seed not in gone:
             found.append(_cut_one(gm.graph, seed, gone))
     eliminate_dead_code(gm.graph)
     gm.graph.lint()
