@@ -323,6 +323,21 @@ def _check_options(options: argparse.Namespace) -> None:
         )
 
 
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Checks that no output file is one of the files that are read.
+
+    Raises:
+        ValueError: if one is.
+    """
+    given = vars(options)
+    for name in ("output", "report", "dump_network"):
+        for source in ("file", "plan", "other", "profile"):
+            to, read = given.get(name) or "", given.get(source) or ""
+            if os.path.exists(to) and os.path.exists(read) and os.path.samefile(to, read):
+                flag = name.replace("_", "-")
+                raise ValueError(f"--{flag} {to}: this file is read; name another to write")
+
+
 def _plan(options: argparse.Namespace) -> int:
     from .frontend.planning import plan
 
@@ -559,6 +574,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         if options.command in _COMMANDS:
+            _check_outputs(options)
             return _COMMANDS[options.command](options)
         if options.command == "ops":
             return _ops()

@@ -82,15 +82,28 @@ def resolve(device: Device | None) -> str | None:
             row = files.read_text(device)
             if not row.lstrip().startswith("{"):
                 raise ValueError(f"{device}: expected a device, which is a JSON object")
-            return row
+            return _checked(row, device)
         if device is not None and not device.isprintable():
             raise ValueError(f"device={device!r:.80}: there is no such device")
         return device
     if isinstance(device, Mapping):
         if "name" not in device:
             raise ValueError(f"device: a row needs a name; got {', '.join(map(str, device))!r}")
-        return files.to_json(dict(device), "device")
+        return _checked(files.to_json(dict(device), "device"), "device")
     raise TypeError(f"device must be a name or a row, not {type(device).__name__}")
+
+
+def _checked(row: str, where: str) -> str:
+    """Returns a row as JSON.
+
+    Raises:
+        ValueError: if it is not a row of the cost model; the message begins with ``where``.
+    """
+    try:
+        _native.check_device(row.lstrip())
+    except ValueError as error:
+        raise ValueError(f"{where}: {str(error).removeprefix('device: ')}") from None
+    return row.lstrip()
 
 
 def _model() -> str:

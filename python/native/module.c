@@ -124,6 +124,8 @@ static PyMethodDef module_methods[] = {
      "same_objects(objects, known, /) -> True if a dict's values or a list's items are `known`"},
     {"machine", machine, METH_NOARGS,
      "machine() -> {commit, isa, blas, blas_path, blas_bits, threads}"},
+    {"check_device", cb_py_check_device, METH_O,
+     "check_device(text, /): ValueError unless it is one"},
     {"find_duplicates", cb_py_find_duplicates, METH_VARARGS,
      "find_duplicates(keys, starts, inputs, /) -> [first node that computes the same]"},
     {"place", cb_py_place, METH_VARARGS,

@@ -5,6 +5,8 @@
 
 #include "base/dtype.h"
 #include "ir/op.h"
+#include "plan/model/device.h"
+#include "planning.h"
 
 int cb_py_parse_dtype(PyObject *name, cb_dtype *out) {
     Py_ssize_t length = 0;
@@ -186,4 +188,19 @@ int cb_py_parse_preset(int number, cb_preset *out) {
     }
     *out = (cb_preset)number;
     return 0;
+}
+
+PyObject *cb_py_check_device(PyObject *module, PyObject *name) {
+    cb_py_state *state = cb_py_state_of(module);
+    cb_py_context *context = cb_py_context_get(state);
+    const char *text = context ? PyUnicode_AsUTF8(name) : NULL;
+    if (!text) return NULL;
+    cb_error error = {0};
+    const cb_device *row;
+    cb_arena scratch;
+    cb_arena_init(&scratch, cb_planning_alloc(context->core));
+    const cb_status status = cb_device_parse(text, &scratch, &row, &error);
+    cb_arena_free(&scratch);
+    if (status != CB_OK) return cb_py_raise(state, &error, NULL);
+    Py_RETURN_NONE;
 }

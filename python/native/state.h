@@ -104,6 +104,8 @@ PyObject *cb_py_give_fingerprint(uint64_t fingerprint);    /* sixteen hexadecima
 PyObject *cb_py_shape_tuple(const cb_shape *shape);
 int cb_py_parse_budget(PyObject *item, cb_budget *out); /* (kind, bytes, share, measure) or None */
 int cb_py_parse_preset(int number, cb_preset *out);
+/* ValueError unless the text is a device of the cost model: a name, or a row as JSON. */
+PyObject *cb_py_check_device(PyObject *module, PyObject *name);
 
 /* ---- claims.c -------------------------------------------------------------------------------- */
 

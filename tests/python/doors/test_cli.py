@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -120,6 +121,36 @@ def test_an_unknown_device_offers_those_there_are(problem, capsys):
     assert cli.main(["plan", problem, "--device", "h300"]) == 2
     err = capsys.readouterr().err
     assert '"h300"' in err and "h100, h200" in err and "JSON file" in err
+
+
+def test_an_error_in_a_device_file_names_it(problem, capsys, tmp_path):
+    device = tmp_path / "row.json"
+    for text, what in (
+        ("{}", 'line 1: the object has no "name"'),
+        ('{"name": "", "flops_per_s": {}}', "a name has 1 to 80 bytes, not 0"),
+        (' {"name": ', "JSON, line 1, column 10:"),
+    ):
+        device.write_text(text)
+        assert cli.main(["plan", problem, "--device", str(device)]) == 2
+        assert capsys.readouterr().err.startswith(f"cutback: {device}: {what}")
+
+
+def test_what_is_read_is_not_written(problem, capsys, tmp_path):
+    before = Path(problem).read_bytes()
+    plan, link = str(tmp_path / "plan.json"), tmp_path / "link.json"
+    link.symlink_to(problem)
+    assert cli.main(["plan", problem, "-o", plan]) == 0
+    for command in (
+        ["plan", problem, "-o", problem],
+        ["plan", problem, "--report", str(link)],
+        ["cut", problem, "--dump-network", problem],
+        ["explain", plan, "--report", plan],
+    ):
+        capsys.readouterr()
+        assert cli.main(command) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and f"{command[-1]}: this file is read" in err
+    assert Path(problem).read_bytes() == before
 
 
 def test_an_error_of_the_system_begins_with_the_file(problem, capsys, tmp_path):
