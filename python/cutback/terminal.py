@@ -117,10 +117,12 @@ class _Search:
         self.wide = len(line)
 
     def end(self) -> None:
-        """Erases the line."""
+        """Erases the line. After Ctrl-C, says what was taken."""
         if self.wide:
             self._write("")
             sys.stderr.write("\r")
+        if self.stop and self.offers:
+            sys.stderr.write("Ctrl-C ended the search: this is the best plan that it found\n")
 
 
 @contextmanager

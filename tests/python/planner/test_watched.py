@@ -71,7 +71,7 @@ def test_long_searches_say_what_they_have(watch):
 
 
 def test_ctrl_c_takes_a_plan_that_is_shown(watch):
-    watch()
+    shown = watch()
     before = signal.getsignal(signal.SIGINT)
     with terminal.interruptible(after=1.0, only_shown=True) as progress:
         progress(2.0, BEST)
@@ -80,6 +80,7 @@ def test_ctrl_c_takes_a_plan_that_is_shown(watch):
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) == before
+    assert shown.text.endswith("Ctrl-C ended the search: this is the best plan that it found\n")
 
 
 @pytest.mark.parametrize("told", [(0.5, BEST), (2.0, None)])
