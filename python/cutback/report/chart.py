@@ -14,7 +14,7 @@ from .layers import block_of
 from .model import Op, Picture
 from .plot import LEFT, RIGHT, WIDTH, columns
 from .svg import escape
-from .timeline import legend_of, stack_of, timeline_svg
+from .timeline import legend_of, measured_note, stack_of, timeline_svg
 
 CHART_STYLE = """
 figure.chart { margin: 1rem 0; }
@@ -37,6 +37,9 @@ tr:focus-visible { outline: 2px solid #2f6fde; outline-offset: -2px; }
   display: inline-block; width: 11px; height: 11px; margin-right: .35rem;
   background: var(--c); opacity: .75;
 }
+.legend .grey i, .legend .dotted i { background: none; height: 0; border-top: 2px solid; }
+.legend .grey i, .legend .dotted i { width: 14px; vertical-align: middle; opacity: .5; }
+.legend .dotted i { border-top-style: dotted; opacity: 1; }
 .card {
   position: fixed; z-index: 9; max-width: min(26rem, 90vw); padding: .4rem .6rem; font-size: 12px;
   background: #ffffff; color: #1d2733; border: 1px solid #8888; border-radius: 4px;
@@ -152,4 +155,7 @@ def chart(
 def timeline_chart(picture: Picture, measured: Sequence[int] | None = None) -> str:
     """The memory timeline as a chart."""
     svg = timeline_svg(picture, measured, legend=False)
-    return chart(svg, data_of(picture), legend_of(picture), with_search=True)
+    legend = legend_of(picture)
+    if measured:
+        legend.append(("dotted", measured_note(measured)))
+    return chart(svg, data_of(picture), legend, with_search=True)

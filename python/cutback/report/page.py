@@ -250,6 +250,8 @@ def _headline(picture: Picture, kernels: Kernels | None = None) -> str:
     above = "" if n["gap"] is None else f", {100 * n['gap']:.2f} % above the {trivial}bound"
     arena = _compiled(picture, kernels)
     position = f"<p><b>{escape(picture.position)}</b></p>" if picture.position else ""
+    if n["recomputed"] == 0 and n["time_ps"] == once and round(share) == 100:
+        text, above = f"{human_bytes(peak)} at the peak: everything is saved", ""
     compiled = f"; compiled, an arena of {arena}" if arena else ""
     return f"{position}<p><b>{text}</b>{above}{compiled}.</p>"
 

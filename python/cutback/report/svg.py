@@ -13,13 +13,13 @@ STYLE = """
 .cb td.n, .cb th.n { text-align: right; font-variant-numeric: tabular-nums; }
 .cb svg { max-width: 100%; height: auto; }
 .cb text { fill: currentColor; }
-.cb .peak text { paint-order: stroke; stroke: var(--page); stroke-width: 4px; }
+.cb .peak text, .cb .limit { paint-order: stroke; stroke: var(--page); stroke-width: 4px; }
 .cb .axis { stroke: currentColor; stroke-opacity: .35; stroke-width: 1; fill: none; }
 .cb .grid { stroke: currentColor; stroke-opacity: .12; stroke-width: 1; }
 .cb .note { fill-opacity: .65; }
 .cb .saved { --c: #2f6fde; } .cb .recomputed { --c: #e07b1a; } .cb .temporary { --c: #9aa7b5; }
 .cb .gradient { --c: #2a9d62; } .cb .scratch { --c: #8d6cc9; } .cb .offloaded { --c: #b0413e; }
-.cb .parameter { --c: #1f8a99; } .cb .optimizer { --c: #8d6cc9; }
+.cb .parameter { --c: #1f8a99; } .cb .optimizer { --c: #b0569b; } .cb .input { --c: #c2a01e; }
 .cb .activation { --c: #2f6fde; } .cb .other { --c: #9aa7b5; }
 .cb .fused { --c: #2f6fde; } .cb .single { --c: #9aa7b5; }
 .cb .grey { --c: #8a8f98; }
@@ -37,7 +37,8 @@ STYLE = """
 @media (prefers-color-scheme: dark) {
   .cb { color: #d7dee7; background: #14181d; --page: #14181d; }
 }
-.cb.inside, .cb .cb { color: inherit; background: none; --page: transparent; }
+.cb.inside, .cb .cb { color: inherit; background: none; }
+.cb.inside, .cb.inside .cb { --page: transparent; }
 .cb.inside table, .cb.inside th, .cb.inside td { color: inherit; }
 .cb.inside pre { color: inherit; background: none; overflow-x: auto; }
 """

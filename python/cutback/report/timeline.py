@@ -57,7 +57,7 @@ def _base(picture: Picture, plot: Plot) -> list[str]:
     for name, size in picture.base if plot.below else ():
         css = "parameter" if name.startswith("parameter") else "optimizer"
         if name == "inputs":
-            css = "other"
+            css = "input"
         area = tag("rect", f"{name}: {human_bytes(size)}", css="area", x=LEFT, y=plot.y(top),
                    width=WIDTH - LEFT - RIGHT, height=plot.y(top - size) - plot.y(top))  # fmt: skip
         body.append(f'<g class="{css}">{area}</g>')
@@ -109,10 +109,10 @@ def _live_plot(picture: Picture, measured: Sequence[int] | None) -> tuple[Plot, 
 
 
 def _budget(plot: Plot, budget: int) -> list[str]:
-    """The line of the budget, with its bytes."""
+    """The line of the budget, with its bytes below it: those of the peak are above."""
     y, right = plot.y(budget), WIDTH - RIGHT
     line = tag("line", "budget", css="budget", x1=LEFT, x2=right, y1=y, y2=y)
-    return [line, text(LEFT + 4, y - 4, f"budget {human_bytes(budget)}")]
+    return [line, text(LEFT + 4, y + 13, f"budget {human_bytes(budget)}", css="limit")]
 
 
 def timeline_svg(
@@ -145,13 +145,17 @@ def timeline_svg(
     if legend:
         height += 26
         body += _legend(picture, plot, height - 8)
-    if measured:
+    if measured and legend:
         height += 18
-        note = f"dotted: measured, peak {human_bytes(max(measured))}, each storage allocated alone"
-        body.append(text(LEFT, height - 8, note, css="note"))
+        body.append(text(LEFT, height - 8, measured_note(measured), css="note"))
     peak = human_bytes(max(picture.live, default=0))
     label = f"memory timeline of {picture.n_step} steps: peak {peak} of live bytes"
     return document(WIDTH, height, body, label)
+
+
+def measured_note(measured: Sequence[int]) -> str:
+    """What the dotted line is."""
+    return f"dotted: measured, peak {human_bytes(max(measured))}, each storage allocated alone"
 
 
 def legend_of(picture: Picture, below: bool = True) -> list[tuple[str, str]]:
@@ -160,7 +164,7 @@ def legend_of(picture: Picture, below: bool = True) -> list[tuple[str, str]]:
     rows = [(category, category) for category in CATEGORIES if category in present]
     for name, _ in picture.base if below else ():
         css = "parameter" if name.startswith("parameter") else "optimizer"
-        rows.append(("other" if name == "inputs" else css, name))
+        rows.append(("input" if name == "inputs" else css, name))
     return [*rows, GREY]
 
 

@@ -361,9 +361,16 @@ def test_the_page_says_what_is_printed():
     ).groups()
     compiled = re.search(r"compiled: an arena of (\S+ \S+),", printed)[1]
     assert compiled != arena
-    assert f"{arena} at the peak instead of {everything} (100.0 %)" in text
+    assert f"{arena} at the peak: everything is saved" in text and everything in text
     assert f"; compiled, an arena of {compiled}." in text
     assert f"operations in groups{compiled}" in text
+
+
+def test_the_page_of_saving_everything_compares_it_with_nothing():
+    x = np.ones((64, 64), np.float32)
+    plan = cutback.plan(lambda x: cutback.tanh(cutback.sin(x)).sum(), x, budget=1.0)
+    text = Page(report.render_html(plan, {}, "plan")).text
+    assert " at the peak: everything is saved." in text and "instead of" not in text
 
 
 def test_the_page_stands_alone(step, tmp_path):
