@@ -34,7 +34,7 @@ def _matrix_product(machine: dict[str, Any]) -> str:
     those of the core's kernel."""
     if not machine["blas"]:
         return "own kernel: NumPy's BLAS was not found"
-    where = f"{machine['blas']} in {machine['blas_path']}"
+    where = f"{machine['blas']} in {os.path.normpath(machine['blas_path'])}"
     own = _VECTOR_BITS.get(machine["isa"], 0)
     if machine["blas_bits"] and machine["blas_bits"] < own:
         return f"own kernel with {own}-bit vectors; not {where}, which uses {machine['blas_bits']}"
