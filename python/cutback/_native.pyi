@@ -346,6 +346,7 @@ class Step:
         numbers: np.ndarray[Any, Any] | None = None,
     ) -> Captured: ...
 
+@final
 class Captured:
     def replay(
         self,
