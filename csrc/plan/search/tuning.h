@@ -177,6 +177,7 @@
 #define CB_EXACT_RERUNS 64         /* limit of recomputable sets of outputs */
 #define CB_EXACT_SETS 16           /* limit of output sets of one op, as each may be skipped */
 #define CB_EXACT_PROBES 64         /* probes of the bisection for the smallest peak */
+#define CB_EXACT_LOW_PROBES 8      /* of these, at a quarter of the range instead of its half */
 
 /* ---- local search: local/moves.c ------------------------------------------------------------- */
 

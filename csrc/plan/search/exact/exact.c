@@ -45,30 +45,41 @@ done:
     return status;
 }
 
+/* Returns bytes that are enough for every event in every state. */
+static uint64_t most_bytes(const solver *z) {
+    uint64_t fixed = 0, room = 0;
+    for (uint32_t stage = 0; stage <= z->n_stage; stage++)
+        if (z->fixed[stage] > fixed) fixed = z->fixed[stage];
+    for (uint32_t i = 0; i < z->base_begin[z->f->n_base]; i++)
+        if (z->base[i].room > room) room = z->base[i].room;
+    for (uint32_t i = 0; i < z->n_rerun; i++)
+        if (z->rerun[i].room > room) room = z->rerun[i].room;
+    return fixed + room + z->set_bytes[((size_t)1 << z->n_bit) - 1];
+}
+
+/* Probes are in the lower part of the range, because those that find no plan take less time. */
 cb_status cb_exact_smallest(const cb_facts *f, const cb_goal *goal, int64_t most_ps,
                             cb_arena *arena, cb_schedule *out, cb_error *err) {
     cb_arena scratch;
     cb_arena_init(&scratch, f->alloc);
     solver z;
-    label best, found = {.time_ps = -1};
-    uint64_t low = 0, high = UINT64_MAX >> 1; /* no plan at `low`; one of `high` bytes */
+    label best;
+    uint64_t low = 0, high; /* no plan at `low`; one of `high` bytes, if there is any */
     cb_status status;
     *out = (cb_schedule){0};
     CB_TRY_DONE(cb_exact_set_up(&z, f, &scratch, err));
     z.most_ps = most_ps;
+    high = most_bytes(&z) + 2;
     for (int i = 0; i < CB_EXACT_PROBES && low + 1 < high; i++) {
-        uint64_t middle = i == 0 ? high : low + (high - low) / 2;
+        uint64_t middle = low + 1 + (high - low - 2) / (i < CB_EXACT_LOW_PROBES ? 4 : 2);
         CB_TRY_DONE(cb_exact_solve(&z, goal, middle, &best, err));
-        bool fits = best.time_ps >= 0;
-        if (fits) found = best;
-        if (fits) high = best.peak;
-        else low = z.refused - 1; /* with fewer bytes no further op can run */
-        if (i == 0 && !fits) goto done;
+        if (best.time_ps < 0) {
+            low = z.refused - 1; /* with fewer bytes no further op can run */
+            continue;
+        }
+        high = best.peak; /* with that many bytes, too, this plan is the fastest */
+        if (!cb_exact_write(&z, best.set, arena, out)) CB_TRY_DONE(cb_no_memory(err));
     }
-    if (found.time_ps < 0) goto done;
-    CB_TRY_DONE(
-        cb_exact_solve(&z, goal, high, &best, err)); /* the events belong to the last probe */
-    if (!cb_exact_write(&z, best.set, arena, out)) status = cb_no_memory(err);
 done:
     cb_arena_free(&scratch);
     return status;
