@@ -26,6 +26,7 @@ cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratc
     m->early_share = hastens ? CB_EARLY_SHARE : 0;
     CB_TRY_NEW(m->seen, scratch, f->n_unit, err);
     CB_TRY_NEW(m->offer, scratch, l->n, err);
+    CB_TRY_NEW(m->missed, scratch, l->n, err);
     list_offers(m);
     m->once = (double)f->once_ps + 1;
     m->whole = (double)whole + 1;
@@ -129,23 +130,61 @@ static uint32_t draw_made(cb_moves *m, uint32_t op) {
     return n > 1 ? cb_moves_draw(m, n) : 0;
 }
 
-/* Chooses the op to recompute, and where, in a tournament between a few random proposals. */
-static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
+/* True if an op of the base order at most at `hot` makes memory that may be freed at `hot`, or
+ * several, of which any may be drawn. */
+static bool has_offer(cb_moves *m, uint32_t hot) {
+    const cb_ledger *l = m->l;
+    uint32_t next;
+    for (uint32_t k = 0; k <= hot; k++) {
+        const uint32_t s = m->offer[k], op = l->f->base[k];
+        if (s == CB_NONE || m->missed[k] == m->choice) continue;
+        if (l->made_begin[op + 1] - l->made_begin[op] > 1) return true;
+        if (cb_spans_last(cb_ledger_spans_of(l, s), hot) > hot &&
+            cb_ledger_crosses(l, s, hot, &next))
+            return true;
+        m->missed[k] = m->choice;
+    }
+    return false;
+}
+
+/* Returns the storage that the op at `k` offers in this draw, which crosses `hot` up to `next`;
+ * CB_NONE: none. */
+static uint32_t draw_offer(cb_moves *m, uint32_t k, uint32_t hot, bool tiny, uint32_t *next) {
     const cb_ledger *l = m->l;
     const cb_facts *f = l->f;
+    const uint32_t op = f->base[k];
+    const bool any = tiny || cb_has_units(f, op);
+    uint32_t s = m->offer[k];
+    if (any) s = l->made[l->made_begin[op] + draw_made(m, op)];
+    if (any && f->p->storage_bytes[s] == 0) return CB_NONE;
+    if (f->unit_begin && !m->may_rerun[f->unit[s]]) return CB_NONE;
+    if (cb_spans_last(cb_ledger_spans_of(l, s), hot) > hot && cb_ledger_crosses(l, s, hot, next))
+        return s;
+    if (!any || l->made_begin[op + 1] - l->made_begin[op] == 1) m->missed[k] = m->choice;
+    return CB_NONE;
+}
+
+/* Chooses the op to recompute, and where, in a tournament between a few random proposals. Most
+ * draws hit ops that offer nothing: these are noted, and if all are, the draws end. */
+static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
+    const cb_facts *f = m->l->f;
     uint32_t best = CB_NONE, found = 0;
     double most = -1;
     bool blind = cb_moves_chance(m) < CB_BLIND_SHARE, tiny = cb_is_tiny_search(m);
-    for (int i = 0; i < CB_TOURNAMENT_DRAWS && found < CB_TOURNAMENT; i++) {
-        uint32_t k = cb_moves_draw(m, hot + 1), s = m->offer[k], op = f->base[k], next;
+    bool may_end = hot < CB_TOURNAMENT_DRAWS; /* looking takes less than the draws */
+    m->choice++;
+    for (uint32_t i = 0; i < CB_TOURNAMENT_DRAWS && found < CB_TOURNAMENT; i++) {
+        uint32_t k = cb_moves_draw(m, hot + 1), next;
+        if (m->offer[k] == CB_NONE || m->missed[k] == m->choice) continue;
+        const uint32_t s = draw_offer(m, k, hot, tiny, &next);
+        if (s == CB_NONE && found == 0 && may_end && i >= CB_TOURNAMENT) {
+            may_end = false;
+            if (has_offer(m, hot)) continue;
+            cb_chance_skip(&m->chance, CB_TOURNAMENT_DRAWS - 1 - i); /* as if they were drawn */
+            break;
+        }
         if (s == CB_NONE) continue;
-        bool any = tiny || cb_has_units(f, op);
-        if (any) s = l->made[l->made_begin[op] + draw_made(m, op)];
-        if (any && f->p->storage_bytes[s] == 0) continue;
-        if (f->unit_begin) op = f->unit[s];
-        if (f->unit_begin && !m->may_rerun[op]) continue;
-        if (cb_spans_last(cb_ledger_spans_of(l, s), hot) <= hot) continue; /* most */
-        if (!cb_ledger_crosses(l, s, hot, &next)) continue;
+        const uint32_t op = f->unit_begin ? f->unit[s] : f->base[k];
         found++;
         double worth = blind ? 1 : (double)f->p->storage_bytes[s] / ((double)f->cost_ps[op] + 1);
         double score = worth * cb_moves_chance(m);

@@ -21,6 +21,8 @@ typedef struct cb_moves {
     bool heated;           /* more so; and slower plans are accepted on the way */
     double pace;           /* set by the caller: share of the usual effort; initially 1 */
     uint32_t *offer;       /* [l->n] first output of the base op there; CB_NONE: cannot be freed */
+    uint32_t *missed;      /* [l->n] `choice` if it offers nothing in the one at hand */
+    uint32_t choice;       /* number of choices so far */
     uint32_t *seen;        /* [n_unit] stamps */
     uint32_t stamp;
     CB_VEC(cb_chain_change) change; /* since cb_moves_forget */
