@@ -44,18 +44,19 @@ static cb_status walk_on(const walks *w, cb_worker *c, uint32_t attempt, cb_erro
     const cb_candidates *all = c->work;
     bool deep = w->round % 2 == 1;
     uint32_t kind = deep ? 2 * CB_LAST_ATTEMPTS : 0;
+    const uint64_t near = w->floor + (uint64_t)(CB_DUG_SHARE * (double)w->d->whole);
     uint64_t size;
     do {
         cb_candidate from = all->at[0];
         size = from.size;
-        if (size == 0 || size <= w->floor) return CB_OK;
+        if (size <= w->floor) return CB_OK;
         cb_deep_search s = {.from = &from,
                             .target = size - 1,
                             .attempt = kind + attempt,
                             .descent = CB_DESCENT_SHARE,
                             .share = share_of(c)};
         CB_TRY(cb_search_deep_rung(&c->moves, &s, err));
-        if (!deep || all->at[0].size < size) continue;
+        if (!deep || all->at[0].size < size || size <= near) continue;
         from = all->at[0]; /* a faster plan of this size may have replaced it */
         s.target = w->floor;
         CB_TRY(cb_search_deep_rung(&c->moves, &s, err));

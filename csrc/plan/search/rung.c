@@ -95,7 +95,8 @@ static cb_status mix(cb_trial *t, uint64_t target, cb_error *err) {
 }
 
 static uint32_t effort(const cb_moves *m, double share) {
-    double n = m->l->n + 1.0, most = CB_MOST_EFFORT * n;
+    const uint32_t n_op = m->l->f->spared ? m->l->n / 2 : m->l->n; /* spare ops are no choices */
+    double n = n_op + 1.0, most = CB_MOST_EFFORT * n;
     double least = cb_is_bare_search(m) ? CB_BARE_EFFORT : CB_LEAST_EFFORT;
     if (cb_is_small_search(m))
         most = fmax(most, fmin(least, CB_TINY_EFFORT * n * n + CB_TINY_LEAST));
