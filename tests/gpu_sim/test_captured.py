@@ -4,6 +4,7 @@ capture, and errors in plain words."""
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import subprocess
 import sys
 from functools import partial
@@ -179,6 +180,37 @@ def test_errors(gpu: Driver) -> None:
     x, y = batches[0]
     with pytest.raises(ValueError, match=r"x.*not contiguous"):
         captured(x.T.copy().T, y)
+
+
+@pytest.mark.very_slow
+def test_the_demo_trains_a_captured_gpt(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make demo DEVICE=cuda` with a smaller model: the bits of steps that are not captured."""
+    folder = Path(__file__).parents[2] / "examples" / "demo"
+    monkeypatch.syspath_prepend(str(folder))
+    spec = importlib.util.spec_from_file_location("demo_run", folder / "run.py")
+    assert spec is not None and spec.loader is not None
+    demo = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "demo_run", demo)
+    spec.loader.exec_module(demo)
+    config = demo.gpt.GPTConfig(vocab=17, context=8, layers=1, heads=2, width=16)
+    rng = np.random.default_rng(9)
+    batches = [(rng.integers(0, 17, (2, 8)), rng.integers(0, 17, (2, 8))) for _ in range(3)]
+    task = demo.Task(
+        name="GPT",
+        start=lambda: (demo.gpt.init(config, np.random.default_rng(1)), ()),
+        loss=lambda params, tokens, labels: demo.gpt.loss(params, tokens, labels, config),
+        batches=lambda: iter(batches),
+        score=lambda params, extra, recent: f"{recent}",
+        optimizer=lambda: cb.optim.AdamW(lr=1e-3),
+        steps=3,
+    )
+    result = demo.train(task, "budget", budget=0.5, device="cuda")
+    params = cuda.to_device(task.start()[0])
+    step = cb.compile(task.loss, optimizer=task.optimizer(), seed=7, budget=0.5, device="cuda")
+    losses = [float(step(params, *batch)) for batch in batches]
+    assert demo.same_bits(result.params, cuda.to_host(params))
+    assert result.score == f"{float(np.mean(losses))}"
+    assert result.step.stats.peak_bytes == result.step.planned.arena_bytes
 
 
 CALLED = [
