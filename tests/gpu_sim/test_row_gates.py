@@ -98,6 +98,8 @@ def test_reviewed_rows_follow_from_their_kernels() -> None:
         total += row_gates.GAP_US * (row["launches"] - 1)
         assert math.isclose(total, row["predicted us"], abs_tol=0.2), name
         assert row["spills"] == sum(kernel["spills"] for kernel in row["kernels"]), name
+        # In row 3 the math library's cosine has an array for arguments beyond 2^20.
+        assert row["spills"] == 0 or name.startswith("row 3 "), name
     assert kept["means"] == {d: row_gates.mean(kept["rows"], d) for d in row_gates.DTYPES}
 
 

@@ -190,12 +190,21 @@ static void add_looks(const cb_cu_code *c, cb_str *out) {
     if (begin[0] == ' ') cb_str_addf(out, ") == 0;\n");
 }
 
+/* Writes the bounds of a kernel's launch. If shared memory leaves room for one block only, saving
+ * registers for more blocks would have no use, so the compiler is told that one is enough. */
+static void add_bounds(const cb_cu_code *c, cb_str *s, uint32_t threads) {
+    enum { HALF_OF_LARGEST = 114 << 10 }; /* half of the shared memory of compute capability 9.0 */
+    cb_str_addf(s, "extern \"C\" __global__ void __launch_bounds__(%u%s)", threads,
+                c->shared > HALF_OF_LARGEST ? ", 1" : "");
+}
+
 /* Returns the kernel with this text; adds one if there is none. */
 static uint32_t kernel_of(cb_cu_code *c, uint32_t threads) {
     cb_str *s = &c->source;
     const size_t begin = s->len;
     const uint32_t number = (uint32_t)c->kernels.len;
-    cb_str_addf(s, "extern \"C\" __global__ void __launch_bounds__(%u) cb_k%u", threads, number);
+    add_bounds(c, s, threads);
+    cb_str_addf(s, " cb_k%u", number);
     const size_t at = s->len;
     cb_str_addf(s, "(");
     add_signature(c, s);
