@@ -164,6 +164,25 @@ def test_a_wrong_index_changes_nothing(gpu: Driver) -> None:
     assert np.asarray(there).tobytes() == other.tobytes()
 
 
+def test_few_graphs_are_kept(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those used last; a graph that is dropped gives its arrays back."""
+    monkeypatch.setattr("cutback.frontend.captured._MOST_GRAPHS", 2)
+    step = cb.value_and_grad(lambda w, x: (w * x).sum(), device="cuda")
+    captured = step.capture(cuda.to_device(np.ones((), np.float32)))
+    a, b, c = (np.ones(n, np.float32) for n in (1, 2, 3))
+    for x, captures in ((a, 1), (b, 2), (a, 2), (c, 3), (a, 3), (b, 4)):
+        value, _ = captured(x)
+        assert float(value) == x.size and captured.n_captured == captures
+    del value, _
+    used = cuda.memory().in_use
+    captured.clear()
+    assert cuda.memory().in_use < used
+    with pytest.raises(ValueError, match="nothing was captured yet"):
+        captured.wait()
+    value, _ = captured(b)
+    assert float(value) == 2 and captured.n_captured == 5
+
+
 def test_errors(gpu: Driver) -> None:
     params, batches = arrays()
     here = cb.compile(loss, optimizer=cb.optim.AdamW())

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+_MOST_GRAPHS = 64  # of one captured step; each has arrays of its own
+
+
 class _Graph:
     """One captured graph, and what it was captured from."""
 
@@ -144,12 +147,29 @@ class CapturedStep:
             known.spec.traced.surroundings.look()
             rows = known.run.rows()
             if rows is not None:
+                if known is not self._latest:  # the one used last is at the end
+                    self._graphs[rest.key] = self._graphs.pop(rest.key)
                 return known, rows
-        self._graphs.pop(rest.key, None)  # before its successor, which needs memory
+        del known
+        self._make_room(rest.key)  # before the next graph, which needs memory
         made = self._capture(args, kwargs, stream)
         self._graphs[rest.key] = made
         self._n_captured += 1
         return made, made.run.first_rows()
+
+    def _make_room(self, key: Any) -> None:
+        """Drops the graph of this key, and others that were not used for longest."""
+        self._graphs.pop(key, None)
+        while len(self._graphs) >= _MOST_GRAPHS:
+            self._graphs.pop(next(iter(self._graphs)))
+        if self._latest not in self._graphs.values():
+            self._latest = None
+
+    def clear(self) -> None:
+        """Drops all graphs and their arrays. Waits for the GPU."""
+        with self._step._lock:
+            self._graphs.clear()
+            self._latest = None
 
     def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], stream: int | None) -> _Graph:
         step = self._step
