@@ -30,20 +30,20 @@ class _Graph:
 
 class CapturedStep:
     """A step whose forward, backward and update are one graph of the GPU; made by
-    :meth:`Step.capture`.
+    :meth:`cutback.Step.capture`.
 
-    A call takes the arguments after those that were given to :meth:`Step.capture`, and returns what
-    a call of the step returns. It also takes ``rng_step=`` and ``stream=``, which work as for a
-    :class:`Step`. For the host it is one launch, and a copy for each of its arrays and results,
-    however many parameters there are. New shapes, dtypes and constants are captured once more, and
-    so is a new state of the optimizer.
+    A call takes the arguments after those that :meth:`cutback.Step.capture` was given, and returns
+    what a call of the step returns. It also takes ``rng_step=`` and ``stream=``, which work as for
+    a :class:`cutback.Step`. For the host it is one launch, and a copy for each of its arrays and
+    results, however many parameters there are. New shapes, dtypes and constants are captured once
+    more, and so is a new state of the optimizer.
 
     Hyper-parameters, the count of steps and the step of random operations are data on the GPU.
     Setting ``optimizer.lr`` or ``step.rng_step`` changes them before the next replay.
 
     Raises on a call:
         ValueError, TypeError: as for a call of the step; an array that the step updates has to be
-            given to :meth:`Step.capture`.
+            given to :meth:`cutback.Step.capture`.
 
     >>> captured = step.capture(params)  # doctest: +SKIP
     >>> value = captured(x, y)  # doctest: +SKIP
