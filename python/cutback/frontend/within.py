@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..run.compiling import CompileOptions
 from ..run.executable import Executable
 from .tracing import Traced
+
+if TYPE_CHECKING:
+    from ..errors import BudgetError
+
+
+def _smaller(after: BudgetError, inside: BudgetError) -> BudgetError:
+    """The refusal with updates after the backward, with what the smallest plan takes in either way:
+    a budget of these bytes is met."""
+    known, least = after.smallest_bytes, inside.smallest_bytes
+    if inside.reason != "budget" or least is None or (known is not None and known <= least):
+        return after
+    facts = ("smallest_bytes", "op", "location", "held_bytes")
+    floors = {"floor_bytes": None, "floor_op": None}  # they count gradients
+    return after.replace(**{name: getattr(inside, name) for name in facts}, **floors)
 
 
 def compiled_within(traced: Traced, options: CompileOptions) -> Executable:
@@ -28,8 +44,8 @@ def compiled_within(traced: Traced, options: CompileOptions) -> Executable:
         options = options._replace(updates="inside", decisions=None, budget=budget)
         try:
             run = Executable(graph, wrt, **options._asdict())
-        except BudgetError:
-            raise error from None
+        except BudgetError as inside:
+            raise _smaller(error, inside) from None
         if not run.runs_inside:
             raise
         return run

@@ -98,5 +98,11 @@ def test_a_budget_below_the_gradients_is_met_by_updates_inside() -> None:
     assert found[0] == found[1]
     assert step.updates_inside
     assert step.stats.peak_bytes <= step.planned.budget_bytes < sum(w.nbytes for w in made)
-    with pytest.raises(cb.BudgetError, match="results and gradients alone take"):
+    with pytest.raises(cb.BudgetError) as refused:
         cb.compile(loss, optimizer=cb.optim.AdamW(lr=1e-2), budget="0.1x")(made, x)
+    least = refused.value
+    assert least.smallest_bytes < sum(w.nbytes for w in made)
+    for budget in (least.smallest_bytes, f"{least.smallest_share}x"):
+        step = cb.compile(loss, optimizer=cb.optim.AdamW(lr=1e-2), budget=budget)
+        assert float(step([w.copy() for w in made], x)) == losses[0]
+        assert step.updates_inside and step.planned.arena_bytes <= step.planned.budget_bytes
