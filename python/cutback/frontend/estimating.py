@@ -70,7 +70,7 @@ def estimate(
         device: row of the cost model, see :func:`cutback.compile`.
         measure: ``"total"`` (parameters, optimizer states, gradients and the step), ``"live"`` or
             ``"arena"`` (the step alone, with gradients).
-        batches: batch sizes of the table; powers of two unless given.
+        batches: batch sizes of the table; powers of two from 2 unless given.
         most: the largest batch to try.
         slices: run chains of operations by rows in pieces, see :func:`cutback.compile`.
 

@@ -299,8 +299,10 @@ class Estimator:
         return Estimate(points, largest, self.budget, self.way.measure, name, self.family.is_linear)
 
     def _powers(self, largest: int | None, most: int) -> list[int]:
-        end = 32 if largest is None else 2 * largest
-        return [1 << k for k in range(21) if 1 << k <= min(end, most)]
+        """Powers of two. A batch of 1, which is always traced, is among them if it has been."""
+        end = min(32 if largest is None else 2 * largest, most)
+        least = 1 if end == 1 or self.family.is_traced(1) else 2
+        return [1 << k for k in range(21) if least <= 1 << k <= end]
 
 
 def estimate_with(

@@ -117,6 +117,10 @@ class Family:
         """Number of batches traced so far."""
         return len(self._traced)
 
+    def is_traced(self, batch: int) -> bool:
+        """Whether the problem of a batch comes from a trace."""
+        return batch in self._traced
+
     def problem(self, batch: int) -> Problem:
         """The problem of a batch, predicted if sizes are linear."""
         if batch in self._traced or batch == 1 or not self.is_linear:
