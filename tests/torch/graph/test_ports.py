@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from more_ports import SCRIPTS as MORE
 from nets import Makes
 from ports import SCRIPTS, NumPyFirst, Port
 
@@ -36,7 +37,7 @@ def drawn(port: Port) -> Callable[[], tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("xp", [cb, NumPyFirst()], ids=["cutback", "numpy"])
-@pytest.mark.parametrize("make", SCRIPTS)
+@pytest.mark.parametrize("make", SCRIPTS + MORE)
 def test_losses_are_those_of_pytorch(make: Make, xp: Any) -> None:
     port, copy = make(Makes(np.float32)), make(Makes(np.float32))
     params, data, draw = tensors(copy.params, True), tensors(copy.data), drawn(copy)
@@ -52,7 +53,7 @@ def test_losses_are_those_of_pytorch(make: Make, xp: Any) -> None:
 
 
 @pytest.mark.parametrize("xp", [cb, NumPyFirst()], ids=["cutback", "numpy"])
-@pytest.mark.parametrize("make", SCRIPTS)
+@pytest.mark.parametrize("make", SCRIPTS + MORE)
 def test_gradients_are_those_of_pytorch(make: Make, xp: Any) -> None:
     port = make(Makes(np.float64))
     params, data, draw = tensors(port.params, True), tensors(port.data), drawn(port)
@@ -62,3 +63,17 @@ def test_gradients_are_those_of_pytorch(make: Make, xp: Any) -> None:
     for ours, theirs in zip(tree.flatten(gradients)[0], wanted, strict=True):
         largest = np.abs(theirs).max()
         assert np.abs(np.asarray(ours) - theirs).max() <= 1e-12 * max(largest, 1e-300)
+
+
+@pytest.mark.very_slow  # planning the recurrent ones takes up to a minute
+@pytest.mark.parametrize("make", MORE)
+def test_a_budget_does_not_change_a_bit(make: Make) -> None:
+    found = []
+    for budget in (None, 0.5):
+        port = make(Makes(np.float32))
+        step = cb.compile(partial(port.loss, cb), optimizer=cb.optim.AdamW(lr=1e-3), budget=budget)
+        losses = [float(step(port.params, *port.data)) for _ in range(STEPS)]
+        found.append((losses, [w.tobytes() for w in tree.flatten(port.params)[0]]))
+        assert step.stats.peak_bytes == step.planned.arena_bytes
+    assert found[0] == found[1]
+    assert step.planned.arena_bytes <= step.plan.position.limit
