@@ -105,6 +105,7 @@ typedef struct solver {
     uint32_t n_rerun;
     uint64_t *fixed;     /* [n_stage + 1] bytes of values without a choice that cross it */
     uint64_t *set_bytes; /* [1 << n_bit] */
+    uint32_t *useful;    /* [n_stage + 1] bits that count from there on; others are dropped */
     uint32_t n_stage;
     uint8_t *how;              /* [n_stage + 1][1 << n_bit] last event */
     uint32_t *from;            /* likewise, the set before it */

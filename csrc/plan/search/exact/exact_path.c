@@ -46,6 +46,7 @@ static outcome after(solver *z, const label *from, const event *e, uint32_t stag
 
 /* Returns true if the label is the best so far of its state. */
 static bool enter(solver *z, label *layer, label l, uint32_t from, uint32_t stage, int how) {
+    l.set &= z->useful[stage];
     label *old = &layer[l.set];
     if (old->time_ps >= 0 && !is_before(&l, old)) return false;
     *old = l;
@@ -56,6 +57,7 @@ static bool enter(solver *z, label *layer, label l, uint32_t from, uint32_t stag
 }
 
 static void relax(solver *z, label l, uint32_t from, uint32_t stage, int how) {
+    l.set &= z->useful[stage];
     if (enter(z, z->now, l, from, stage, how)) push(z, l);
 }
 

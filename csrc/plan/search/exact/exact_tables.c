@@ -392,6 +392,26 @@ static void mark_bits(solver *z, const bool *is_read) {
     }
 }
 
+/* Runs from the end. A value counts if a base op reads it from there on, or an op that makes such a
+ * value again. Up to the first step of the backward any rerun may be that step. */
+static void mark_useful(solver *z) {
+    uint32_t useful = z->ends | z->stays | z->owed | z->doubled * 7;
+    for (uint32_t b = 0; b < z->n_bit; b++) useful |= z->owes[b] ? 1u << b : 0;
+    for (uint32_t stage = z->n_stage + 1; stage-- > 0;) {
+        const uint32_t k = cb_exact_position(z, stage);
+        const bool begins = stage <= z->f->base_backward;
+        const uint32_t end = k < z->f->n_base ? z->base_begin[k + 1] : 0;
+        for (uint32_t i = end > 0 ? z->base_begin[k] : 0; i < end; i++)
+            useful |= z->base[i].reads | z->base[i].over;
+        if (begins) useful |= z->held | z->viewed;
+        for (uint32_t i = z->n_rerun; i-- > 0;) {
+            const event *e = &z->rerun[i];
+            if (begins || ((e->makes | e->holds) & useful)) useful |= e->reads | e->over;
+        }
+        z->useful[stage] = useful;
+    }
+}
+
 /* An op has at least as many rerun events as base events, except for one; an op that does not run
  * again has one event for each inlined set. */
 static size_t most_base_events(const cb_facts *f) {
@@ -414,6 +434,7 @@ cb_status cb_exact_set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_erro
     z->n_leading = count_leading(f, z->bit_of);
     z->n_stage = f->n_base - z->n_leading + (f->base_backward < f->n_base);
     CB_TRY_NEW(z->fixed, arena, (size_t)z->n_stage + 1, err);
+    CB_TRY_NEW(z->useful, arena, (size_t)z->n_stage + 1, err);
     for (uint32_t k = 0; k < f->n_base; k++) make_events(z, k);
     size_t n_set = (size_t)1 << z->n_bit, most = z->n_bit > z->n_rerun ? z->n_bit : z->n_rerun;
     CB_TRY_NEW(z->set_bytes, arena, n_set, err);
@@ -426,6 +447,7 @@ cb_status cb_exact_set_up(solver *z, const cb_facts *f, cb_arena *arena, cb_erro
     CB_TRY_NEW(z->heap, arena, z->room_heap, err);
     if (!sum_fixed(z)) return cb_no_memory(err);
     mark_bits(z, is_read);
+    mark_useful(z);
     for (uint32_t set = 1; set < n_set; set++) {
         uint32_t low = 0;
         while (!(set >> low & 1)) low++;
