@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .layers import Span, block_of, spans
 from .model import CATEGORIES, Picture, live_bytes, taken_over
-from .plot import LEFT, RIGHT, WIDTH, Plot, along, columns, layers_row, steps_axis
+from .plot import LEFT, LETTER, RIGHT, WIDTH, Plot, along, columns, layers_row, steps_axis
 from .svg import document, human_bytes, tag, text
 
 TOP, AREA, GAP, ARENA = 60.0, 240.0, 82.0, 200.0
@@ -143,8 +143,8 @@ def timeline_svg(
     body += _arena(picture, plot.base + GAP)
     height = plot.base + GAP + ARENA + 10
     if legend:
-        height += 26
-        body += _legend(picture, plot, height - 8)
+        rows, height = _legend(picture, plot, height + 18)
+        body += rows
     if measured and legend:
         height += 18
         body.append(text(LEFT, height - 8, measured_note(measured), css="note"))
@@ -168,15 +168,18 @@ def legend_of(picture: Picture, below: bool = True) -> list[tuple[str, str]]:
     return [*rows, GREY]
 
 
-def _legend(picture: Picture, plot: Plot, y: float) -> list[str]:
+def _legend(picture: Picture, plot: Plot, y: float) -> tuple[list[str], float]:
+    """The names of the colours, in rows from `y` on, and where the picture below them ends."""
     body, x = [], LEFT
     for css, name in legend_of(picture, plot.below > 0):
-        body.append(
-            f'<g class="{css}">{tag("rect", css="area", x=x, y=y - 9, width=11, height=11)}</g>'
-        )
-        body.append(text(x + 16, y, name))
-        x += 34 + 6.4 * len(name)
-    return body
+        wide = 34 + LETTER * len(name)
+        if x > LEFT and x + wide > WIDTH:
+            x, y = LEFT, y + 18
+        thick = 2 if css == "grey" else 11  # the line of an outline
+        box = tag("rect", css="area", x=x, y=y - 4 - thick / 2, width=11, height=thick)
+        body += [f'<g class="{css}">{box}</g>', text(x + 16, y, name)]
+        x += wide
+    return body, y + 8
 
 
 def _arena(picture: Picture, top_edge: float) -> list[str]:

@@ -159,6 +159,16 @@ def test_the_timeline_adds_up(picture, step):
     assert not alone.findall(f".//{SVG}polyline[@class='measured']")
 
 
+def test_the_legend_stays_inside_of_the_picture(picture):
+    svg = ET.fromstring(report.timeline_svg(picture))
+    names = {"saved", "optimizer states and the rest", "saving everything; dashed: the floor"}
+    found = [t for t in svg.iter(f"{SVG}text") if t.text in names]
+    assert {t.text for t in found} == names
+    for t in found:
+        assert float(t.get("x")) + 6 * len(t.text) < float(svg.get("width"))
+        assert float(t.get("y")) < float(svg.get("height"))
+
+
 def test_no_line_goes_through_the_words_at_the_peak():
     """The label at the peak stays clear of the budget's line just above it."""
     params = [np.ones((64, 64), np.float32)] * 12
