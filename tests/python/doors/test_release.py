@@ -57,6 +57,8 @@ def test_an_archive_has_the_sources_and_no_more(archive):
     assert not [name for name in names if name.suffix in (".pyc", ".so")]
     tests = {name.parts[1] for name in names if name.parts[0] == "tests"}
     assert "python" in tests and "c" in tests and not tests & {"data", "plan"}
+    on_stand_in = {n.name for n in names if n.parent == Path("tests/gpu_sim") and n.suffix == ".py"}
+    assert on_stand_in == {"client.py", "nvrtc.py"}  # what other tests build and find it with
     tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
     assert {str(name) for name in names} - set(tracked) == {"PKG-INFO"}
     for folder in ("cmake", "csrc", "cuda", "python"):
