@@ -112,6 +112,10 @@ bool cb_may_take_in(const cb_facts *f, uint32_t op, uint32_t storage);
 static inline bool cb_stays_to_end(const cb_facts *f, uint32_t storage) {
     return f->p->storage_flags[storage] & CB_STORE_HOLD_END;
 }
+/* True if an op of the base order makes the storage. */
+static inline bool cb_is_made(const cb_facts *f, uint32_t storage) {
+    return f->root[storage] != CB_NONE && f->position[f->root[storage]] != CB_NONE;
+}
 /* Returns the bytes that every plan holds at its end: results and gradients. */
 static inline uint64_t cb_held_bytes(const cb_facts *f) {
     uint64_t held = 0;

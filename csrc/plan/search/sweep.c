@@ -56,7 +56,7 @@ static bool give_bits(sweep *z) {
     const cb_problem *p = z->f->p;
     uint32_t storage[MOST_BITS];
     for (uint32_t s = 0; s < p->n_storage; s++) {
-        if (z->f->root[s] == CB_NONE) continue;
+        if (!cb_is_made(z->f, s)) continue;
         if (z->n_bit == MOST_BITS) return false;
         uint32_t b = z->n_bit++;
         for (; b > 0 && p->storage_bytes[storage[b - 1]] < p->storage_bytes[s]; b--)
@@ -76,13 +76,13 @@ static void set_ops(sweep *z) {
     for (uint32_t k = 0; k < f->n_base; k++) {
         uint32_t op = f->base[k];
         for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++)
-            z->reads[op] |= UINT64_C(1) << z->bit_of[l->read[j]];
+            if (cb_is_made(f, l->read[j])) z->reads[op] |= UINT64_C(1) << z->bit_of[l->read[j]];
         for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++)
             z->makes[op] |= UINT64_C(1) << z->bit_of[l->made[j]];
         z->room[op] = cb_ledger_bytes(l, op) + f->p->op_workspace[op];
     }
     for (uint32_t s = 0; s < f->p->n_storage; s++) {
-        if (f->root[s] == CB_NONE) continue;
+        if (!cb_is_made(f, s)) continue;
         uint64_t bit = UINT64_C(1) << z->bit_of[s];
         if (f->held[s] && f->position[f->root[s]] < f->base_backward) z->held |= bit;
         if (cb_stays_to_end(f, s)) z->stays |= bit;
@@ -90,7 +90,7 @@ static void set_ops(sweep *z) {
     z->ends = z->stays | (f->base_backward == f->n_base ? z->held : 0);
     for (uint32_t i = 0; i < f->p->n_backward_output; i++) {
         uint32_t s = f->p->value_storage[f->p->backward_output[i]];
-        if (f->root[s] != CB_NONE) z->ends |= UINT64_C(1) << z->bit_of[s];
+        if (cb_is_made(f, s)) z->ends |= UINT64_C(1) << z->bit_of[s];
     }
 }
 

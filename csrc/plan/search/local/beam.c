@@ -95,17 +95,12 @@ static bool suits(const cb_moves *m) {
     return !m->trial->has_demands && !m->trial->offload_sim && f->base_backward < f->n_base;
 }
 
-/* True if an op of the base order makes the storage. */
-static bool is_made(const cb_facts *f, uint32_t storage) {
-    return f->root[storage] != CB_NONE && f->position[f->root[storage]] != CB_NONE;
-}
-
 /* Gives the largest storages the lowest bits. Returns false if there are too many. */
 static bool give_bits(beam *z) {
     const cb_problem *p = z->f->p;
     uint32_t storage[MOST_BITS];
     for (uint32_t s = 0; s < p->n_storage; s++) {
-        if (!is_made(z->f, s)) continue;
+        if (!cb_is_made(z->f, s)) continue;
         if (z->n_bit == MOST_BITS) return false;
         uint32_t b = z->n_bit++;
         for (; b > 0 && p->storage_bytes[storage[b - 1]] < p->storage_bytes[s]; b--)
@@ -123,7 +118,7 @@ static bool give_bits(beam *z) {
 static void set_storages(beam *z) {
     const cb_facts *f = z->f;
     for (uint32_t s = 0; s < f->p->n_storage; s++) {
-        if (!is_made(f, s)) continue;
+        if (!cb_is_made(f, s)) continue;
         const set bit = only(z->bit_of[s]);
         if (f->held[s] && f->position[f->root[s]] < f->base_backward)
             z->held = either(z->held, bit);
@@ -132,7 +127,7 @@ static void set_storages(beam *z) {
     z->ends = z->stays;
     for (uint32_t i = 0; i < f->p->n_backward_output; i++) {
         const uint32_t s = f->p->value_storage[f->p->backward_output[i]];
-        if (is_made(f, s)) z->ends = either(z->ends, only(z->bit_of[s]));
+        if (cb_is_made(f, s)) z->ends = either(z->ends, only(z->bit_of[s]));
     }
 }
 
@@ -147,7 +142,7 @@ static void set_ops(beam *z, const bool *may_rerun) {
         if (cb_is_view(f, id) && !f->once[id]) continue;
         o->scratch = f->p->op_workspace[id];
         for (uint32_t j = l->read_begin[id]; j < l->read_begin[id + 1]; j++)
-            if (is_made(f, l->read[j])) o->reads = either(o->reads, only(z->bit_of[l->read[j]]));
+            if (cb_is_made(f, l->read[j])) o->reads = either(o->reads, only(z->bit_of[l->read[j]]));
         for (uint32_t j = l->made_begin[id]; j < l->made_begin[id + 1]; j++)
             o->makes = either(o->makes, only(z->bit_of[l->made[j]]));
         /* a held output belongs to the first run, in its place */
