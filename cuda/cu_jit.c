@@ -85,7 +85,8 @@ static cb_status make(const cb_cu_nvrtc *nvrtc, const cb_cu_source *source, cons
     const char *text[CB_CU_HEADERS], *header[CB_CU_HEADERS];
     void *program = NULL;
     if (source->n_header > CB_CU_HEADERS)
-        return cb_fail(err, CB_INTERNAL, "cuda: %d headers", source->n_header);
+        return cb_fail(err, CB_INTERNAL, "cuda: a source has %d headers; at most %d are supported",
+                       source->n_header, CB_CU_HEADERS);
     for (int i = 0; i < source->n_header; i++) {
         text[i] = source->headers[i].text;
         header[i] = source->headers[i].name;

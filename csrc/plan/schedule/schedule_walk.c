@@ -462,7 +462,10 @@ static cb_status check_steps(const cb_problem *p, const cb_schedule *s, uint64_t
                        s->n_step);
     }
     if (*n_in + 2 * *n_out + s->n_step >= CB_NONE)
-        return cb_fail(err, CB_INVALID, "a schedule of %u steps is too long", s->n_step);
+        return cb_fail(err, CB_INVALID,
+                       "a schedule of %u steps is too long: its steps, reads and twice its outputs "
+                       "must be fewer than 2^32 - 1 in all",
+                       s->n_step);
     return CB_OK;
 }
 
