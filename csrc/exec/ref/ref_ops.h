@@ -26,7 +26,7 @@ void cb_ref_put_int(const cb_tensor *t, int64_t element, int64_t x);
 int64_t cb_ref_number(const cb_shape *s, const int64_t *index);        /* of the element at index */
 void cb_ref_index(const cb_shape *s, int64_t element, int64_t *index); /* [rank] */
 
-/* One function a family. */
+/* One function per family of ops. */
 void cb_ref_source(const cb_ref_call *c);
 void cb_ref_unary(const cb_ref_call *c);
 void cb_ref_copy(const cb_ref_call *c); /* cast, contiguous */

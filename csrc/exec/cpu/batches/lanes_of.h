@@ -1,13 +1,13 @@
 /* lanes_of.h: lanes.c for one type: CB_REAL, its keys and fields, as numbers_of.h. */
 
-/* Where number `id` is, and the step between lanes: 0 where all rows have one. */
+/* Returns the address of number `id` and its step between lanes: 0 if all rows share it. */
 static const CB_REAL *CB_TYPED(operand)(const cb_x_lanes *l, int id, int64_t *step) {
     const int vector = l->f->m.number_lanes[id];
     *step = vector >= 0;
     return vector >= 0 ? (const CB_REAL *)cb_x_lane_vector(l, vector) : &l->c->NUM_FIELD(s)[id];
 }
 
-/* Operations that compilers make vectors of. */
+/* Operations that compilers vectorize. */
 #define LANES_CASE(id, expression)                                \
     case CB_X_##id:                                               \
         for (int64_t i = 0; i < l->n; i++) {                      \

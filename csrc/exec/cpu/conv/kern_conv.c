@@ -358,7 +358,7 @@ static void flip_shape(const conv *c, conv *out) {
     out->pixels = out->oh * out->ow;
 }
 
-/* The same with its tiles. Returns false if this form does not apply. */
+/* The flipped convolution with its tiles. Returns false if this form does not apply. */
 static bool flip(const conv *c, conv *out) {
     const cb_kernel_args *args = c->args;
     const cb_tensor *x = &args->out[0], *w = &args->in[1], *y = &args->in[0];

@@ -49,7 +49,7 @@ typedef int32_t depthwise_bits_f32 __attribute__((vector_size(GEMM_VECTOR)));
 typedef int64_t depthwise_bits_f64 __attribute__((vector_size(GEMM_VECTOR)));
 #endif
 
-/* What a task keeps on its stack. */
+/* Memory of a task, on its stack. */
 typedef struct CB_TYPED(plane) {
     _Alignas(GEMM_VECTOR) CB_REAL frame[CB_DEPTHWISE_BYTES / sizeof(CB_REAL)];
     CB_REAL weight[CB_DEPTHWISE_TAPS];

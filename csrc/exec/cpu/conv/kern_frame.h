@@ -62,7 +62,7 @@ static bool frames_fit(const conv *c) {
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
-/* Of rows k .. k+n of the im2col matrix. */
+/* Finds the places of rows k .. k+n of the im2col matrix in the frame. */
 static void tap_places(const conv *c, const frame *f, int64_t k, int64_t n, int64_t *place) {
     int64_t channel = k / c->area, i = k % c->area / c->kw, j = k % c->kw;
     for (int64_t p = 0; p < n; p++) {

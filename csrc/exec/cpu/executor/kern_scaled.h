@@ -68,7 +68,7 @@ CB_X_SUMS(OF_SCALED_BOTH)
 CB_X_PRODUCTS(OF_SCALED_BOTH)
 CB_X_SUMS(STORE_SCALED_BOTH)
 
-/* Of streams alone (executor/join.h). */
+/* Sums of streams, without registers as operands (executor/join.h). */
 #define OPEN_SUM_OF                                                                   \
     const char *x = c->p[s->b] + i * EX_SIZE, *y = c->p[s->dst & 0xFF] + i * EX_SIZE; \
     const VEC first = EX_VM(of)(c->EX_FIELD(s)[s->c & 0xFF]),                         \

@@ -27,7 +27,8 @@ VFN void four_lanes(VEC lanes[EX_VECTORS], const EX_REAL *x, int64_t n) {
     EX_EACH(ADD_REST_TO_FOUR, lanes)
 }
 
-/* The same of 2, 4 and 8 times as many vectors, `apart` fours apart, which are added in halves. */
+/* The same for 2, 4 and 8 times as many vectors, in fours that are `apart` fours apart. Halves are
+ * added to each other. */
 VFN void lanes_of_2(VEC lanes[EX_VECTORS], const EX_REAL *x, int64_t n, int apart) {
     VEC more[EX_VECTORS];
     four_lanes(lanes, x, n);

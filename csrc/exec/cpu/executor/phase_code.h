@@ -31,7 +31,7 @@ CB_MUST_CHECK cb_status cb_x_phase_make(const cb_microcode *m, int at, const cb_
  * everything end with them. */
 void cb_x_phase_run(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t first,
                     int64_t last, bool is_end);
-/* The same for a phase without sums whose stores go over arrays that it reads (`over`). */
+/* The same for a phase without sums whose stores overwrite arrays that it reads (`over`). */
 void cb_x_phase_run_over(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph,
                          int64_t first, int64_t last);
 float cb_x_sum_of(cb_x_pairs *p); /* of all leaves, and clears them */

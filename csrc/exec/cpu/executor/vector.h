@@ -1,6 +1,6 @@
-/* vector.h: vecmath.h once more, on vectors: the same operations in the same order, so the same
- * bits. A V is a register of CB_VW floats of the instruction set that the file is compiled for; the
- * vectors are gcc's and clang's extension, so arithmetic is written as on numbers.
+/* vector.h: the functions of vecmath.h on vectors. Operations and their order are the same, so bits
+ * are too. A V is a register of CB_VW floats of the instruction set that the file is compiled for.
+ * Vectors are an extension of gcc and clang, so arithmetic is written as on numbers.
  *
  *     VSEL(mask, a, b)    a where the mask (a comparison of vectors) holds, else b */
 #ifndef CB_EXEC_VECTOR_H
@@ -19,14 +19,14 @@ VFN V vm_load(const void *p) {
 }
 VFN void vm_store(void *p, V x) { memcpy(p, &x, sizeof x); }
 
-/* Before code of the baseline, which waits for what is in the upper halves of registers. */
+/* Call before code of the baseline: it is slow while the upper halves of registers are in use. */
 VFN void v_leave(void) {
 #ifdef __AVX__
     _mm256_zeroupper();
 #endif
 }
 
-/* Around the caches, to an address that is a multiple of the vector's bytes. */
+/* Stores past the caches. The address must be a multiple of the vector's bytes. */
 VFN void vm_store_far(void *p, V x) {
 #if defined(__AVX512F__)
     _mm512_stream_ps(p, (__m512)x);
@@ -193,9 +193,9 @@ VFN VS vm_to_f16(V x) {
 }
 VFN V vm_round_f16(V x) { return vm_of_f16(vm_to_f16(x)); }
 
-/* ---- exp and what is made of it -------------------------------------------------------------- */
+/* ---- exp and functions based on it ----------------------------------------------------------- */
 
-/* What a NaN becomes does not matter: who calls this chooses the NaN in the end. */
+/* The result for a NaN does not matter, because callers replace it. */
 VFN V vm_clamp(V x, float most) { return vm_least(vm_larger(x, vm_of(-most)), vm_of(most)); }
 VFN V vm_at_most(V x, float most) { return vm_least(x, vm_of(most)); }
 

@@ -74,7 +74,7 @@ BF16_TARGET static void bf16_pack_lines(const uint16_t *from, int64_t ld, int64_
     }
 }
 
-/* The same from lines across it, of n elements. */
+/* The same from lines of n elements that run across the inner axis. */
 BF16_TARGET static void bf16_pack_across(const uint16_t *from, int64_t ld, int64_t inner, int64_t n,
                                          uint16_t *to, int64_t pitch) {
     const __mmask32 mask = n >= BF16_LANES ? 0xFFFF : (__mmask32)((1u << (n > 0 ? n : 0)) - 1);

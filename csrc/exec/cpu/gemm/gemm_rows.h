@@ -95,7 +95,7 @@ typedef struct CB_TYPED(gemm_left) {
     int64_t row, column;
 } CB_TYPED(gemm_left);
 
-/* And right: row p, in vectors, at at[p * row]. */
+/* Right operand: row p begins at at[p * row] and is read in vectors. */
 typedef struct CB_TYPED(gemm_right) {
     const CB_REAL *at;
     int64_t row;
@@ -296,8 +296,8 @@ static void CB_TYPED(gemm_multiply)(const cb_gemm *g) {
     }
 }
 
-/* Of few columns, which would fill a part of a vector: as c^T = b^T a^T, in blocks. Each number is
- * the same sum. */
+/* Multiplies by few columns, which would fill only a part of a vector, as c^T = b^T a^T, in blocks.
+ * The order of each sum does not change. */
 static void CB_TYPED(gemm_multiply_narrow)(const cb_gemm *g) {
     _Alignas(GEMM_VECTOR) CB_REAL block[GEMM_NARROW * GEMM_BLOCK];
     gemm_view a = gemm_view_of(g->a, g->lda, g->a_transposed);

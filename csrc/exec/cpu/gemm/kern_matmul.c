@@ -146,7 +146,8 @@ static bf16_view bf16_view_of(const void *at, const matrix *m) {
     return m->is_transposed ? (bf16_view){at, 1, m->ld} : (bf16_view){at, m->ld, 1};
 }
 
-/* Sums of a tile. A block of the inner axis in bf16 takes the room of half as many f32. */
+/* Multiplies a tile in bf16. Two bf16 take the memory of one f32, so a block of the inner axis is
+ * twice as long as in f32. */
 static void multiply_pairs(const product *p, place at, float *left, float *sum) {
     const cb_tensor *x = &p->args->in[0], *y = &p->args->in[1];
     _Alignas(64) uint16_t panel[2 * BF16_INNER * BF16_COLUMNS];
@@ -163,7 +164,7 @@ static void multiply_pairs(const product *p, place at, float *left, float *sum) 
     } while (k0 < p->k);
 }
 
-/* The same in f32. */
+/* Multiplies a tile whose operands are widened to f32. */
 static void multiply_widened(const product *p, place at, float *a, float *b, float *sum) {
     const cb_tensor *x = &p->args->in[0], *y = &p->args->in[1];
     const int64_t x_at = batch_offset(x, at.item) + at.row * p->a.row,

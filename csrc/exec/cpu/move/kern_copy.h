@@ -44,15 +44,15 @@ static inline void *cb_at(const cb_tensor *t, int64_t element) {
             memcpy(to + i, &value, sizeof value);                                        \
         for (; i < n; i++) to[i] = *from;                                                \
     }
-#define CB_RUN(type)                                                                \
-    {                                                                               \
-        typedef type moved __attribute__((may_alias)); /* of whatever type it is */ \
-        const moved *from = in;                                                     \
-        moved *to = out;                                                            \
-        if (stride == 0) CB_REPEAT(type)                                            \
-        else                                                                        \
-            for (int64_t i = 0; i < n; i++) to[i] = from[i * stride];               \
-        return;                                                                     \
+#define CB_RUN(type)                                                          \
+    {                                                                         \
+        typedef type moved __attribute__((may_alias)); /* data of any type */ \
+        const moved *from = in;                                               \
+        moved *to = out;                                                      \
+        if (stride == 0) CB_REPEAT(type)                                      \
+        else                                                                  \
+            for (int64_t i = 0; i < n; i++) to[i] = from[i * stride];         \
+        return;                                                               \
     }
 
 /* Copies n >= 1 elements of `size` bytes, `stride` elements apart, to `out` contiguously. */
@@ -81,15 +81,15 @@ static inline void cb_copy_run(const void *in, int64_t stride, size_t size, void
         __builtin_prefetch(from + 24 * stride);                                       \
         for (int64_t r = 0; r < (rows); r++) ((moved *)out)[r * pitch + i] = from[r]; \
     }
-#define CB_ACROSS_OF(type)                                                          \
-    {                                                                               \
-        typedef type moved __attribute__((may_alias)); /* of whatever type it is */ \
-        if (rows == CB_ACROSS) {                                                    \
-            CB_ACROSS_ROWS(CB_ACROSS)                                               \
-        } else {                                                                    \
-            CB_ACROSS_ROWS(rows)                                                    \
-        }                                                                           \
-        return;                                                                     \
+#define CB_ACROSS_OF(type)                                                    \
+    {                                                                         \
+        typedef type moved __attribute__((may_alias)); /* data of any type */ \
+        if (rows == CB_ACROSS) {                                              \
+            CB_ACROSS_ROWS(CB_ACROSS)                                         \
+        } else {                                                              \
+            CB_ACROSS_ROWS(rows)                                              \
+        }                                                                     \
+        return;                                                               \
     }
 static inline void cb_copy_across(const void *in, int64_t stride, size_t size, void *restrict out,
                                   int64_t pitch, int64_t rows, int64_t n) {

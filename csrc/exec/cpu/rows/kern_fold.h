@@ -12,8 +12,8 @@
 /* Size of a vector of lanes: a register, because gcc passes longer ones through memory. */
 #define CB_LANE_BYTES (4 * CB_VW)
 
-/* Of N vectors `at`: k and k + N / 2, those and k + N / 4, ... without a loop, which gcc would run
- * in memory. */
+/* Adds N vectors `at` in pairs: k and k + N / 2, then the sums that are N / 4 apart, and so on.
+ * There is no loop, because gcc would keep its vectors in memory. */
 #define CB_SUM_2(k, N) (at[k] + at[(k) + (N) / 2])
 #define CB_SUM_4(k, N) (CB_SUM_2(k, N) + CB_SUM_2((k) + (N) / 4, N))
 #define CB_SUM_8(k, N) (CB_SUM_4(k, N) + CB_SUM_4((k) + (N) / 8, N))

@@ -189,13 +189,14 @@ static void put_results(const reduction *r, int64_t at, const void *sums, int64_
 
 /* ---- row sums -------------------------------------------------------------------------------- */
 
-/* Returns elements first..first+n of those reduced to one output: in place, or gathered and
- * widened. */
+/* Memory for the elements of a leaf: gathered, and widened. */
 typedef struct leaf_tiles {
     uint64_t raw[CB_TILE];
     float wide[CB_TILE];
 } leaf_tiles;
 
+/* Returns elements first..first+n of those reduced to one output: in place, or gathered and
+ * widened. */
 static const void *leaf_at(const reduction *r, int64_t base, int64_t first, int64_t n,
                            leaf_tiles *tiles) {
     const cb_walk *w = &r->reduced;

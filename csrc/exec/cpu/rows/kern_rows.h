@@ -55,7 +55,7 @@ typedef CB_TYPED(full) CB_TYPED(lanes) __attribute__((aligned(sizeof(CB_REAL)), 
         (void)x;                                                                             \
         (void)y;                                                                             \
     }
-/* The same where `n - whole` elements are left for all lanes. */
+/* The same if only `n - whole` elements remain for all lanes. */
 #define CB_ADD_FEW(q, expression)                                                       \
     {                                                                                   \
         const int64_t first = whole + (k + (q)) * ROW_LANES, few = n - first;           \
@@ -158,7 +158,7 @@ static inline void CB_TYPED(commit)(const cb_tensor *t, int64_t at, int64_t n,
 #endif
 }
 
-/* The same for a row that has been computed elsewhere. */
+/* Stores a row that was computed in another array. */
 static inline void CB_TYPED(put_row)(const cb_tensor *t, int64_t at, int64_t n,
                                      const CB_REAL *row) {
     if (is_half(t->dtype)) CB_TYPED(commit)(t, at, n, row);

@@ -30,14 +30,15 @@ cb_status cb_cu_leave(const cb_cu_gpu *d, cb_status status);
 int cb_cu_begin_aside(const cb_cu_gpu *d);
 void cb_cu_end_aside(const cb_cu_gpu *d, int mode);
 
-/* In the context. CB_INVALID: the stream belongs to another device or context. */
+/* Needs a current context. CB_INVALID: the stream belongs to another device or context. */
 CB_MUST_CHECK cb_status cb_cu_check_stream(const cb_cu_gpu *d, void *stream, cb_error *err);
-/* In the context. Sets `out` if the stream is being captured; then it must not be waited for. */
+/* Sets `out` if the stream is being captured; then it must not be waited for. Needs a current
+ * context. */
 CB_MUST_CHECK cb_status cb_cu_is_captured(const cb_cu_gpu *d, void *stream, bool *out,
                                           cb_error *err);
 void *cb_cu_stream_of(const cb_cu_gpu *d, cb_stream *stream);
-/* In the context. CB_UNSUPPORTED: the stream is being captured. A step's events and waits cannot be
- * part of a graph and would invalidate the capture. */
+/* Returns CB_UNSUPPORTED if the stream is being captured: a step's events and waits cannot be part
+ * of a graph and would invalidate the capture. Needs a current context. */
 CB_MUST_CHECK cb_status cb_cu_refuse_capture(const cb_cu_gpu *d, void *stream, cb_error *err);
 cb_status cb_cu_record(void *device, cb_stream *stream, cb_event *event, cb_error *err);
 

@@ -85,7 +85,7 @@ static void unmark(void *device, cb_mark *mark) {
     unlock(p);
 }
 
-/* In the context. */
+/* Needs a current context. */
 static cb_status new_mark(cb_cu_gpu *d, cb_mark **out, cb_error *err) {
     void *event = NULL;
     const int code = d->driver.cuEventCreate(&event, NO_TIMING);
@@ -139,7 +139,7 @@ typedef struct search {
     const cb_mark *pending; /* the last mark that was found not reached */
 } search;
 
-/* In the context. A mark that has been reached stays so while there are references to it. */
+/* Needs a current context. A mark that has been reached stays so while references to it exist. */
 static bool is_reached(search *s, cb_mark *mark) {
     if (atomic_load(&mark->is_reached)) return true;
     if (mark == s->pending || s->n_query == MOST_QUERIES) return false;
@@ -161,8 +161,8 @@ static bool may_take(search *s, const cb_block *b) {
     return b->uses.home == s->stream || is_done(s, &b->uses);
 }
 
-/* Takes a kept block of exactly this size, or else a larger one of the same bucket. Under the lock,
- * in the context. */
+/* Takes a kept block of exactly this size, or else a larger one of the same bucket. Needs the lock
+ * and a current context. */
 static cb_block *take_kept(cb_cu_pool *p, search *s, size_t bytes) {
     cb_block **at = &p->bucket[bucket_of(bytes)], **larger = NULL;
     for (; *at; at = &(*at)->next) {
@@ -189,7 +189,7 @@ static bool has_unknown(const cb_cu_pool *p, size_t bytes) {
 }
 
 /* Finds a kept block; NULL: none. `settles` is set if waiting for the device would make one
- * available. In the context. */
+ * available. Needs a current context. */
 static cb_block *find(const cb_cu_gpu *d, size_t bytes, const void *stream, bool *settles) {
     search s = {.d = d, .stream = stream};
     cb_cu_pool *p = lock(d);
@@ -227,7 +227,8 @@ static void keep(cb_cu_pool *p, cb_block *b) {
     *bucket = b;
 }
 
-/* Waits for the device, after which nothing uses the blocks that were set aside. In the context. */
+/* Waits for the device, after which nothing uses the blocks that were set aside. Needs a
+ * current context. */
 static void settle(const cb_cu_gpu *d) {
     cb_block *all = detach_unknown(d);
     const bool settled = d->driver.cuCtxSynchronize() == 0;
@@ -258,7 +259,7 @@ cb_status cb_cu_take(const cb_cu_gpu *d, uint64_t bytes, uint64_t *out, cb_error
     return CB_OK;
 }
 
-/* In the context. */
+/* Needs a current context. */
 static cb_status take_fresh(const cb_cu_gpu *d, size_t bytes, cb_block **out, cb_error *err) {
     uint64_t address = 0;
     cb_block *b = cb_malloc(&d->pool->alloc, sizeof *b);

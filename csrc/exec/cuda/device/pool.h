@@ -11,7 +11,7 @@ void cb_cu_pool_free(cb_alloc *alloc, cb_cu_pool *pool); /* after a release; NUL
 /* Waits for the device and frees the kept blocks; returns their bytes. */
 uint64_t cb_cu_pool_release(const cb_cu_gpu *d);
 
-/* In the context. Allocates device memory. If it runs out, the kept blocks are freed first. */
+/* Allocates device memory, and frees the kept blocks if it runs out. Needs a current context. */
 CB_MUST_CHECK cb_status cb_cu_take(const cb_cu_gpu *d, uint64_t bytes, uint64_t *out,
                                    cb_error *err);
 

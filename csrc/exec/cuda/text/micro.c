@@ -101,8 +101,8 @@ static int16_t left_in(const cb_cu_micro *x, int16_t value) {
     return is_left ? stream : -1;
 }
 
-/* Where a kernel takes an operand from: it recomputes the value of a tile that it does not have,
- * and loads a value that is in one. */
+/* Returns the source of an operand. A kernel loads a value that is in a tile, and recomputes the
+ * value of a tile that it does not have. */
 static cb_x_ref source_of(const cb_cu_micro *x, cb_x_ref ref) {
     if (ref.kind == CB_X_IN_STREAM && x->in_tile[ref.id] >= 0 &&
         (!x->has_tiles || x->is_cheap[ref.id]))

@@ -163,8 +163,8 @@ static int turned_rows(cb_cu_micro *x, layout *l) {
     return rows_that_fit(l, shared_of(l, true), TURNED_ROWS, SHARED_MOST);
 }
 
-/* The same without such arrays. If random numbers are drawn, four lanes per thread are better:
- * they come from one block of numbers. */
+/* The same without arrays with strided rows. If random numbers are drawn, four lanes per thread are
+ * better: they come from one block of numbers. */
 static int tiled_rows(cb_cu_micro *x, layout *l, bool holds) {
     l->n_turned = 0;
     l->n_tile = cb_cu_find_tiles(x, holds);
