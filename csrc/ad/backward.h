@@ -13,12 +13,12 @@
 typedef struct cb_backward {
     cb_graph *g;
     cb_arena scratch;
-    CB_VEC(cb_value_id) grad; /* [value] its gradient so far; CB_NONE: none */
-    CB_VEC(uint8_t) active;   /* [value] 1 if its gradient may be needed */
-    cb_slices slices;         /* gradients of slices that have not been added yet */
-    cb_op_id starts;          /* ops before this one are differentiated */
-    bool accumulates;         /* a product is added to a gradient that is one in its own memory */
-    cb_op_id rule_starts;     /* ops of the current rule start here */
+    CB_VEC(cb_value_id) grad;      /* [value] its gradient so far; CB_NONE: none */
+    CB_VEC(uint8_t) active;        /* [value] 1 if its gradient may be needed */
+    cb_slices slices;              /* gradients of slices that have not been added yet */
+    cb_op_id starts;               /* ops before this one are differentiated */
+    bool accumulates;              /* products are added in place to gradients that are products */
+    cb_op_id rule_starts;          /* ops of the current rule start here */
     cb_op_id seen_begin, seen_end; /* the walk notes what it appends for ops in this range: */
     cb_op_id made_begin, made_end;
 } cb_backward;

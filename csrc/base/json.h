@@ -35,10 +35,9 @@ typedef struct cb_json {
 CB_MUST_CHECK cb_status cb_json_parse(cb_arena *arena, const char *text, size_t length,
                                       const cb_json **out, cb_error *err);
 
-/* Documents of which only the outline is needed at once: arrays of objects in the root that are as
- * large as the document are left as text, and read element by element. What the elements say is
- * checked as they are read. Where something is wrong with the document, cb_json_parse has the
- * better error. */
+/* Parses the outline of a document and leaves large arrays of objects in the root as text. Their
+ * elements are parsed and checked one at a time, so they need not be in memory together. Errors of
+ * cb_json_parse are more precise. */
 #define CB_JSON_COUNTS 4
 
 typedef struct cb_json_fold {
@@ -46,10 +45,9 @@ typedef struct cb_json_fold {
     const char
         *list[CB_JSON_COUNTS]; /* keys of lists in the elements, to be counted; NULL: no more */
     /* results */
-    const cb_json *node; /* an array with `n`, but without children; NULL: no such key */
-    uint64_t
-        count[CB_JSON_COUNTS]; /* items of all these lists; keys with escapes are passed over */
-    const char *at, *end;      /* behind the element read last */
+    const cb_json *node;            /* an array with `n`, but without children; NULL: no such key */
+    uint64_t count[CB_JSON_COUNTS]; /* items of all these lists; keys with escapes are ignored */
+    const char *at, *end;           /* after the last element read */
     uint32_t line, n_read;
 } cb_json_fold;
 

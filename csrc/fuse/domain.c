@@ -72,20 +72,20 @@ static cb_part pieces_of(const cb_domain *domain, int64_t length) {
     return is_whole ? CB_PART_PIECES : CB_PART_ODD_PIECES;
 }
 
-/* The rows of these are the last axis. */
+/* Ops whose rows are the last axis. */
 static cb_part last_axis(cb_part part, const cb_shape *full, cb_domain *own) {
     if (full->rank == 0) return CB_PART_NONE;
     *own = (cb_domain){.count = cb_numel(full), .columns = full->dim[full->rank - 1]};
     return part;
 }
 
-/* The same for ops with a position in each row. */
+/* Ops that read or write one position of each row. Rows must be long enough for a group. */
 static cb_part indexed_axis(cb_part part, const cb_shape *full, cb_domain *own) {
     part = last_axis(part, full, own);
     return own->columns < CB_ROW_INDEXED ? CB_PART_NONE : part;
 }
 
-/* An index for each row, along it. */
+/* True if the op takes one index per row, along the row. */
 static bool indexes_rows(const cb_shaped *op) {
     const int32_t last = op->in1->rank - 1;
     return op->attrs->i[0] == last && op->in1->dim[last] == 1;

@@ -19,7 +19,7 @@
 typedef struct cb_group_request {
     uint32_t n_group;
     const uint32_t *begin; /* [n_group + 1] into op */
-    const uint32_t *op;    /* of each group; each op in one at most, none of them a view or input */
+    const uint32_t *op; /* ops of each group; no op is in two groups, and none is a view or input */
     const uint32_t *kernel;  /* [n_group] rising: groups with equal numbers could run as one, and
                                 are adjacent in the order; NULL: none do, */
     const cb_domain *domain; /* [n_group] and over this domain; likewise */

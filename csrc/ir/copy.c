@@ -121,7 +121,7 @@ static cb_status replace_op(const cb_graph *g, cb_op_id id, const cb_replacing *
     return reserve_all(g, to) ? CB_OK : cb_no_memory(err);
 }
 
-/* What a copy has of the graph; all of it if everything is NULL. */
+/* The parts of the graph that a copy contains; the whole graph if all fields are NULL. */
 typedef struct choice {
     const cb_bitset *keep;  /* other ops are left out */
     const cb_op_id *order;  /* of all ops */

@@ -9,8 +9,8 @@
 #include "../base/sort.h"
 #include "extras.h"
 
-/* `array` is 0 for the parameter, 1 + k for state k, 1 + n_state + one of those below for others.
- */
+/* `array` is 0 for the parameter, 1 + k for state k, and 1 + n_state + AVERAGE, COPY, GRAD or REST
+ * for the others. */
 typedef cb_written span;
 
 enum { AVERAGE, COPY, GRAD, REST, N_MORE }; /* written by extras; REST: of f16 and bf16 rows */

@@ -27,7 +27,7 @@ typedef struct cb_strip {
     cb_bitset ops; /* ops of the given graph, with `end` */
     int64_t rows;
     uint32_t n_pieces;
-    /* Ops of the new graph: those of the piece that comes k-th are first[k] .. first[k + 1] - 1. */
+    /* In the new graph, piece k consists of the ops first[k] .. first[k + 1] - 1. */
     cb_op_id first[CB_MAX_PIECES + 1];
 } cb_strip;
 

@@ -49,7 +49,7 @@ CB_MUST_CHECK cb_status cb_cut_solve(cb_cut *cut, cb_error *err);
 /* The preset's costs, the user's wishes and the limits of regions; then the cut. CB_INFEASIBLE: a
  * region cannot keep its limit; the text states the smallest it can reach. */
 CB_MUST_CHECK cb_status cb_cut_preset(cb_cut *cut, cb_preset preset, cb_error *err);
-/* The same by bytes alone: reductions to something small may run again for nothing. */
+/* The same with costs in bytes only: recomputing a small result of a reduction costs nothing. */
 CB_MUST_CHECK cb_status cb_cut_preset_by_bytes(cb_cut *cut, cb_preset preset, cb_error *err);
 /* True if the preset may recompute this unit, apart from wishes and rules about chains of ops. */
 bool cb_preset_allows(const cb_facts *f, cb_preset preset, uint32_t unit);

@@ -17,7 +17,7 @@
 #define FIRST_WITH_INSIDES 2  /* and with inlinings */
 #define FIRST_WITH_NETWORKS 3 /* and with `reruns` and the reserved keys */
 #define MOST_WHOLE ((uint64_t)INT64_MAX)
-#define MOST_WORDS 4096 /* that are looked up; what comes after them is copied */
+#define MOST_WORDS 4096 /* words that share memory with equal ones; later words are copied */
 
 typedef struct reader {
     cb_problem *p;

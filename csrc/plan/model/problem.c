@@ -187,7 +187,7 @@ static uint64_t hash_inlinings(const cb_problem *p, uint64_t hash) {
     return hash;
 }
 
-/* Hashes which op reads and makes which value of which storage. */
+/* Hashes the edges of the problem: the values that ops read and make, and their storages. */
 static uint64_t hash_edges(const cb_problem *p, uint64_t hash) {
     hash = hash_ids(p->op_flags, p->n_op, hash);
     hash = hash_ids(p->in_begin, (size_t)p->n_op + 1, hash);

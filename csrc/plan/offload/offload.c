@@ -249,7 +249,7 @@ static cb_status consider_rung(offload_chooser *z, uint32_t r, bool joint, bool 
     return CB_OK;
 }
 
-/* Of a budget. */
+/* Returns the rung at which the search for a budget starts. */
 static uint32_t first_rung(const offload_chooser *z) {
     uint64_t bytes = z->goal->bytes > beside(z) ? z->goal->bytes - beside(z) : 0;
     uint32_t first = cb_ladder_first(&z->ladder, bytes);

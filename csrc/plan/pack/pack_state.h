@@ -60,8 +60,8 @@ typedef struct cb_pack {
     uint32_t n, n_section;
     uint64_t capacity;
     uint64_t effort; /* work limit of a search; the caller may change it */
-    uint64_t step;   /* bytes that an attempt adds to its capacity instead of ending, */
-    uint64_t most;   /* up to `most`; 0: it ends */
+    uint64_t step;   /* bytes added to the capacity when an attempt fails; 0: the attempt ends */
+    uint64_t most;   /* largest capacity that such additions may reach */
     bool proven;     /* by the last search: no offsets fit the capacity */
     cb_arena *arena;
     cb_poll poll;

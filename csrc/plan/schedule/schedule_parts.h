@@ -71,7 +71,7 @@ typedef struct walker {
     uint32_t *mutator;   /* [n_storage] last op that wrote into it; CB_NONE: none */
     uint32_t *runs;      /* [n_op] */
     uint32_t *ever;      /* [n_op] outputs made so far */
-    uint32_t collective; /* whose first run was the latest; CB_NONE: none has run */
+    uint32_t collective; /* the last collective that ran for the first time; CB_NONE: none has */
     uint32_t newest; /* the op with the largest id that depends on a tangent and has run; CB_NONE:
                         none has run */
     uint32_t tail;   /* cb_problem_tail */

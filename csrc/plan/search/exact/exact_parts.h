@@ -86,11 +86,12 @@ typedef struct solver {
     uint32_t *bit_of; /* [n_storage] CB_NONE: no choice */
     uint32_t n_bit;
     uint64_t bytes_of[CB_EXACT_BITS];
-    uint32_t held;    /* bits that the backward starts with, its first step included */
-    uint32_t stays;   /* bits that stay to the end once made */
-    uint32_t doubled; /* of both, those followed by a bit for a copy, and one for its end */
-    uint32_t ends;    /* bits that are set at the end */
-    uint32_t gone;    /* bits that are not */
+    uint32_t held;  /* bits that the backward starts with, its first step included */
+    uint32_t stays; /* bits that stay to the end once made */
+    uint32_t
+        doubled;   /* bits of `held` or `stays` that two more follow: for a copy and for its end */
+    uint32_t ends; /* bits that are set at the end */
+    uint32_t gone; /* bits that are not */
     uint32_t owes[CB_EXACT_BITS]; /* by bit: the bit of its pending read; 0: none */
     uint32_t owed;                /* all of these */
     uint32_t leading;             /* bits of the views that the backward begins with */

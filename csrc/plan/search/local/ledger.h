@@ -44,7 +44,7 @@ typedef struct cb_ledger_sums {
     int64_t extra_ps; /* in f->cost_ps */
 } cb_ledger_sums;
 
-typedef struct cb_ledger_run { /* that were added or removed */
+typedef struct cb_ledger_run { /* a run that was added or removed */
     uint32_t op, anchor;
     bool came;
 } cb_ledger_run;

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* Over the anchors in [from, to). */
+/* Returns the peak over the anchors in [from, to). */
 static double peak_between(const cb_ledger *l, uint32_t from, uint32_t to) {
     double most = 0;
     for (uint32_t k = from; k < to;) {
