@@ -216,7 +216,7 @@ class _Info:
         return "step"
 
     def devices(self) -> list[str]:
-        """That device."""
+        """Returns the one device, ``"step"``."""
         return ["step"]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class JointGraph:
 
     Args:
         gm: the joint graph, as ``graph`` was imported from it.
-        schedule: of the first plan.
+        schedule: the schedule of the first plan.
     """
 
     def __init__(self, gm: fx.GraphModule, graph: Imported, schedule: Schedule) -> None:
