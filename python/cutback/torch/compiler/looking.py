@@ -13,15 +13,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ... import budgets
-from . import paths, together
+from . import losses, paths, together
 from .actions import ModelActions, Occasion
 from .crossing import Run
 from .records import Shown, key_of
+from .scratch import MARGIN
 from .sharing import bytes_in, saved_by
 from .states import BEHIND, DUE, WHOLE, Event, State
 from .together import MOST_CALLS, Together
 
 if TYPE_CHECKING:
+    from ...problem import Problem
     from ..types import GraphInput
 
 
@@ -69,6 +71,23 @@ class ModelSteps(ModelActions):
             again = max(pending.values(), default=0) > 1
             if (again and known) or (run.pipeline is not None and not again):
                 self._count_what_is_left(pending, beside)
+        self._look_at_loss(run, pending)
+
+    def _look_at_loss(self, run: Run, pending: Together) -> None:
+        """Warns once if a loss outside of the model takes the step over the budget. Several calls
+        and pipelines have warnings of their own."""
+        known = self.graphs.by_key.get(run.key)
+        others = sum(pending.values()) != 1 or run.pipeline is not None
+        if self.ever.told_of_loss or known is None or others or self.options.offload:
+            return
+        limit = self.limit_bytes(1)
+        if limit is None:
+            return
+        least = losses.least_bytes(losses.losses_of_backward())
+        held = saved_by(known) - max(0, _results_of(known.problem) - sum(run.alive().values()))
+        if least and held + least > limit * (1 + MARGIN) and held + least >= limit + losses.LEAST:
+            self.ever.told_of_loss = True
+            losses.tell(least, held, self.name_limit(limit))
 
     def _count_what_is_left(self, pending: Together, beside: int) -> None:
         """Counts, under a budget in bytes, the gradients and kept results that earlier calls of the
@@ -175,3 +194,10 @@ class ModelSteps(ModelActions):
         budget = shared.named(some, limit)
         self.steps.covered.append(Counter(dict.fromkeys(seen, sys.maxsize)))
         together.tell_of_too_many(sum(seen.values()), sum(some.values()), held, budget)
+
+
+def _results_of(problem: Problem) -> int:
+    """Returns the bytes of the results of a graph's forward."""
+    storages = {problem.values[v].storage for v in problem.forward_outputs}
+    rows = [problem.storages[s] for s in storages]
+    return sum(storage.bytes for storage in rows if "static" not in storage.flags)

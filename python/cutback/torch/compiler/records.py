@@ -338,6 +338,7 @@ class Ever:
     """The largest budget in bytes that was planned for."""
     told_of_scratch: bool = False
     told_of_kept: bool = False
+    told_of_loss: bool = False
     told_of_rounds: bool = False
     told_of_step: tuple[int, int] = (-1, 0)
     """The round and the growth count of sizes for which a step's bytes were reported."""

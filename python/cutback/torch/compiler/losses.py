@@ -1,0 +1,143 @@
+"""Finds what a loss that is computed outside of a compiled model takes at least.
+
+A plan covers the compiled graph. The loss of a script such as ``criterion(step(x), y)`` is eager
+code between the forward and the backward: it keeps results of its own, and its backward makes
+gradients of the size of the model's results while the model holds what it saved. When the backward
+of the graph begins, that of the loss has run, and what its nodes saved is gone. But the nodes are
+still there, and each knows the shapes of the gradients that it got and made. From these follows a
+lower bound, without measuring anything.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_iter
+
+from ... import budgets
+from ..graph.sizes import hint
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from torch.autograd.graph import Node
+
+MOST_NODES = 1000
+"""Larger graphs count as nothing."""
+
+LEAST = 64 * 1024
+"""A step that is over its budget by fewer bytes is not worth a warning."""
+
+_COMPILED = "CompiledFunctionBackward"
+
+_PASS_ON = frozenset(
+    f"{name}Backward0"
+    for name in (
+        "Add", "Sub", "View", "UnsafeView", "ReshapeAlias", "Alias", "T", "Transpose", "Permute",
+        "Unsqueeze", "Squeeze", "Clone", "AsStrided", "ToCopy", "Expand",
+    )
+) | {"SubBackward1", "AddBackward1", "TransposeBackward1", "SqueezeBackward1"}  # fmt: skip
+"""Nodes whose gradients are, or may be, the one that they got."""
+
+_EXPAND = frozenset({"SumBackward0", "SumBackward1", "MeanBackward0", "MeanBackward1"})
+"""Nodes whose gradients may be a few elements that are repeated."""
+
+_KEEP_RESULT = frozenset(
+    f"{name}Backward0" for name in ("LogSoftmax", "Softmax", "Sigmoid", "Tanh", "Exp", "Sqrt")
+)
+"""Nodes that keep the result of their op, which is as large as the gradient that they get."""
+
+
+def losses_of_backward() -> list[torch.Tensor]:
+    """Returns what the backward that runs in this thread began with. Empty: it was begun in another
+    thread, or not from Python."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.autograd":
+            names = {"backward": "tensors", "grad": "outputs"}
+            roots = frame.f_locals.get(names.get(frame.f_code.co_name, ""))
+            if roots is not None:
+                return [t for t in tree_iter(roots) if isinstance(t, torch.Tensor)]
+        frame = frame.f_back
+    return []
+
+
+class _Gradient(NamedTuple):
+    bytes: int
+    dtype: torch.dtype
+
+
+def _gradients_of(node: Node) -> list[_Gradient]:
+    """Returns the gradients that a node gets."""
+    metas = getattr(node, "_input_metadata", ())
+    sizes = (math.prod(map(hint, meta.shape)) * meta.dtype.itemsize for meta in metas)
+    return [_Gradient(size, meta.dtype) for size, meta in zip(sizes, metas, strict=True)]
+
+
+def _in_order(losses: list[torch.Tensor]) -> Iterator[Node]:
+    """Yields the nodes of losses outside of compiled graphs, each after those that give it a
+    gradient. Yields nothing if there are too many."""
+    done: dict[Node, None] = {}
+    seen: set[Node] = set()
+    stack = [(t.grad_fn, False) for t in losses if t.grad_fn is not None]
+    while stack:
+        node, is_left = stack.pop()
+        if is_left:
+            done[node] = None
+            continue
+        if node in seen or type(node).__name__ == _COMPILED:
+            continue
+        seen.add(node)
+        if len(seen) > MOST_NODES:
+            return
+        stack.append((node, True))
+        stack.extend((other, False) for other, _ in node.next_functions if other is not None)
+    yield from reversed(done)
+
+
+def least_bytes(losses: list[torch.Tensor]) -> int:
+    """Returns a lower bound of the bytes that the backward of losses takes, down to the compiled
+    graph: the gradient that a node gets, those that it makes, and the result that it keeps."""
+    most = 0
+    arrived: dict[Node, int] = {}
+    for node in _in_order(losses):
+        name, came, own = node.name(), arrived.get(node, 0), _gradients_of(node)
+        makes = 0
+        for other, k in node.next_functions:
+            gradients = [] if other is None else _gradients_of(other)
+            if other is None or k >= len(gradients):
+                continue
+            size, dtype = gradients[k]
+            if name in _EXPAND:
+                size = 0
+            elif name in _PASS_ON and dtype in {gradient.dtype for gradient in own}:
+                size = min(size, came)
+            else:
+                makes += size
+            arrived[other] = max(size, arrived.get(other, 0))
+        keeps = sum(gradient.bytes for gradient in own) if name in _KEEP_RESULT else 0
+        most = max(most, came + keeps + makes)
+    return most
+
+
+def tell(least: int, held: int, budget: str) -> None:
+    """Warns that a loss takes the step over its budget.
+
+    Args:
+        least: see :func:`least_bytes`.
+        held: bytes that the graph holds meanwhile.
+        budget: the budget in force as text.
+    """
+    taken = least + held
+    warnings.warn(
+        "the loss is computed outside of the compiled model, where no plan counts it, and takes "
+        f"the step over the {budget}: while its backward runs, at least {budgets.text(taken)} "
+        f"({taken} bytes) are alive, {budgets.text(least)} of them its own. Compile a function or "
+        "module that returns the loss, so that the budget bounds the whole step",
+        stacklevel=4,
+    )
