@@ -235,3 +235,18 @@ def test_equal_optimizers_are_rehearsed_once() -> None:
     held: dict[str, tuple[int, int]] = {}
     for unclear in (other, Adam(model.parameters(), lr=torch.tensor(0.1), foreach=False)):
         assert account(model, unclear, held) == account(model, unclear) and not held
+
+
+@pytest.mark.parametrize("half", ["master", "stochastic", "remainder"])
+@pytest.mark.parametrize("kind", ["SGD", "AdamW"])
+def test_a_step_in_16_bits_is_rehearsed(kind: str, half: str) -> None:
+    """The states counted are those that steps make."""
+    model = nn.Linear(8, 8).bfloat16()
+    options = {"momentum": 0.9} if kind == "SGD" else {}
+    optimizer = getattr(ct.optim, kind)(model.parameters(), lr=0.1, half=half, **options)
+    counted = account(model, optimizer)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    states = [x for state in optimizer.state.values() for x in state.values()]
+    assert counted.state_bytes == sum(x.nbytes for x in states if isinstance(x, torch.Tensor))

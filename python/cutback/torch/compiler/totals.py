@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from ...problem import Op, Problem
 from ..memory import MemoryTracker, parts_of, storages_of
+from ..one_pass import OnePass
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -201,15 +202,29 @@ class _Twin:
         self.fakes[p] = fake
         return fake
 
+    def step(self) -> None:
+        """Takes a step. One with ``half=`` runs in one pass over real memory, without bytes of its
+        own, so here it only makes its states."""
+        optimizer = self.optimizer
+        if not isinstance(optimizer, OnePass) or optimizer.half is None:
+            optimizer.step()
+            return
+        with self.mode:
+            for group in optimizer.param_groups:
+                for p in (p for p in group["params"] if p.grad is not None):
+                    if not optimizer.state[p]:
+                        begun = optimizer._begin(p, {}, group)
+                        optimizer.state[p] = optimizer._lasting(begun)
+
 
 def _rehearse(optimizer: torch.optim.Optimizer) -> tuple[int, int]:
     """Returns the bytes of all states, and the additional bytes of a step."""
     try:
         twin = _Twin(optimizer)
         with _Numbers():
-            twin.optimizer.step()
+            twin.step()
         with MemoryTracker() as memory, _Numbers():
-            twin.optimizer.step()
+            twin.step()
     except Exception as error:
         raise ValueError(
             f"measure='total': a step of {type(optimizer).__name__} cannot be rehearsed on fake "
