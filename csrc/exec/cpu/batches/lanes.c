@@ -6,7 +6,6 @@
 
 #include "../../../ir/work.h"
 #include "../../../micro/across.h"
-#include "../../../micro/vecmath.h"
 #include "../executor/numbers.h"
 #include "../executor/scalar.h"
 
@@ -20,7 +19,6 @@ char *cb_x_lane_vector(const cb_x_lanes *l, int k) {
 #define CB_TYPED(name) name##_f32
 #define NUM_FIELD(name) name
 #define NUM_SCALAR cb_x_scalar
-#define LANES_MATH(name) cb_##name##_f32
 #include "lanes_of.h"
 
 #undef CB_REAL
@@ -29,14 +27,12 @@ char *cb_x_lane_vector(const cb_x_lanes *l, int k) {
 #undef CB_TYPED
 #undef NUM_FIELD
 #undef NUM_SCALAR
-#undef LANES_MATH
 #define CB_REAL double
 #define NUM_KEY int64_t
 #define NUM_KEY_MIN INT64_MIN
 #define CB_TYPED(name) name##_f64
 #define NUM_FIELD(name) name##64
 #define NUM_SCALAR cb_x_scalar64
-#define LANES_MATH(name) cb_##name##_f64
 #include "lanes_of.h"
 
 static bool is_of_lines(cb_x_acc_kind kind) {

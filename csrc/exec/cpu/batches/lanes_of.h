@@ -1,43 +1,22 @@
 /* lanes_of.h: lanes.c for one type: CB_REAL, its keys and fields, as numbers_of.h. */
 
-/* Returns the address of number `id` and its step between lanes: 0 if all rows share it. */
-static const CB_REAL *CB_TYPED(operand)(const cb_x_lanes *l, int id, int64_t *step) {
+/* Returns the address of number `id`. `*has_lanes`: true if each row has its own. */
+static const CB_REAL *CB_TYPED(operand)(const cb_x_lanes *l, int id, bool *has_lanes) {
     const int vector = l->f->m.number_lanes[id];
-    *step = vector >= 0;
+    *has_lanes = vector >= 0;
     return vector >= 0 ? (const CB_REAL *)cb_x_lane_vector(l, vector) : &l->c->NUM_FIELD(s)[id];
 }
 
-/* Operations that compilers vectorize. */
-#define LANES_CASE(id, expression)                                \
-    case CB_X_##id:                                               \
-        for (int64_t i = 0; i < l->n; i++) {                      \
-            const CB_REAL x = a[i * step[0]], y = b[i * step[1]]; \
-            to[i] = expression;                                   \
-            (void)y;                                              \
-        }                                                         \
-        break;
-
 static void CB_TYPED(compute)(const cb_x_lanes *l, const cb_x_number *number) {
-    int64_t step[3];
+    bool step[3];
     const CB_REAL *a = CB_TYPED(operand)(l, number->a, &step[0]),
                   *b = CB_TYPED(operand)(l, number->b, &step[1]),
                   *c = CB_TYPED(operand)(l, number->c, &step[2]);
     CB_REAL *to = (CB_REAL *)cb_x_lane_vector(l, l->f->m.number_lanes[number->dst]);
-    switch ((int)number->op) {
-        CB_X_SUMS(LANES_CASE)
-        CB_X_PRODUCTS(LANES_CASE)
-        LANES_CASE(RECIPROCAL, 1 / x)
-        LANES_CASE(NEG, -x)
-        LANES_CASE(FLOOR, LANES_MATH(floor)(x))
-        LANES_CASE(SQRT, LANES_MATH(sqrt)(x))
-        LANES_CASE(RSQRT, 1 / LANES_MATH(sqrt)(x))
-        LANES_CASE(LOG, LANES_MATH(log)(x))
-        default:
-            for (int64_t i = 0; i < l->n; i++)
-                to[i] = NUM_SCALAR(number->op, a[i * step[0]], b[i * step[1]], c[i * step[2]]);
-    }
+    if (l->f->table->numbers_of_rows(number->op, to, (const void *[]){a, b}, step, l->n)) return;
+    for (int64_t i = 0; i < l->n; i++)
+        to[i] = NUM_SCALAR(number->op, a[i * step[0]], b[i * step[1]], c[i * step[2]]);
 }
-#undef LANES_CASE
 
 /* A sum, or an extreme whose keys become numbers: of the negatives for the smallest. */
 static void CB_TYPED(finish)(const cb_x_lanes *l, const cb_x_number *number) {

@@ -590,6 +590,7 @@ const cb_x_table CB_X_TABLE_OF(CB_KERN_ISA) = {
     .row_largest = row_largest,
     .spread = spread,
     .add_rows = add_rows,
+    .numbers_of_rows = numbers_of_rows,
     .to_lanes = to_lanes,
     .largest = largest,
     .keep = keep,

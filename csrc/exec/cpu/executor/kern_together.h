@@ -96,14 +96,15 @@ VFN EX_REAL largest_of_keys(INT keys) {
     return x;
 }
 
-/* lanes_of_row where `count` vectors are the row, of which the last has `rest` elements. */
-#define SHORT_LANES(k)                                                             \
-    VEC lanes##k = CB_ZERO;                                                        \
-    if ((k) + 1 < count) lanes##k = EX_VM(load)((const char *)(x + k * EX_LANES)); \
-    if ((k) + 1 == count) lanes##k = EX_FEW(few)(x + k * EX_LANES, rest);
+/* lanes_of_row where `count` vectors are the row, of which the last has `rest` elements, or is
+ * whole. */
+#define SHORT_LANES(k)                                                                        \
+    VEC lanes##k = CB_ZERO;                                                                   \
+    if ((k) + 1 < count + is_whole) lanes##k = EX_VM(load)((const char *)(x + k * EX_LANES)); \
+    else if ((k) + 1 == count) lanes##k = EX_FEW(few)(x + k * EX_LANES, rest);
 #define JOIN_SHORT(k, other) \
     if (other < count) lanes##k += lanes##other;
-VFN VEC lanes_of_short(const EX_REAL *x, int count, int64_t rest) {
+VFN VEC lanes_of_short(const EX_REAL *x, int count, int64_t rest, bool is_whole) {
     SHORT_LANES(0)
     SHORT_LANES(1)
     SHORT_LANES(2)
@@ -133,8 +134,11 @@ enum { EX_FEW_VECTORS = 8 };
             v[k] = lanes_of(from + (row + k) * columns, __VA_ARGS__); \
         EX_VM(store)((char *)(to + row), sums_of_sides(v) + 0);       \
     }
-#define SHORT_SUMS(count) \
-    case count: SUMS_OF_SIDES(lanes_of_short, count, rest) break;
+#define SHORT_SUMS(count)                                                          \
+    case count:                                                                    \
+        if (rest == EX_LANES) SUMS_OF_SIDES(lanes_of_short, count, EX_LANES, true) \
+        else SUMS_OF_SIDES(lanes_of_short, count, rest, false)                     \
+        break;
 static int64_t sums_of_blocks(EX_REAL *to, const EX_REAL *from, int64_t rows, int64_t columns) {
     const int64_t count = (columns + EX_LANES - 1) / EX_LANES,
                   rest = columns - (count - 1) * EX_LANES;
@@ -181,12 +185,54 @@ static void row_largest(void *largest, const void *terms, int64_t rows, int64_t 
 
 /* Writes whole vectors: each row overwrites the excess of the one before it, and a tile has room
  * after its end. */
+#define SPREAD_ROWS(count)                                                                 \
+    for (int64_t row = 0; row < rows; row++, to += columns * EX_SIZE) {                    \
+        const VEC x = EX_VM(of)(number[row]);                                              \
+        for (int64_t k = 0; k < (count); k++) EX_VM(store)(to + k * (int64_t)sizeof x, x); \
+    }
+#define SHORT_SPREAD(count) \
+    case count: SPREAD_ROWS(count) break;
 static void spread(void *tile, const void *numbers, int64_t rows, int64_t columns) {
     char *to = tile;
     const EX_REAL *number = numbers;
-    for (int64_t row = 0; row < rows; row++, to += columns * EX_SIZE) {
-        const VEC x = EX_VM(of)(number[row]);
-        for (int64_t i = 0; i < columns; i += EX_LANES) EX_VM(store)(to + i * EX_SIZE, x);
+    const int64_t count = (columns + EX_LANES - 1) / EX_LANES;
+    switch (count) {
+        SHORT_SPREAD(1)
+        SHORT_SPREAD(2)
+        SHORT_SPREAD(3)
+        SHORT_SPREAD(4)
+        SHORT_SPREAD(5)
+        SHORT_SPREAD(6)
+        SHORT_SPREAD(7)
+        SHORT_SPREAD(8)
+        default: SPREAD_ROWS(count)
+    }
+}
+
+/* Applies an operation to numbers of rows, whole vectors of them: a step is 1, or 0 where all rows
+ * have one number. Returns false for operations that the caller does number by number. */
+#define NUMBERS_CASE(id, expression)                                   \
+    case CB_X_##id:                                                    \
+        for (int64_t i = 0; i < n; i += EX_LANES) {                    \
+            const VEC x = step[0] ? EX_VM(load)(a + i * EX_SIZE) : xs, \
+                      y = step[1] ? EX_VM(load)(b + i * EX_SIZE) : ys; \
+            EX_VM(store)(to + i * EX_SIZE, expression);                \
+            (void)y;                                                   \
+        }                                                              \
+        return true;
+static bool numbers_of_rows(cb_x_op op, void *out, const void *const in[2], const bool step[2],
+                            int64_t n) {
+    char *to = out;
+    const char *a = in[0], *b = in[1];
+    const VEC xs = EX_VM(of)(*(const EX_REAL *)in[0]), ys = EX_VM(of)(*(const EX_REAL *)in[1]);
+    switch ((int)op) {
+        CB_X_SUMS(NUMBERS_CASE)
+        CB_X_PRODUCTS(NUMBERS_CASE)
+        CB_X_UNARY(NUMBERS_CASE)
+#ifndef CB_X_WIDE
+        CB_X_MATH(NUMBERS_CASE)
+#endif
+        default: return false;
     }
 }
 

@@ -146,6 +146,10 @@ typedef struct cb_x_table {
     void (*row_largest)(void *to, const void *from, int64_t rows, int64_t columns, bool is_min);
     void (*spread)(void *to, const void *numbers, int64_t rows, int64_t columns);
     void (*add_rows)(void *to, const void *from, int64_t rows, int64_t columns);
+    /* op(x, y) of numbers of n rows, written in whole vectors; step 0: one number for all rows.
+     * Returns false, and does nothing, for some operations. */
+    bool (*numbers_of_rows)(cb_x_op op, void *to, const void *const in[2], const bool step[2],
+                            int64_t n);
     /* Adds elements at..at+n to accumulator k, and folds its leaves. */
     void (*to_lanes)(cb_x_context *c, int k, int64_t at, const void *line, int64_t n);
     /* Stores the maximum of accumulator k (or the minimum, if keys are negated) in s[to] and resets
