@@ -66,7 +66,9 @@ typedef struct batch {
     cb_x_lines lines;
     int64_t row, block;
     int thread;
-    bool is_first; /* of the task */
+    int16_t n_move, n_spread;
+    int16_t moves[CB_R_STREAMS];   /* streams that each batch has elsewhere, or fills */
+    int16_t spreads[CB_R_STREAMS]; /* streams of numbers of rows */
 } batch;
 
 static void repeat_row(const cb_executor *e, const cb_x_stream *s, char *to) {
@@ -90,9 +92,22 @@ static char *find_stream(cb_executor *e, int k, const batch *b) {
         return rows;
     }
     char *tile = cb_x_tile(e, b->thread, s->tile);
-    if (s->source == CB_X_REPEATED && b->is_first) repeat_row(e, s, tile);
     cb_x_fill(e, s, k, at, n * f->m.columns, tile);
     return tile;
+}
+
+/* Finds the streams that are at the same place for all batches of a task, and lists the others. */
+static void find_fixed(cb_executor *e, batch *b) {
+    const cb_microcode *m = &e->f->m;
+    for (int16_t k = 0; k < m->n_stream; k++) {
+        const cb_x_stream *s = &m->stream[k];
+        const bool is_tile = s->tile >= 0 && (s->source == CB_X_TILE || s->source == CB_X_SPREAD ||
+                                              s->source == CB_X_SUMS || s->source == CB_X_REPEATED);
+        if (s->source == CB_X_SPREAD) b->spreads[b->n_spread++] = k;
+        if (!is_tile) b->moves[b->n_move++] = k;
+        else b->lines.lanes.c->p[k] = cb_x_tile(e, b->thread, s->tile);
+        if (s->source == CB_X_REPEATED) repeat_row(e, s, b->lines.lanes.c->p[k]);
+    }
 }
 
 /* Loads numbers of rows that are not all adjacent in memory: those that are, at once. */
@@ -112,11 +127,11 @@ static void load_apart(cb_executor *e, const batch *b, int k) {
 static void spread(const batch *b, int phase) {
     const cb_x_lanes *l = &b->lines.lanes;
     const cb_microcode *m = &l->f->m;
-    for (int k = 0; k < m->n_stream; k++) {
-        const cb_x_stream *s = &m->stream[k];
-        if (s->source == CB_X_SPREAD && s->first_phase == phase)
-            l->f->table->spread(l->c->p[k], cb_x_lane_vector(l, m->number_lanes[s->part]), l->n,
-                                m->columns);
+    for (int k = 0; k < b->n_spread; k++) {
+        const cb_x_stream *s = &m->stream[b->spreads[k]];
+        if (s->first_phase == phase)
+            l->f->table->spread(l->c->p[b->spreads[k]],
+                                cb_x_lane_vector(l, m->number_lanes[s->part]), l->n, m->columns);
     }
 }
 
@@ -134,7 +149,7 @@ static void run_batch(cb_executor *e, const batch *b) {
     cb_x_context *c = lanes->c;
     const bool is_last = b->row + lanes->n == m->rows;
     const int64_t n = elements_of(b);
-    for (int k = 0; k < m->n_stream; k++) c->p[k] = find_stream(e, k, b);
+    for (int k = 0; k < b->n_move; k++) c->p[b->moves[k]] = find_stream(e, b->moves[k], b);
     for (int k = 0; k < m->n_load; k++) {
         const cb_x_row_value *v = &m->load[k];
         if (f->one_a_row[k]) cb_x_lanes_load(lanes, v->number, v, &e->x->tensor[v->tensor], b->row);
@@ -162,11 +177,11 @@ void cb_x_task_together(void *user, int64_t index, int thread) {
         b.lines.lanes.c->sum[m->total[k].acc].leaves =
             (char *)f->leaf[k] + div_up(b.lines.begin, CB_X_LEAF) * f->real;
     if (m->n_columns) cb_x_clear_sums(e, index, thread);
+    find_fixed(e, &b);
     for (b.row = begin; b.row < end; b.row += b.lines.lanes.n) {
         const int64_t in_run = (b.row - begin) % CB_RUN_ROWS;
         b.lines.lanes.n = min_i64(m->together, end - b.row);
         if (m->n_columns) b.lines.lanes.n = min_i64(b.lines.lanes.n, CB_RUN_ROWS - in_run);
-        b.is_first = b.row == begin;
         run_batch(e, &b);
         const bool ends_run =
             in_run + b.lines.lanes.n == CB_RUN_ROWS || b.row + b.lines.lanes.n == end;

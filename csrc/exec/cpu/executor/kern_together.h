@@ -184,19 +184,37 @@ static void row_largest(void *largest, const void *terms, int64_t rows, int64_t 
 }
 
 /* Writes whole vectors: each row overwrites the excess of the one before it, and a tile has room
- * after its end. */
-#define SPREAD_ROWS(count)                                                                 \
-    for (int64_t row = 0; row < rows; row++, to += columns * EX_SIZE) {                    \
-        const VEC x = EX_VM(of)(number[row]);                                              \
-        for (int64_t k = 0; k < (count); k++) EX_VM(store)(to + k * (int64_t)sizeof x, x); \
+ * after its end. Vectors are aligned, so where a row begins within one, the lanes before it keep the
+ * number of the row before. */
+#define EX_PUT_COPIES(count, x) \
+    EX_UNROLL                   \
+    for (int k = 1; k < (count); k++) EX_VM(store)(at + k * (int64_t)sizeof(VEC), x);
+#define SPREAD_ROWS(count)                                                  \
+    for (int64_t row = 0, first = 0; row < rows; row++, first += columns) { \
+        const VEC x = EX_VM(of)(number[row]);                               \
+        const int64_t before = first & (EX_LANES - 1);                      \
+        char *at = to + (first - before) * EX_SIZE;                         \
+        EX_VM(store)(at, before_and(last, x, before));                      \
+        EX_PUT_COPIES(count, x)                                             \
+        last = x;                                                           \
     }
 #define SHORT_SPREAD(count) \
     case count: SPREAD_ROWS(count) break;
+
+/* n lanes of `a`, the others of `b`. */
+VFN VEC before_and(VEC a, VEC b, int64_t n) {
+    static const EX_KEY first[32] = {-1, -1, -1, -1, -1, -1, -1, -1,
+                                     -1, -1, -1, -1, -1, -1, -1, -1};
+    return EX_VM(select)((INT)EX_VM(load)((const char *)(first + 16 - n)), a, b);
+}
+
 static void spread(void *tile, const void *numbers, int64_t rows, int64_t columns) {
     char *to = tile;
     const EX_REAL *number = numbers;
-    const int64_t count = (columns + EX_LANES - 1) / EX_LANES;
-    switch (count) {
+    VEC last = CB_ZERO;
+    const int64_t start = columns % EX_LANES ? EX_LANES - 1 : 0, /* at most, in a vector */
+        count = (start + columns + EX_LANES - 1) / EX_LANES;
+    switch (columns < EX_LANES ? 0 : count) {
         SHORT_SPREAD(1)
         SHORT_SPREAD(2)
         SHORT_SPREAD(3)
@@ -205,7 +223,11 @@ static void spread(void *tile, const void *numbers, int64_t rows, int64_t column
         SHORT_SPREAD(6)
         SHORT_SPREAD(7)
         SHORT_SPREAD(8)
-        default: SPREAD_ROWS(count)
+        default:
+            for (int64_t row = 0; row < rows; row++, to += columns * EX_SIZE) {
+                const VEC x = EX_VM(of)(number[row]);
+                for (int64_t i = 0; i < columns; i += EX_LANES) EX_VM(store)(to + i * EX_SIZE, x);
+            }
     }
 }
 
