@@ -492,3 +492,26 @@ def test_instruction_sets_agree():
 if __name__ == "__main__":
     cutback.set_num_threads(int(sys.argv[1]))
     print(digest())
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("columns", [4, 7, 8, 15, 16, 17, 31, 33, 49, 57, 63, 65, 71])
+def test_numbers_of_adjacent_rows(columns, dtype):
+    """Results of one number per row, computed and read for all elements of the row."""
+    x = np.random.default_rng(columns).standard_normal((203, columns)).astype(NUMPY[dtype])
+    x[5] = -0.0
+
+    def results_of(x):
+        mean = x.mean(1, keepdims=True)
+        outputs = []
+        for f in UNARY[:12]:
+            number = f(mean)
+            outputs += [x * number, (number - mean) / 3 + x]
+        return outputs
+
+    fused = cutback.compile(results_of, argnums=None)(x)
+    one_by_one = cutback.compile(results_of, argnums=None, backend="debug")(x)
+    for a, b in zip(fused, one_by_one, strict=True):
+        assert np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
+        kept = ~np.isnan(np.asarray(a))
+        assert (np.signbit(np.asarray(a)) == np.signbit(np.asarray(b)))[kept].all()

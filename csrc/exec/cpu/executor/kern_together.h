@@ -184,7 +184,7 @@ static void row_largest(void *largest, const void *terms, int64_t rows, int64_t 
 }
 
 /* Writes whole vectors: each row overwrites the excess of the one before it, and a tile has room
- * after its end. Vectors are aligned, so where a row begins within one, the lanes before it keep the
+ * after its end. Vectors are aligned: if a row begins within one, the lanes before it keep the
  * number of the row before. */
 #define EX_PUT_COPIES(count, x) \
     EX_UNROLL                   \
