@@ -12,11 +12,11 @@
  *
  * Memory. The inputs and outputs of a run are in the backend's memory. If `is_host` is false, the
  * host accesses it only through `copy`. The caller owns the arena of a run and may pass another
- * one, or pass the same one to other executables, whenever no run is pending in it.
+ * one, or pass the same one to other executables, whenever no run in it is pending.
  *
  * Streams. `copy`, `record`, `wait`, `run` and `update` put work on a stream, which does it in
  * order; only events order work on different streams. The caller owns a stream and keeps it until
- * its work is done: a backend does not make, keep or return streams. NULL is the device's own
+ * its work is done: a backend does not make, keep or return streams. NULL is the device's default
  * stream. On the host all work is done when the call returns, and the stream is ignored.
  *
  * Blocking. `record`, `wait`, `address`, `update` and `run` put work on a stream and return: they
@@ -43,14 +43,14 @@ typedef struct cb_runtime { /* what a backend may use; outlives every device ope
     cb_alloc *alloc;
     cb_threads *pool;
     cb_blas blas;
-    cb_cuda_options cuda; /* libraries; all NULL: none were named */
+    cb_cuda_options cuda; /* CUDA libraries and options; all NULL: no library was named */
 } cb_runtime;
 
 typedef struct cb_stream cb_stream; /* never defined: each backend knows its handles */
-typedef struct cb_event cb_event;   /* likewise: a point on a stream, and the time at which it was
-                                       reached */
+typedef struct cb_event cb_event;   /* never defined either: a point on a stream, and the time at
+                                       which it was reached */
 
-typedef enum cb_way { CB_WAY_IN = 0, /* from the host */ CB_WAY_OUT } cb_way;
+typedef enum cb_way { CB_WAY_IN = 0, /* from the host to the device */ CB_WAY_OUT } cb_way;
 
 /* Lists are read before `run` returns. The caller must not touch the memory that they point to, or
  * the outputs of a run, until the run is done. */
@@ -59,21 +59,21 @@ typedef struct cb_bindings {
     void *const *inputs;  /* [n_input] contiguous, aligned to an element */
     void *const *outputs; /* [n_output]; entries of outputs kept inside the arena are ignored */
     void *arena;          /* program->arena_bytes, aligned to the backend's `alignment` */
-    void *host; /* program->host_bytes of the host's memory, for values that are moved there. Both
-                    hold nothing before the run, and are not looked at without `uses_arena` */
+    void *host; /* program->host_bytes of the host's memory, for offloaded values. Both are
+                   uninitialized before the run, and are ignored without `uses_arena` */
     uint64_t seed;
-    uint32_t step;   /* of the random generator */
+    uint32_t step;   /* step of the random generator */
     cb_poll_fn poll; /* called before anything is put on the stream, and between groups by backends
                         that run within the call; may be NULL */
     void *poll_user;
     double *group_seconds; /* [n_group] filled when not NULL */
-    /* Called after each group, when nothing of it is running any more; returns true once it has
-     * changed inputs, and then the run polls no more. Only for backends with `updates_inside`.
-     * NULL: nothing is to be called. */
+    /* Called when each group has finished. Returns true once it has changed inputs; from then on
+     * the run no longer calls `poll`. Only for backends with `updates_inside`. NULL: nothing is
+     * called. */
     bool (*after_group)(void *user, uint32_t group);
     void *after_user;
     uint64_t *group_bytes; /* [n_group] bytes allocated while each group ran, filled by the debug
-                              backend when not NULL; others leave it alone */
+                              backend when not NULL; others do not write it */
 } cb_bindings;
 
 typedef struct cb_run_stats { /* filled when `run` returns */
@@ -94,8 +94,9 @@ typedef struct cb_pooled {
     cb_block_stats (*stats)(void *device, bool resets_peak);
 } cb_pooled;
 
-/* Runs, with the update after each, captured as a graph that the device replays. A graph holds the
- * addresses of its run; the caller keeps those, and the executable, as long as the graph. */
+/* Captures a run and the update that follows it as a graph, which the device replays. A graph holds
+ * the addresses of its run; the caller keeps that memory, and the executable, as long as the
+ * graph. */
 typedef struct cb_capturing {
     /* From now on `address` answers for runs in this arena. */
     void (*use)(void *executable, void *arena);
@@ -103,10 +104,11 @@ typedef struct cb_capturing {
      * the bindings is not used. */
     cb_status (*capture)(void *executable, const cb_bindings *bindings, const cb_optim_table *table,
                          void **graph, cb_error *err);
-    /* Whether the device is known to have made t - 1 steps. If not, the table of the next replay
-     * must have rows with their counts and numbers. */
+    /* True if the device is known to have made t - 1 steps. If not, the table of the next replay
+     * must contain rows with their counts and numbers. */
     bool (*continues)(const void *graph, int64_t t);
-    /* Puts the run on the stream. `rows` NULL in the table: those of the latest replay. */
+    /* Puts the run on the stream. If `rows` is NULL in the table, it uses the rows of the latest
+     * replay. */
     cb_status (*replay)(void *graph, cb_stream *stream, uint32_t step, const cb_optim_table *table,
                         cb_error *err);
     /* Waits for the stream; returns how many steps the device has made, and the numbers of each
@@ -125,14 +127,14 @@ struct cb_mark {
     const struct cb_backend *backend;
     void *device;
     cb_event *event;
-    atomic_bool is_reached; /* as far as is known */
+    atomic_bool is_reached; /* true: the device is known to have reached it */
     cb_mark *next;          /* owned by the backend while nothing refers to it */
 };
 
 struct cb_block {
     void *data;
     size_t bytes;
-    cb_uses uses;   /* of a block that is kept */
+    cb_uses uses;   /* uses of a block that is kept */
     cb_block *next; /* likewise */
 };
 
@@ -146,9 +148,10 @@ typedef struct cb_backend {
     bool
         updates_inside; /* runs call cb_bindings.after_group, and once the forward has run they fail
                             only at indices that have not been checked before */
-    uint64_t alignment; /* of arguments it allocates and buffers in the arena; power of two */
-    cb_workspace_fn workspace; /* scratch that it wants for an op */
-    cb_fuses_fn fuses;         /* which ops run in groups of several; NULL: none */
+    uint64_t alignment; /* alignment of arguments it allocates and of buffers in the arena; a power
+                           of two */
+    cb_workspace_fn workspace; /* returns the scratch that an op needs */
+    cb_fuses_fn fuses;         /* tells which ops run in groups of several; NULL: none do */
     /* Ops without a kernel, which primitives replace before a step is planned (ad/lacking.h); NULL:
      * none. */
     bool (*lacks)(cb_opcode code);
@@ -158,7 +161,7 @@ typedef struct cb_backend {
 
     /* ---- a device ---- */
 
-    /* A device keeps a pointer to its runtime. Several may be open for one, if only for a moment
+    /* A device keeps a pointer to its runtime. Two may be open for one runtime for a moment
      * (cb_devices_get). Executables, memory and events are gone before it is closed. */
     cb_status (*open)(const cb_runtime *runtime, void **device, cb_error *err);
     void (*close)(void *device);
@@ -169,13 +172,14 @@ typedef struct cb_backend {
     cb_status (*alloc)(void *device, size_t bytes, void **block, cb_error *err);
     void (*free)(void *device, void *block); /* NULL is fine */
     const cb_pooled *pooled;                 /* NULL: it keeps no memory */
-    /* Both sides must not change until the work is done; it may be done when the call returns. */
+    /* Neither side may change until the work is done, which may be before the call returns. */
     cb_status (*copy)(void *device, cb_stream *stream, cb_way way, void *to, const void *from,
                       size_t bytes, cb_error *err);
 
     /* ---- order ---- */
 
-    cb_status (*sync)(void *device, cb_stream *stream, cb_error *err); /* all its work is done */
+    cb_status (*sync)(void *device, cb_stream *stream, cb_error *err); /* waits until all its work
+                                                                          is done */
     /* The caller owns an event. It may be freed while work waits for it. */
     cb_status (*event_new)(void *device, cb_event **event, cb_error *err);
     void (*event_free)(void *device, cb_event *event); /* NULL is fine */
@@ -188,18 +192,18 @@ typedef struct cb_backend {
 
     /* ---- programs ---- */
 
-    /* Program and device outlive the executable. When the call returns, everything is allocated
-     * that runs need besides the arena, and that an update of gradients kept inside needs. */
+    /* Program and device outlive the executable. Allocates everything that runs need besides the
+     * arena, and that an update of gradients kept inside needs. */
     cb_status (*compile)(const cb_program *program, void *device, void **executable, cb_error *err);
     /* The caller must order runs of one executable on several streams, because they share its
-     * memory. New states replace the inputs they belong to as the last action. */
+     * memory. As its last action, a run replaces input states by the new states. */
     cb_status (*run)(void *executable, const cb_bindings *bindings, cb_run_stats *stats,
                      cb_error *err);
     /* Blocks until the runs on the stream are done, and returns the first error of any run since
      * the last call. */
     cb_status (*finish)(void *executable, cb_stream *stream, cb_error *err);
-    /* Returns where an operand is kept inside after a run (a gradient), until the next run in the
-     * same arena; NULL: none. */
+    /* Returns the address of an operand (a gradient) that is kept inside after a run, until the
+     * next run in the same arena. Returns NULL if there is none. */
     void *(*address)(void *executable, uint32_t operand);
     /* Frees the memory that `address` returns, because another executable is about to use this
      * one's memory. NULL: everything is in the arena. */
@@ -207,15 +211,15 @@ typedef struct cb_backend {
     /* Writes the launches of a run in order, as JSON (docs/problem.md, "Launches"). NULL: a run
      * launches nothing. */
     cb_status (*launches)(void *executable, cb_str *out, cb_error *err);
-    /* Writes what each group becomes, for people to read: CUDA C, or the executor's records.
-     * `executable` may be NULL: then no device is open, and the text is for one that the backend
-     * names in it. NULL: groups become nothing that could be read. */
+    /* Writes what each group becomes, for people to read: CUDA C, or the executor's records. If
+     * `executable` is NULL, no device is open; the text is then for a device that it names. NULL:
+     * groups have no readable form. */
     cb_status (*code)(const cb_program *program, const cb_runtime *runtime, void *executable,
                       cb_str *out, cb_error *err);
     /* Returns the bytes of host memory that the executable holds. Arena and arguments that a run
      * allocates are not counted, nor is memory of a driver. */
     uint64_t (*bytes)(const void *executable);
-    /* Ends when no run is left; NULL is fine. */
+    /* Waits for pending runs, then frees the executable; NULL is fine. */
     void (*destroy)(void *executable);
 
     /* ---- optimizers ---- */
@@ -241,14 +245,14 @@ extern const cb_backend cb_backend_cpu, cb_backend_debug, cb_backend_ref, cb_bac
 extern const cb_backend *const cb_backends[];
 #define CB_BACKENDS_MOST 8
 
-const cb_backend *cb_backend_find(const char *name); /* NULL: unknown */
+const cb_backend *cb_backend_find(const char *name); /* returns NULL if the name is unknown */
 /* "cpu, debug and null" */
 void cb_backend_names(cb_str *out);
 /* Checks that each group of the program may run there. */
 CB_MUST_CHECK cb_status cb_backend_supports(const cb_backend *backend, const cb_program *program,
                                             cb_error *err);
 
-/* The open devices of one runtime, by backend. A device is opened at the first request, by any
+/* The open devices of one runtime, by backend. A device is opened at the first request from any
  * thread. */
 typedef struct cb_devices {
     const cb_runtime *runtime;
@@ -256,7 +260,8 @@ typedef struct cb_devices {
 } cb_devices;
 CB_MUST_CHECK cb_status cb_devices_get(cb_devices *devices, const cb_backend *backend,
                                        void **device, cb_error *err);
-void *cb_devices_find(cb_devices *devices, const cb_backend *backend); /* NULL: it is not open */
+void *cb_devices_find(cb_devices *devices, const cb_backend *backend); /* returns NULL if it is not
+                                                                          open */
 void cb_devices_close(cb_devices *devices);
 
 #endif

@@ -1,4 +1,4 @@
-/* element.h: a number as one element of a dtype. */
+/* element.h: converts a number to one element of a dtype. */
 #ifndef CB_EXEC_ELEMENT_H
 #define CB_EXEC_ELEMENT_H
 

@@ -61,7 +61,7 @@ size_t cb_copy_indices(const cb_program *program, const cb_instr *instr, cb_tens
     if (input < 0) return 0;
     cb_tensor *index = &in[input];
     const size_t n = (size_t)cb_numel(&index->shape) * cb_dtype_size(index->dtype);
-    if (n == 0 || !scratch) return 0; /* there is room: check_copy */
+    if (n == 0 || !scratch) return 0; /* check_copy has made sure that there is room */
     memcpy(scratch, index->data, n);
     index->data = scratch;
     return (size_t)cb_index_copy_bytes(index->dtype, &index->shape);

@@ -18,9 +18,10 @@ typedef struct cb_executable {
     cb_kernel_fn *kernel; /* [n_instr] */
     cb_tensor *tensor;    /* [n_tensor] parallel to program->operand_id */
     uint32_t *bound;      /* [n_bound] tensors in the caller's buffers: indices into `tensor` */
-    char **address;       /* [n_buffer] of each buffer; NULL: not there; filled by the backend */
-    char **local;         /* [n_local] likewise, of each local */
-    char *host;           /* [program->host_bytes] values moved to the host; like `address` */
+    char **address;       /* [n_buffer] address of each buffer, filled by the backend; NULL: it does
+                             not exist */
+    char **local;         /* [n_local] address of each local, likewise */
+    char *host;           /* [program->host_bytes] offloaded values; filled like `address` */
     uint32_t n_tensor, n_bound;
 } cb_executable;
 
@@ -28,11 +29,11 @@ typedef struct cb_executable {
  * scratch has no room for indices that must be copied. */
 CB_MUST_CHECK cb_status cb_executable_supports(const cb_program *program, uint32_t group,
                                                cb_error *err);
-/* On failure nothing is left allocated. */
+/* On failure it frees everything. */
 CB_MUST_CHECK cb_status cb_executable_init(cb_executable *x, const cb_program *program,
                                            const cb_runtime *runtime, cb_error *err);
 void cb_executable_free(cb_executable *x);
-uint64_t cb_executable_bytes(const cb_executable *x); /* of its own memory */
+uint64_t cb_executable_bytes(const cb_executable *x); /* bytes of its own memory */
 
 /* Copies the indices of an instruction that are in the caller's memory (cb_op_index_copy) to the
  * head of its scratch, where nothing else writes them, and redirects that entry of its inputs `in`.
@@ -42,7 +43,7 @@ size_t cb_copy_indices(const cb_program *program, const cb_instr *instr, cb_tens
 
 /* Points the ARENA and LOCAL tensors of one group at x->address and x->local. */
 void cb_executable_place(cb_executable *x, uint32_t group);
-/* The same for all groups, with each buffer at its offset in the arena, and x->host. */
+/* Does the same for all groups, with each buffer at its offset in the arena, and sets x->host. */
 void cb_executable_place_all(cb_executable *x, char *arena, char *host);
 /* Points the other tensors at the caller's buffers; CB_INVALID: one is missing. */
 CB_MUST_CHECK cb_status cb_executable_bind(cb_executable *x, const cb_bindings *bindings,
@@ -55,8 +56,8 @@ CB_MUST_CHECK cb_status cb_executable_run_group(const cb_executable *x, uint32_t
  * has program->host_bytes, `address` those of buffers. */
 void cb_run_moves(const cb_program *program, uint32_t group, bool leaving, char *host,
                   char *const *address);
-/* Returns where an operand is kept inside; NULL: it is the caller's, or its buffer does not
- * exist. */
+/* Returns the address of an operand that is kept inside; NULL if it is the caller's or its buffer
+ * does not exist. */
 void *cb_executable_address(const cb_executable *x, uint32_t operand);
 
 /* The last action of a run: new states replace those of the caller. `address` comes from the

@@ -1,8 +1,8 @@
-/* Eight bools at a time, as the bytes of one 64-bit word. `ones` tells for each byte of the word
- * whether it is 0, without a carry into the next byte. A product with `gather` then moves the
- * lowest bit of byte k to bit 56 + k; no two terms of the product meet in one bit. Unpacking copies
- * a byte into all eight and keeps bit k of copy k. Every x86-64 processor has SSE2, which compares
- * 16 bytes with 0 and gathers the results in two instructions. */
+/* Packs eight bools at a time, as the bytes of one 64-bit word. `ones` finds the bytes of the word
+ * that are not 0, without a carry into the next byte. A product with `gather` then moves the lowest
+ * bit of byte k to bit 56 + k; no two terms of the product meet in one bit. Unpacking copies a byte
+ * into all eight and keeps bit k of copy k. Every x86-64 processor has SSE2, which compares 16
+ * bytes with 0 and gathers the results in two instructions. */
 #include "packed_bits.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ static const uint64_t low_sevens = UINT64_C(0x7F7F7F7F7F7F7F7F);
 static const uint64_t gather = UINT64_C(0x0102040810204080);
 static const uint64_t diagonal = UINT64_C(0x8040201008040201);
 
-/* 1 in every byte that is not 0. */
+/* Returns 1 in every byte that is not 0. */
 static uint64_t ones(uint64_t word) {
     return (((word & low_sevens) + low_sevens) | word) >> 7 & low_bits;
 }

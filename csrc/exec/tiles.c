@@ -1,7 +1,7 @@
-/* Sizes aim at the caches: a slot of scratch is at most 512 KiB (second level), a block that one
- * BLAS call works on is large enough that packing it does not show. Where an op is worth several
- * threads it is cut into at least MIN_TASKS pieces, whether or not there are that many threads: the
- * cut must not depend on them. */
+/* Sizes aim at the caches: a slot of scratch is at most 512 KiB (second level), and a block for one
+ * BLAS call is large enough that packing costs little. An op that is worth several threads is cut
+ * into at least MIN_TASKS pieces, even if there are fewer threads, because the cut must not depend
+ * on their number. */
 #include "tiles.h"
 
 #include "../base/alloc.h"
@@ -12,8 +12,8 @@
 #define SLOT_BYTES (CB_WORKSPACE_MAX / MAX_SLOTS)
 #define WORTH_SPLITTING 2e6 /* flops */
 
-/* The edge that cuts n >= 1 into the fewest pieces of at most `most`, all about equal, in multiples
- * of `grain`. */
+/* Returns the edge that cuts n >= 1 into the fewest pieces of at most `most`, all about equal, in
+ * multiples of `grain`. */
 static int64_t even_split(int64_t n, int64_t most, int64_t grain) {
     if (n <= most) return n;
     int64_t edge = div_up(n, div_up(n, most));
@@ -31,7 +31,7 @@ static size_t compute_size(cb_dtype dtype) {
 #define MATMUL_SMALLEST 128  /* edges are not halved below this */
 #define MATMUL_HALF_EDGE 128 /* 16-bit types: three blocks of this edge in f32 are 192 KiB */
 #define MATMUL_MANY_SLOTS \
-    1e9 /* flops from which scratch for MAX_SLOTS is small compared with the operands */
+    1e9 /* number of flops above which scratch for MAX_SLOTS is small compared with the operands */
 
 static int64_t count_tiles(const cb_matmul_tiles *t, int64_t batch, int64_t n, int64_t m) {
     return batch * div_up(n, t->rows) * div_up(m, t->columns);
@@ -83,8 +83,8 @@ typedef struct conv_size {
         pixels; /* channels: output channels of a group; area: kh * kw */
     bool is_pointwise;
     size_t element;
-    uint64_t scratch; /* bytes for all: a quarter of the data, within limits, so that scratch does
-                         not set the peak */
+    uint64_t scratch; /* bytes of all scratch: a quarter of the data, within limits, so that scratch
+                         does not set the peak */
     int64_t slots;
 } conv_size;
 
@@ -109,8 +109,8 @@ static conv_size conv_size_of(const cb_shape *x, const cb_shape *w, const cb_sha
     return s;
 }
 
-/* Columns of a tile: part of an image, or several whole images, few enough that MIN_TASKS tiles
- * remain. */
+/* Sets the columns of a tile: a part of an image, or several whole images, few enough that there
+ * are MIN_TASKS tiles. */
 static void set_columns(cb_conv_tiles *t, const conv_size *s, int64_t columns) {
     columns = min_i64(max_i64(columns, 1), TILE_COLUMNS);
     t->pixels = even_split(s->pixels, columns, columns >= 64 ? 16 : 1);
@@ -118,7 +118,7 @@ static void set_columns(cb_conv_tiles *t, const conv_size *s, int64_t columns) {
     t->images = s->is_pointwise ? 1 : max_i64(min_i64(images, s->n), 1);
 }
 
-/* `units` tasks at most, each with scratch for its blocks; the blocks' edges are set. */
+/* Sets at most `units` slots, each with scratch for its blocks, whose edges are already set. */
 static void set_slots(cb_conv_tiles *t, const conv_size *s, cb_dtype dtype, int64_t units) {
     int64_t columns = t->pixels * t->images;
     int64_t elements =
@@ -127,7 +127,8 @@ static void set_slots(cb_conv_tiles *t, const conv_size *s, cb_dtype dtype, int6
     t->slot_bytes = cb_align_up((size_t)elements * s->element);
 }
 
-/* How many columns fit in a slot, next to the parts whose size does not depend on them. */
+/* Returns the number of columns that fit in a slot, next to the parts whose size does not depend on
+ * them. */
 static int64_t columns_that_fit(const cb_conv_tiles *t, const conv_size *s, cb_dtype dtype) {
     uint64_t slot = (s->scratch - t->shared_bytes) / (uint64_t)s->slots - CB_ALIGN;
     int64_t elements =
@@ -137,14 +138,16 @@ static int64_t columns_that_fit(const cb_conv_tiles *t, const conv_size *s, cb_d
 
 #define DIRECT_INNER 256         /* elements under a window at a time: a panel of weights */
 #define DIRECT_WIDTH 32          /* channels are padded to these: the widest panel */
-#define DIRECT_CHANNELS 128      /* output channels for which one frame is filled */
-#define DIRECT_LEAST_CHANNELS 12 /* fewer would fill too little of a vector */
-#define DIRECT_LEAST_ROW 4       /* outputs of a row: fewer leave sums waiting for each other */
-#define DIRECT_SUMS 49152        /* elements of [columns, channels] */
+#define DIRECT_CHANNELS 128      /* output channels that share one frame */
+#define DIRECT_LEAST_CHANNELS 12 /* with fewer channels, too much of a vector would be empty */
+#define DIRECT_LEAST_ROW \
+    4                     /* minimum outputs of a row; with fewer, sums would wait for each
+                                    other */
+#define DIRECT_SUMS 49152 /* elements of [columns, channels] */
 #define DIRECT_SLOT ((uint64_t)320 << 10)
 #define DIRECT_SLACK 16 /* elements that may be read beyond a frame */
 
-/* A convolution in direct form; the data gradient of stride 1 is one of y's gradient. */
+/* A convolution in direct form. The data gradient of stride 1 is a convolution of y's gradient. */
 typedef struct direct_shape {
     int64_t inputs, oh, ow, kh, kw, stride_h, stride_w, dilation_h, dilation_w;
 } direct_shape;
@@ -161,7 +164,8 @@ static direct_shape direct_shape_of(const cb_shape *w, const cb_shape *y, const 
                           .dilation_w = a->i[5]};
 }
 
-/* Elements for `rows` rows of outputs of one image and channel (kern_frame.h: frame_of). */
+/* Returns the elements of a frame for `rows` rows of outputs of one image and channel
+ * (kern_frame.h: frame_of). */
 static int64_t direct_plane(const direct_shape *d, int64_t rows) {
     int64_t height = (rows - 1) * d->stride_h + (d->kh - 1) * d->dilation_h + 1,
             width = (d->ow - 1) * d->stride_w + (d->kw - 1) * d->dilation_w + 1;
@@ -186,7 +190,7 @@ static bool suits_direct(const conv_size *s, const direct_shape *d) {
            8 * s->channels >= 5 * (div_up(s->channels, 16) * 16);
 }
 
-/* The cut of a direct convolution. False: the form does not suit it. */
+/* Cuts a direct convolution. Returns false if the form does not suit it. */
 static bool cut_direct(cb_conv_tiles *t, const conv_size *s, const direct_shape *d) {
     if (!suits_direct(s, d)) return false;
     uint64_t room = s->scratch / (uint64_t)s->slots - CB_ALIGN;
@@ -259,7 +263,7 @@ static void cut_weight_gradient(cb_conv_tiles *t, const conv_size *s, cb_dtype d
 bool cb_conv2d_is_depthwise(const cb_shape *x, const cb_shape *w, const cb_shape *y,
                             const cb_attrs *attrs, cb_dtype dtype) {
     const int64_t *a = attrs->i, stride_h = a[0], stride_w = a[1], kh = w->dim[2], kw = w->dim[3];
-    /* A gradient by weights is a task for each group. */
+    /* A weight gradient has a task for each group. */
     if (w->dim[1] != 1 || a[6] < MIN_TASKS || w->dim[0] > CB_DEPTHWISE_OUTPUTS * a[6]) return false;
     if (kh > CB_DEPTHWISE_TAPS || kw > CB_DEPTHWISE_TAPS || kh * kw > CB_DEPTHWISE_TAPS)
         return false;
@@ -287,7 +291,7 @@ cb_conv_tiles cb_conv2d_tiles(cb_opcode code, const cb_shape *x, const cb_shape 
     if (code == CB_OP_CONV2D_DGRAD) cut_data_gradient(&t, &s, dtype);
     if (code == CB_OP_CONV2D_WGRAD) cut_weight_gradient(&t, &s, dtype);
     bool is_by_element =
-        code == CB_OP_CONV2D_DGRAD && is_half(dtype); /* sums each element in a register */
+        code == CB_OP_CONV2D_DGRAD && is_half(dtype); /* this op sums each element in a register */
     if (s.is_pointwise || is_by_element) t.slots = 0, t.slot_bytes = 0;
     return t;
 }
@@ -319,7 +323,7 @@ uint64_t cb_conv2d_scratch(const cb_conv_tiles *t) {
 cb_scatter_tiles cb_scatter_tiles_of(int64_t outer, int64_t rows, int64_t inner, cb_dtype dtype) {
     if (outer == 0 || rows == 0 || inner == 0)
         return (cb_scatter_tiles){.outer = 1, .rows = 1, .inner = 1};
-    /* Cache lines of the inner axis, 16 tasks of it at most. */
+    /* A block is whole cache lines of the inner axis, which has at most 16 tasks. */
     cb_scatter_tiles t = {.rows = rows,
                           .inner = min_i64(div_up(div_up(inner, 16), 16) * 16, inner)};
     if (is_half(dtype)) {

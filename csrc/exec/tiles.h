@@ -2,9 +2,9 @@
  * results do not depend on the number of threads. Shared by cb_op_workspace (how much scratch) and
  * the kernels (how it is used).
  *
- * Work is handed out as tasks. Where a task needs scratch there are `slots` tasks, each with
- * `slot_bytes` of it, and each walks every slots-th unit of work; with `slots` 0 every unit is a
- * task of its own. */
+ * Work is divided into tasks. If a task needs scratch, there are `slots` tasks, each with
+ * `slot_bytes` of scratch, and each processes every slots-th unit of work. If `slots` is 0, every
+ * unit is a task. */
 #ifndef CB_EXEC_TILES_H
 #define CB_EXEC_TILES_H
 
@@ -12,12 +12,13 @@
 
 #define CB_WORKSPACE_MAX ((uint64_t)4 << 20) /* bytes of scratch an op may have */
 
-/* x[batch,n,k] @ y[batch,k,m]: the output in tiles of rows x columns, the inner axis never across
- * tiles. */
+/* x[batch,n,k] @ y[batch,k,m]: the output is cut into tiles of rows x columns, and the inner axis
+ * is never cut. */
 typedef struct cb_matmul_tiles {
     int64_t rows, columns;
     int64_t batches; /* items of the batch in one task */
-    int64_t inner;   /* 16-bit types: how much of k is widened to f32 at a time; else k */
+    int64_t inner;   /* 16-bit types: elements of k that are widened to f32 at a time; otherwise
+                        k */
     int64_t slots;
     uint64_t slot_bytes; /* 16-bit types: widened x[rows,inner], y[inner,columns] and the f32 sums
                             [rows,columns] */
@@ -31,8 +32,8 @@ typedef struct cb_conv_tiles {
                           `channels` */
     bool is_pointwise; /* 1x1, stride 1, no padding, large image: x itself is the im2col matrix, no
                           scratch */
-    int64_t pixels;    /* of one image in a tile */
-    int64_t images;    /* in a tile; more than 1 only when `pixels` is a whole image */
+    int64_t pixels;    /* output pixels of one image in a tile */
+    int64_t images;    /* images in a tile; more than 1 only if `pixels` is a whole image */
     int64_t window;    /* rows of the im2col matrix (elements under a window) at a time */
     int64_t channels;  /* output channels of a group at a time */
     int64_t splits;    /* weight gradient: partial sums over tiles, added in order */
@@ -48,8 +49,8 @@ cb_conv_tiles cb_conv2d_tiles(cb_opcode code, const cb_shape *x, const cb_shape 
                               const cb_shape *y, const cb_attrs *attrs, cb_dtype dtype);
 
 /* The data gradient of a convolution of stride 1, as a convolution of y's gradient with the flipped
- * weights: tiles are of x's pixels, `channels` are x's, the window is over y's. No slots: it is not
- * such a convolution. Kernels may use this cut or the other: scratch is the larger of the two. */
+ * weights: tiles are of x's pixels, `channels` are x's, the window is over y's. If it has no slots,
+ * this form does not apply. Kernels may use either cut, so scratch is the larger of the two. */
 cb_conv_tiles cb_conv2d_flipped_tiles(const cb_shape *x, const cb_shape *w, const cb_shape *y,
                                       const cb_attrs *attrs, cb_dtype dtype);
 
@@ -57,7 +58,7 @@ cb_conv_tiles cb_conv2d_flipped_tiles(const cb_shape *x, const cb_shape *w, cons
  * kern_depthwise.h, which keep frames on the stack: it has no tiles and needs no scratch. */
 #define CB_DEPTHWISE_BYTES ((size_t)64 << 10)
 #define CB_DEPTHWISE_SLACK 16 /* elements that may be read beyond a frame or a row */
-#define CB_DEPTHWISE_ROW 1024 /* elements of a row, at most */
+#define CB_DEPTHWISE_ROW 1024 /* maximum elements of a row */
 #define CB_DEPTHWISE_TAPS 128
 #define CB_DEPTHWISE_OUTPUTS 4
 bool cb_conv2d_is_depthwise(const cb_shape *x, const cb_shape *w, const cb_shape *y,
@@ -72,7 +73,7 @@ typedef struct cb_scatter_tiles {
 } cb_scatter_tiles;
 cb_scatter_tiles cb_scatter_tiles_of(int64_t outer, int64_t rows, int64_t inner, cb_dtype dtype);
 
-/* Scratch for each of the above. */
+/* Return the bytes of scratch for each of the above. */
 uint64_t cb_matmul_scratch(const cb_matmul_tiles *t);
 uint64_t cb_conv2d_scratch(const cb_conv_tiles *t);
 uint64_t cb_scatter_scratch(const cb_scatter_tiles *t);

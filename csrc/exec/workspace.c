@@ -1,11 +1,11 @@
-/* Scratch by op, computed only from shapes, so that plans do not depend on the machine. */
+/* Computes the scratch of each op only from shapes, so that plans do not depend on the machine. */
 #include "workspace.h"
 
 #include "../ir/work.h"
 #include "attention_tiles.h"
 #include "tiles.h"
 
-/* One block needs no partial sums: it adds in the output itself or in registers. */
+/* A single block needs no partial sums: it adds in the output or in registers. */
 static uint64_t column_workspace(int64_t rows, int64_t columns, size_t accumulator, int partials) {
     int64_t blocks = cb_row_blocks(rows, columns);
     if (blocks == 1) return 0;
@@ -53,8 +53,8 @@ static uint64_t scatter_workspace(const cb_value *out, int64_t axis) {
     return cb_scatter_scratch(&tiles);
 }
 
-/* Without a kept axis (longer than 1) after the last reduced one, sums run along rows and need no
- * scratch; others add columns, in blocks of rows. */
+/* If no kept axis longer than 1 follows the last reduced one, sums run along rows and need no
+ * scratch. Otherwise columns are added in blocks of rows. */
 static uint64_t reduce_workspace(const cb_value *in, const cb_value *out, const cb_attrs *attrs) {
     const cb_shape *axes = &attrs->dims;
     int32_t next = axes->rank - 1;

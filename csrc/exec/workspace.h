@@ -10,8 +10,9 @@ uint64_t cb_op_workspace(const cb_graph *g, cb_op_id id);
 
 /* Indices in the caller's memory (an argument, or a result) may be overwritten by another thread
  * between their check and their use. The executor copies them to the head of the scratch, where the
- * kernel checks and reads them. This is the room for such a copy; 0: the op has no indices, or they
- * lie in the arena, which nobody else writes. A multiple of the arena's alignment. */
+ * kernel checks and reads them. Returns the room for such a copy, a multiple of the arena's
+ * alignment; 0 if the op has no indices, or if they are in the arena, which no other thread
+ * writes. */
 uint64_t cb_op_index_copy(const cb_graph *g, cb_op_id id);
 uint64_t cb_index_copy_bytes(cb_dtype dtype, const cb_shape *shape);
 

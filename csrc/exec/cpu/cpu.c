@@ -1,13 +1,13 @@
-/* The cpu backend: every buffer is at its planned offset in the arena that the caller gives. A run
- * allocates nothing; addresses are computed again only if the arena has changed. A group of one
- * instruction is a kernel; the executor runs groups of several. */
+/* The cpu backend. Every buffer is at its planned offset in the caller's arena. A run allocates
+ * nothing, and recomputes addresses only if the arena has changed. Kernels run groups of one
+ * instruction; the executor runs groups of several. */
 #include "../executable.h"
 #include "executor/executor.h"
 
 typedef struct state {
     cb_executable x;
     cb_executor *executor;
-    char *arena; /* the arena of the addresses; NULL until the first run */
+    char *arena; /* the arena that the addresses point into; NULL before the first run */
     uint64_t
         *top; /* [n_group] end of the highest buffer that the group touches, scratch included */
 } state;
@@ -15,7 +15,7 @@ typedef struct state {
 typedef struct run {
     state *s;
     const cb_bindings *bindings;
-    uint64_t peak; /* high-water mark of what the groups so far have touched */
+    uint64_t peak; /* high-water mark of the memory that groups have touched so far */
 } run;
 
 /* A buffer takes its bytes rounded up to the arena's alignment, as in the plan. */

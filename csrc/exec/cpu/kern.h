@@ -3,7 +3,7 @@
  * A file kern_<x>.c is compiled once for each instruction set (cmake/kernels.cmake) and exports one
  * function, named with CB_KERN, that finds its kernels:
  *
- *     cb_kernel_fn CB_KERN(unary)(cb_opcode code, cb_dtype dtype) { ... }    NULL: not one of mine
+ *     cb_kernel_fn CB_KERN(unary)(cb_opcode code, cb_dtype dtype) { ... }    NULL: not in this file
  *
  * `dtype` is that of any floating-point input or output of the op, or of its first input; the
  * kernel chooses its loop from the tensors when it is called. Everything else in a kernel file and

@@ -1,6 +1,6 @@
-/* A graph is captured on a stream of its own, so that work which other threads put on the device's
- * stream does not become part of it. It has an optimizer's table of its own, too: an update outside
- * of the graph uses another one, so neither changes rows or counts of the other.
+/* A graph is captured on its own stream, so that work which other threads put on the device's
+ * stream does not become part of it. It also has its own optimizer table. An update outside of the
+ * graph uses another table, so neither changes rows or counts of the other.
  *
  * Before a replay, the numbers that the caller has changed are copied to the device, in stream
  * order: hyper-parameters, the count of steps, the random step. The host follows the counts, so in
@@ -13,7 +13,7 @@
 
 typedef struct cb_cu_captured {
     cb_cu_executable *x;
-    struct cb_cu_captured *next; /* of the executable */
+    struct cb_cu_captured *next; /* next graph of the executable */
     cb_arena memory;
     cb_cu_update update;
     bool updates;

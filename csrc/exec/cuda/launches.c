@@ -13,7 +13,7 @@ typedef struct writing {
 /* Writes the registers and memory that a kernel uses, and how many of its blocks fit on a
  * multiprocessor. */
 static cb_status put_resources(writing *x, void *function, uint32_t threads, uint32_t shared) {
-    enum { SHARED_SIZE_BYTES = 1 }; /* of CUfunction_attribute */
+    enum { SHARED_SIZE_BYTES = 1 }; /* a value of CUfunction_attribute */
     static const struct {
         const char *name;
         int attribute;

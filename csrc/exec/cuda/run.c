@@ -15,7 +15,7 @@ cb_status cb_cu_bring_step(executable *x, void *stream, uint32_t step, bool *cap
     if (!x->code.reads_step) return CB_OK;
     CB_TRY(cb_cu_is_captured(x->d, stream, captured, err));
     const bool is_there = *captured || (x->knows_step && x->step_there == step);
-    x->knows_step = false; /* until the whole run has been launched */
+    x->knows_step = false; /* unknown until the whole run has been launched */
     x->step_wanted = step;
     if (!is_there)
         CB_CU(&x->d->driver,

@@ -19,18 +19,20 @@ typedef struct cb_cu_executable {
     cb_cu_blaslt blaslt; /* set if code.products is not NULL */
     cb_cu_parts parts;
     void **function;               /* [n_kernel] */
-    uint64_t arena, extra, failed; /* addresses; arena: of the latest run, 0 before the first */
+    uint64_t arena, extra, failed; /* addresses; `arena` is that of the latest run, 0 before the
+                                      first */
     uint64_t *value;               /* [n_param] parameters of all launches */
     void **parameter;              /* [n_param] each points to its value */
     const void **known;            /* [n_input + n_output] last arguments that passed the check */
     void **event;                  /* [n_group + 1] before, between and after groups */
     cb_cu_update update;
-    uint64_t step_wanted,
-        step_there;                  /* step of the random generator: for this run; on the device */
-    bool knows_step;                 /* step_there is valid */
-    bool was_captured;               /* a replay may advance the step at any time */
-    double *group_seconds;           /* of the last run; `finish` fills it; NULL: not requested */
-    struct cb_cu_captured *captured; /* the graphs of its runs */
+    uint64_t step_wanted, step_there; /* step of the random generator for this run; the step on the
+                                        device */
+    bool knows_step;                  /* step_there is valid */
+    bool was_captured;                /* a replay may advance the step at any time */
+    double *group_seconds;            /* times of the last run, filled by `finish`; NULL: not
+                                        requested */
+    struct cb_cu_captured *captured;  /* the graphs of its runs */
 } cb_cu_executable;
 
 /* The functions below must be called in the context. Sets the parameters that change only with the

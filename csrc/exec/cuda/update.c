@@ -47,7 +47,8 @@ struct cb_cu_rows {
     double grad_factor;
 };
 
-/* Addresses of the parts of the table, which follow each other; each has at most `room` entries. */
+/* These return the addresses of the parts of the table, which are contiguous. Each part has at most
+ * `room` entries. */
 static uint64_t sets_at(const cb_cu_update *u) {
     return u->table + (uint64_t)u->room * sizeof(device_row);
 }
@@ -213,7 +214,7 @@ static bool same(const void *a, uint32_t n, const void *b, uint32_t m, size_t si
     return n == m && memcmp(a, b, n * size) == 0;
 }
 
-/* Copies to the device what differs. Until all copies are queued, the device's table counts as
+/* Copies the differences to the device. Until all copies are queued, the device's table counts as
  * unknown. */
 static cb_status bring(cb_cu_update *u, const cb_cu_gpu *d, void *stream, cb_error *err) {
     struct cb_cu_rows *const to = u->there, *const from = u->wanted;
@@ -255,7 +256,7 @@ static void count_on(struct cb_cu_rows *r, const cb_optimizer *o) {
  * numbers. */
 static void forget_numbers(cb_cu_update *u) {
     u->there->n_set = u->there->n_group = 0;
-    u->there->grad_factor = NAN; /* equals no factor */
+    u->there->grad_factor = NAN; /* differs from every factor */
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */

@@ -4,10 +4,14 @@
 
 #include "device/device.h"
 
-enum { CB_CU_COUNT_THREADS = 32, CB_CU_STEP_THREADS = 256 }; /* per block; as in optim.cuh */
+enum {
+    CB_CU_COUNT_THREADS = 32,
+    CB_CU_STEP_THREADS = 256
+}; /* threads per block, as in
+                                                                optim.cuh */
 
 typedef struct cb_cu_update {
-    const cb_optimizer *optimizer; /* whose kernels are loaded; NULL: none */
+    const cb_optimizer *optimizer; /* the optimizer whose kernels are loaded; NULL: none */
     void *library, *count, *step;
     struct cb_cu_rows *wanted, *there; /* the table that a step needs; the table on the device */
     uint64_t table;                    /* its device address; 0: there are no updates */
@@ -31,16 +35,16 @@ CB_MUST_CHECK cb_status cb_cu_update_ready(cb_cu_update *u, const cb_cu_gpu *d,
 CB_MUST_CHECK cb_status cb_cu_update_put(cb_cu_update *u, const cb_cu_gpu *d, void *stream,
                                          uint64_t failed, const cb_optimizer *optimizer,
                                          const cb_optim_table *table, cb_error *err);
-/* Copies to the device what a step of this table needs, without making the step. */
+/* Copies the data that a step of this table needs to the device, without making the step. */
 CB_MUST_CHECK cb_status cb_cu_update_bring(cb_cu_update *u, const cb_cu_gpu *d, void *stream,
                                            const cb_optimizer *optimizer,
                                            const cb_optim_table *table, cb_error *err);
-/* Whether the device's numbers are those before step `t`, as far as the host knows. */
+/* True if the host knows that the device's numbers are those before step `t`. */
 bool cb_cu_update_continues(const cb_cu_update *u, int64_t t);
 /* Like cb_cu_update_bring for the next step, but compares only hyper-parameters. */
 CB_MUST_CHECK cb_status cb_cu_update_bring_hyper(cb_cu_update *u, const cb_cu_gpu *d, void *stream,
                                                  const cb_optim_table *table, cb_error *err);
-/* The device has made one step more, by a replay. */
+/* Call this after a replay: the device has made one more step. */
 void cb_cu_update_replayed(cb_cu_update *u);
 /* Reads the count of steps and the numbers of each row of `rows`, [n][n_number]; waits for the
  * stream. */
@@ -49,7 +53,8 @@ CB_MUST_CHECK cb_status cb_cu_update_counts(cb_cu_update *u, const cb_cu_gpu *d,
                                             double *numbers, cb_error *err);
 /* Call this after a failed run: the device did not count the steps queued after it. */
 void cb_cu_update_forget(cb_cu_update *u);
-/* Addresses of the numbers of a group in the last table; false: it had no rows of this group. */
+/* Finds the addresses of the numbers of a group in the last table. Returns false if it had no rows
+ * of this group. */
 bool cb_cu_update_resident(const cb_cu_update *u, uint32_t group, cb_resident *out);
 
 #endif

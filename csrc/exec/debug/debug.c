@@ -1,6 +1,6 @@
-/* The debug backend runs the cpu kernels without an arena. Each buffer is a block of its own,
- * allocated at its first group and freed after its last, so that a sanitizer sees every access
- * outside of it, and the counted peak is the planned liveness peak.
+/* The debug backend runs the cpu kernels without an arena. Each buffer is a separate block,
+ * allocated at its first group and freed after its last. So a sanitizer sees every access outside
+ * of it, and the counted peak equals the planned liveness peak.
  *
  *     | guard | bytes, rounded up to a cache line | guard |
  *
@@ -24,8 +24,9 @@ typedef struct state {
      * `last` has them sorted by last group in the same way. */
     uint32_t *made_begin, *made;
     uint32_t *last_begin, *last;
-    bool *is_taken;                 /* [n_buffer] another buffer has taken its block over */
-    uint32_t *local_begin, *locals; /* those of group g at local_begin[g] .. local_begin[g + 1] */
+    bool *is_taken;                 /* [n_buffer] another buffer has taken over its block */
+    uint32_t *local_begin, *locals; /* the locals of group g are at local_begin[g] .. local_begin[g
+                                       + 1] */
     uint64_t live, peak;            /* bytes */
     const cb_bindings *bindings;
 } state;

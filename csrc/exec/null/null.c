@@ -1,5 +1,5 @@
 /* The null backend: the run loop without kernels, for measuring everything around them and for
- * planning on machines that cannot hold the arena. Outputs and states are left as they are. */
+ * planning on machines that cannot hold the arena. Outputs and states do not change. */
 #include "../executable.h"
 
 typedef struct state {

@@ -1,6 +1,6 @@
-/* ref.c: the reference backend. Every buffer of the program is a block of its own, which lives as
- * long as the executable. It ignores offsets and lives, so a mistake in them shows as a difference
- * from the cpu backend. */
+/* ref.c: the reference backend. Every buffer of the program is a separate block, which exists as
+ * long as the executable. The backend ignores offsets and lifetimes, so a mistake in them shows as
+ * a difference from the cpu backend. */
 #include "ref_op.h"
 
 #include <string.h>
@@ -14,7 +14,8 @@ typedef struct ref_state {
     char **buffer;     /* [n_buffer] */
     char *host;        /* [program->host_bytes] */
     void **local;      /* [n_local] */
-    cb_tensor *tensor; /* operands of the current instruction, with room for those of any */
+    cb_tensor *tensor; /* operands of the current instruction, with room for those of every
+                          instruction */
     uint64_t bytes;
 } ref_state;
 

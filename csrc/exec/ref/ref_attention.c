@@ -27,7 +27,7 @@ static attention attention_of(const cb_ref_call *c, uint32_t q, uint32_t mask) {
     return a;
 }
 
-/* The head of k and v that belongs to a head of q. */
+/* Returns the head of k and v that belongs to a head of q. */
 static int64_t kv_item(const attention *a, int64_t item) {
     return item / a->heads * a->kv_heads + item % a->heads / (a->heads / a->kv_heads);
 }
@@ -49,7 +49,7 @@ static double score(const attention *a, int64_t item, int64_t i, int64_t j) {
     return x + m;
 }
 
-/* The factor by which dropout multiplies the weight. */
+/* Returns the factor by which dropout multiplies the weight. */
 static double kept(const attention *a, int64_t item, int64_t i, int64_t j) {
     const double p = a->c->attrs->f[1];
     const uint64_t element = (uint64_t)((item * a->l + i) * a->s + j);
@@ -113,7 +113,7 @@ static void queries_grad(const attention *a, int64_t item, int64_t i) {
         cb_ref_put(&a->c->out[0], (item * a->l + i) * a->e + x, a->c->attrs->f[0] * sum[x]);
 }
 
-/* Gradients of key j and its value in head `kv`, a head of k in the whole batch. */
+/* Computes the gradients of key j and of its value in head `kv`, a head of k in the whole batch. */
 static void keys_grad(const attention *a, int64_t kv, int64_t j) {
     double keys[LARGEST_HEAD] = {0.0}, values[LARGEST_HEAD] = {0.0};
     for (int64_t item = 0; item < a->items; item++) {

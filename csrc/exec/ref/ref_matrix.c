@@ -125,7 +125,8 @@ void cb_ref_conv2d(const cb_ref_call *c) {
 /* ---- pooling: kernel i0 i1, stride i2 i3, pad i4 i5 -------------------------------------------
  */
 
-/* The number of the element of plane (n, c) at tap (i, j) of window (p, q); -1 in the padding. */
+/* Returns the number of the element of plane (n, c) at tap (i, j) of window (p, q); -1 in the
+ * padding. */
 static int64_t under_window(const cb_ref_call *c, const cb_shape *image, const int64_t *y,
                             int64_t i, int64_t j) {
     const int64_t *a = c->attrs->i;
@@ -169,7 +170,8 @@ void cb_ref_avg_pool2d(const cb_ref_call *c) {
     }
 }
 
-/* The gradient of one image element: sums over every window of its plane that covers it. */
+/* Returns the gradient of one image element: a sum over all windows of its plane that contain
+ * it. */
 static double avg_pool2d_grad(const cb_ref_call *c, int64_t element) {
     const cb_shape *image = &c->out[0].shape, *windows = &c->in[0].shape;
     const int64_t taps = c->attrs->i[0] * c->attrs->i[1],

@@ -6,7 +6,7 @@
 
 /* ---- softmax --------------------------------------------------------------------------------- */
 
-/* The number of columns (the size of the last axis) and of rows. */
+/* Return the number of columns (the size of the last axis) and of rows. */
 static int64_t columns_of(const cb_tensor *t) { return t->shape.dim[t->shape.rank - 1]; }
 
 static int64_t rows_of(const cb_tensor *t) {
@@ -15,8 +15,8 @@ static int64_t rows_of(const cb_tensor *t) {
     return rows;
 }
 
-/* log(sum(exp(row))), computed relative to the largest element so that nothing overflows. NaN if
- * all elements are -inf or one is +inf or NaN, as in the kernels. */
+/* Returns log(sum(exp(row))), computed relative to the largest element so that nothing overflows.
+ * The result is NaN if all elements are -inf or one is +inf or NaN, as in the kernels. */
 static double log_sum_exp(const cb_tensor *t, int64_t row, double *largest) {
     const int64_t n = columns_of(t);
     double sum = 0.0;
@@ -66,7 +66,7 @@ void cb_ref_softmax_bwd(const cb_ref_call *c) {
  * every image. Their k-th element is x[number], and weight[channel] scales it. */
 typedef struct sample {
     bool batch;
-    int64_t n_stats, size;   /* statistics; elements of each */
+    int64_t n_stats, size;   /* number of statistics; elements of each */
     int64_t channels, inner; /* batch norm: x is [size / inner, channels, inner] */
 } sample;
 
@@ -93,7 +93,7 @@ static int64_t number(const sample *s, int64_t stat, int64_t k) {
 static int64_t channel(const sample *s, int64_t stat, int64_t k) { return s->batch ? stat : k; }
 
 typedef struct moments {
-    double mean, var; /* var is biased; about zero if the norm does not centre */
+    double mean, var; /* var is biased, and about zero if the norm does not centre */
 } moments;
 
 static moments moments_of(const cb_tensor *x, const sample *s, int64_t stat, bool centred) {

@@ -1,8 +1,8 @@
 /* ref_op.h: the slow twin of the kernels: each op as its definition says, one element at a time.
  *
- * Any strides on any operand; f64 inside, rounded to the output's dtype once; integers in 64 bits,
- * wrapping. No code is shared with exec/cpu. Graphs in f64 run here are the oracle for finite
- * differences. */
+ * Operands may have any strides. Floats are computed in f64 and rounded to the output's dtype once;
+ * integers have 64 bits and wrap. No code is shared with exec/cpu. Graphs in f64 run here are the
+ * oracle for finite differences. */
 #ifndef CB_EXEC_REF_OP_H
 #define CB_EXEC_REF_OP_H
 

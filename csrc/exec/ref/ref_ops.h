@@ -1,4 +1,4 @@
-/* ref_ops.h: inside the reference backend: how elements are read and written, and the op families.
+/* ref_ops.h: internals of the reference backend: reading and writing elements, and the op families.
  *
  * Elements are numbered in row-major order of the tensor's shape, whatever its strides:
  * cb_ref_get(t, 5) is the sixth element. */
@@ -13,17 +13,18 @@ typedef struct cb_ref_call {
     const cb_attrs *attrs;
     uint32_t n_in, n_out;
     const cb_tensor *in, *out;
-    cb_philox random; /* stream of the op included */
+    cb_philox random; /* includes the stream of the op */
 } cb_ref_call;
 
 double cb_ref_get(const cb_tensor *t, int64_t element);
-/* Rounded to the dtype; integers: truncated and saturated, NaN is 0. */
+/* Rounds to the dtype. For integers it truncates and saturates, and NaN becomes 0. */
 void cb_ref_put(const cb_tensor *t, int64_t element, double x);
-/* For bool and integer dtypes. A put wraps to the dtype's width; bool is x != 0. */
+/* For bool and integer dtypes. A put wraps to the dtype's width; a bool becomes x != 0. */
 int64_t cb_ref_get_int(const cb_tensor *t, int64_t element);
 void cb_ref_put_int(const cb_tensor *t, int64_t element, int64_t x);
 
-int64_t cb_ref_number(const cb_shape *s, const int64_t *index);        /* of the element at index */
+int64_t cb_ref_number(const cb_shape *s, const int64_t *index);        /* returns the number of the
+                                                                          element at `index` */
 void cb_ref_index(const cb_shape *s, int64_t element, int64_t *index); /* [rank] */
 
 /* One function per family of ops. */

@@ -118,7 +118,7 @@ void cb_ref_tril(const cb_ref_call *c) {
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-/* The derivative, as a function of the output y or the input x, whichever the op reads. */
+/* Returns the derivative, as a function of the output y or the input x, whichever the op reads. */
 static double slope(cb_opcode code, double x) {
     switch (code) {
         case CB_OP_TANH_BWD: return 1.0 - x * x;
@@ -180,7 +180,7 @@ void cb_ref_binary(const cb_ref_call *c) {
     }
 }
 
-/* The comparison from x < y, x == y and x > y, which are all false if one of them is NaN. */
+/* Decides the comparison from x < y, x == y and x > y, which are all false if x or y is NaN. */
 static bool compare(cb_opcode code, bool less, bool equal, bool more) {
     switch (code) {
         case CB_OP_EQ: return equal;

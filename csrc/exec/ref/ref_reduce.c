@@ -1,5 +1,5 @@
-/* ref_reduce.c: reductions, one output element at a time. Each reads, in row-major order, the input
- * elements whose indices agree with its own outside of the reduced axes. */
+/* ref_reduce.c: reductions, one output element at a time. Each output reads, in row-major order,
+ * the input elements whose indices agree with its own except in the reduced axes. */
 #include "ref_ops.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 typedef struct cell {           /* the input elements of one output element */
     cb_shape in;                /* shape of the input */
     bool reduced[CB_MAX_RANK];  /* [in.rank] */
-    int64_t index[CB_MAX_RANK]; /* of the current input element */
+    int64_t index[CB_MAX_RANK]; /* index of the current input element */
 } cell;
 
 static cell cell_of(const cb_ref_call *c) {
@@ -26,7 +26,7 @@ static void first(cell *r, int64_t i) {
     }
 }
 
-/* Moves to the next input element; false at the end. */
+/* Moves to the next input element; returns false at the end. */
 static bool next(cell *r) {
     for (int32_t k = r->in.rank; k-- > 0;) {
         if (!r->reduced[k]) continue;

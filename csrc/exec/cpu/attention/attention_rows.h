@@ -69,8 +69,8 @@ static void CB_TYPED(finish_rows)(const attention *a, const CB_TYPED(slot) * s, 
     }
 }
 
-/* A block of queries of a head. Blocks that see more keys come first, so that threads end together.
- */
+/* Computes a block of queries of a head. Blocks that see more keys come first, so that threads
+   finish together. */
 static void CB_TYPED(attend)(const attention *a, int64_t unit, int64_t slot) {
     const CB_TYPED(slot) s = CB_TYPED(slot_of)(a, slot);
     const int64_t blocks = div_up(a->t.l, a->t.queries), item = unit / blocks;
@@ -102,7 +102,7 @@ static void CB_TYPED(attend)(const attention *a, int64_t unit, int64_t slot) {
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* A block of queries: rows of q and of the gradient g. */
+/* One block of queries: rows of q and of the gradient g. */
 typedef struct CB_TYPED(queries) {
     CB_TYPED(block) q, g;
     int64_t item, i0, n;
@@ -138,7 +138,7 @@ static CB_TYPED(queries) CB_TYPED(open_queries)(const attention *a, const CB_TYP
             by[i] = CB_TYPED(dot)(x.g.at + i * x.g.ld, row, d);
         }
         const CB_REAL total = ((const CB_REAL *)a->lse->data)[lse_offset(a->lse, item, i0 + i)];
-        s->total[i] = total == LOWEST ? -LOWEST : total; /* makes the weights 0 */
+        s->total[i] = total == LOWEST ? -LOWEST : total; /* an infinite shift makes all weights 0 */
         s->by[i] = by[i];
     }
     for (int64_t i = n; i < line; i++) s->total[i] = s->by[i] = 0;
@@ -242,7 +242,7 @@ static void CB_TYPED(pass_keys)(const attention *a, const CB_TYPED(slot) * s, in
     CB_TYPED(close_sums)(a, 0, row, x.n, &dq, a->t.s == 0);
 }
 
-/* All gradients of a head of k and v; zeros for keys that no query sees. */
+/* Computes all gradients of a head of k and v. Keys that no query sees get zeros. */
 static void CB_TYPED(backward_head)(const attention *a, int64_t kv, int64_t slot) {
     const CB_TYPED(slot) s = CB_TYPED(slot_of)(a, slot);
     const int64_t first = CB_TYPED(first_item)(a, kv), last = first + a->t.heads / a->t.kv_heads;
@@ -258,7 +258,7 @@ static void CB_TYPED(backward_head)(const attention *a, int64_t kv, int64_t slot
     CB_TYPED(close_sums)(a, 2, kv * a->t.s + seen, a->t.s - seen, &dv, true);
 }
 
-/* The gradient of a block of queries, in the order of the forward. */
+/* Computes the gradient of a block of queries. Blocks come in the order of the forward. */
 static void CB_TYPED(backward_queries)(const attention *a, int64_t unit, int64_t slot) {
     const CB_TYPED(slot) s = CB_TYPED(slot_of)(a, slot);
     const int64_t blocks = div_up(a->t.l, a->t.queries);
@@ -266,7 +266,7 @@ static void CB_TYPED(backward_queries)(const attention *a, int64_t unit, int64_t
     (a, &s, unit / blocks, (blocks - 1 - unit % blocks) * a->t.queries, false, false);
 }
 
-/* The gradients of a block of keys and values of a head. */
+/* Computes the gradients of a block of keys and values of a head. */
 static void CB_TYPED(backward_keys)(const attention *a, int64_t unit, int64_t slot) {
     const CB_TYPED(slot) s = CB_TYPED(slot_of)(a, slot);
     const int64_t blocks = div_up(a->t.s, a->t.keys), kv = unit / blocks;

@@ -122,7 +122,7 @@ static void CB_TYPED(pack_columns)(CB_TYPED(block) x, int64_t n, int64_t columns
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* Where a product goes: row i at at[i * ld]. */
+/* The destination of a product: row i is at at[i * ld]. */
 typedef struct CB_TYPED(sums) {
     CB_REAL *at;
     int64_t ld, columns;
@@ -239,8 +239,8 @@ static void CB_TYPED(fill_tiles)(const attention *a, const CB_TYPED(slot) * s, i
 /* ---- lines ----------------------------------------------------------------------------------- */
 
 #if REAL_BITS == 32
-/* e^x for x <= 0 in two units of the last place, 0 below -87.7, and NaN for NaN. Like cb_exp_f32,
- * but with fused multiply-adds. */
+/* Returns e^x for x <= 0 within two units in the last place, 0 below -87.7, and NaN for NaN. Like
+ * cb_exp_f32, but with fused multiply-adds. */
 static inline float tile_exp_f32(float x) {
     x = x < -88.0f ? -88.0f : x; /* its exponent field is 0, so the result is 0 */
     float shifted = fmaf(x, 0x1.715476p+0f, CB_ROUND_F32);
@@ -268,8 +268,8 @@ static int64_t CB_TYPED(begin_line)(const attention *a, int64_t i0, int64_t key,
     return begin;
 }
 
-/* Products of CHUNK queries or keys read up to a vector before the first column of a line, and up
- * to CHUNK - 1 lines behind the last key that the queries see. These two set both to 0. */
+/* Products of CHUNK queries or keys read up to one vector before the first column of a line, and up
+ * to CHUNK - 1 lines after the last key that the queries see. These two set both to 0. */
 static void CB_TYPED(clear_before)(CB_REAL *line, int64_t begin) {
     for (int64_t i = max_i64(begin - TILE_VECTOR, 0); i < begin; i++) line[i] = 0;
 }

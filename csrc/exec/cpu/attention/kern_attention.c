@@ -21,12 +21,12 @@
 #include "../kern.h"
 
 #define CHUNK 12 /* queries or keys that the diagonal cuts off together, on every instruction set */
-#define ONE_PASS_IDLE 1.4 /* time of two passes over that of one */
+#define ONE_PASS_IDLE 1.4 /* time of two passes divided by that of one */
 
 typedef struct attention {
     const cb_kernel_args *args;
     cb_attention_tiles t;
-    const cb_tensor *q, *k, *v, *g, *y, *lse, *mask; /* mask: NULL: none */
+    const cb_tensor *q, *k, *v, *g, *y, *lse, *mask; /* mask is NULL if there is none */
     cb_dtype dtype;
     bool is_causal, drops;
     char *slots;
@@ -34,7 +34,7 @@ typedef struct attention {
     atomic_int_fast64_t next; /* unit */
 } attention;
 
-/* Offset, in elements, of row `row` of head `item`. */
+/* Returns the offset, in elements, of row `row` of head `item`. */
 static int64_t row_offset(const cb_tensor *t, int64_t item, int64_t row) {
     const int32_t r = t->shape.rank;
     int64_t offset = row * t->stride[r - 2];
@@ -53,7 +53,7 @@ static const void *row_at(const cb_tensor *t, int64_t item, int64_t row) {
     return (const char *)t->data + row_offset(t, item, row) * (int64_t)cb_dtype_size(t->dtype);
 }
 
-/* Offset, in elements, of the log-sum-exp of a row. */
+/* Returns the offset, in elements, of the log-sum-exp of a row. */
 static int64_t lse_offset(const cb_tensor *t, int64_t item, int64_t row) {
     int64_t offset = row * t->stride[t->shape.rank - 1];
     for (int32_t k = t->shape.rank - 2; k >= 0; k--) {
@@ -63,7 +63,7 @@ static int64_t lse_offset(const cb_tensor *t, int64_t item, int64_t row) {
     return offset;
 }
 
-/* How many keys of the block at j0 are visible to at least one of the n queries at i0. */
+/* Returns the number of keys of the block at j0 that at least one of the n queries at i0 sees. */
 static int64_t keys_seen(const attention *a, int64_t i0, int64_t n, int64_t j0) {
     const int64_t keys = min_i64(a->t.keys, a->t.s - j0);
     return a->is_causal ? max_i64(min_i64(keys, i0 + n - j0), 0) : keys;

@@ -88,7 +88,7 @@ int64_t cb_x_lanes_fold(const cb_x_lanes *l, int phase, int64_t done) {
     return next;
 }
 
-/* A batch of rows has left the terms in a stream (micro/together.h). */
+/* A batch of rows has stored the terms in a stream (micro/together.h). */
 static void over_rows(const cb_x_lanes *l, const cb_x_number *number) {
     const cb_microcode *m = &l->f->m;
     const char *terms = l->c->p[m->acc_lanes[number->a]];
@@ -160,19 +160,19 @@ void cb_x_lanes_store(const cb_x_lanes *l, int number, const cb_tensor *t, int64
 
 static int64_t count_of(const cb_x_fused *f) { return f->m.rows * f->m.columns; }
 
-/* Elements of every task except the last. */
+/* Returns the number of elements of every task except the last. */
 static int64_t task_elements(const cb_x_fused *f) {
     return f->rows_in_task * f->m.columns * max_i64(f->m.inner, 1);
 }
 
-/* Returns the elements of the leaf that contains the first element of a task, if two tasks share
- * it. */
+/* Returns the stored elements of the leaf that contains the first element of a task, if two tasks
+ * share it. */
 static char *shared_leaf(const cb_x_fused *f, int total, int64_t task) {
     return (char *)f->shared[total] + (task - 1) * CB_X_LEAF * f->real;
 }
 
-/* The first element of the first leaf that begins in the task, and the end of those that end in it
- * or with everything. */
+/* Return the first element of the first leaf that begins in the task, and the end of the last leaf
+ * that ends in it. The final leaf, which may be short, ends with the last element. */
 static int64_t first_leaf(const cb_x_lines *l) { return div_up(l->begin, CB_X_LEAF) * CB_X_LEAF; }
 static int64_t last_leaf(const cb_x_lines *l) {
     return l->end == count_of(l->lanes.f) ? l->end : l->end & ~(int64_t)(CB_X_LEAF - 1);

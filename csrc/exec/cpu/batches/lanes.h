@@ -1,5 +1,6 @@
-/* lanes.h: numbers of rows that are side by side in memory (micro/across.h). Each number is a
- * vector with one lane for each row. Also sums over lines; a line has one element of each row.
+/* lanes.h: per-row numbers for rows whose elements are interleaved in memory (micro/across.h). Each
+ * number is a vector with one lane for each row. Also sums over lines; a line has one element of
+ * each row.
  *
  * A phase leaves the operands of sums over lines in vectors, line after line. The leaves of a sum
  * over everything need not begin where lines or tasks begin: elements of a leaf that two tasks
@@ -11,9 +12,9 @@
 
 typedef struct cb_x_lanes {
     const cb_x_fused *f;
-    cb_x_context *c; /* with numbers that are the same for all rows */
+    cb_x_context *c; /* context with the numbers that are the same for all rows */
     char *vector;    /* vector k at k * f->pitch elements */
-    int64_t n;       /* lanes in use: of a band, as often as it has lines */
+    int64_t n;       /* lanes in use: the lanes of a line, times the lines of a band */
 } cb_x_lanes;
 
 char *cb_x_lane_vector(const cb_x_lanes *l, int k);
@@ -23,17 +24,18 @@ void cb_x_lanes_clear(const cb_x_lanes *l);
  * them. Returns the number of bands after which to call it next; with `done` = 0 it does nothing
  * else. */
 int64_t cb_x_lanes_fold(const cb_x_lanes *l, int phase, int64_t done);
-/* Accumulators in the lanes between the end of a band of n elements and that of the iteration which
- * contains it: copies them to `rest`, or back. */
+/* Copies accumulators to `rest`, or back, in the lanes from the end of a band of n elements to the
+ * end of the iteration that contains it. */
 typedef struct cb_x_lanes_rest {
     char acc[CB_X_ACCS][CB_X_LANES * sizeof(double)];
 } cb_x_lanes_rest;
 void cb_x_lanes_copy_rest(const cb_x_lanes *l, int64_t n, cb_x_lanes_rest *rest, bool is_back);
-/* The numbers that come after a phase; -1: before the first. */
+/* Computes the numbers that follow a phase; with -1, those before the first phase. */
 void cb_x_lanes_after(const cb_x_lanes *l, int phase);
 /* Repeats the number of each lane for every line of a band. */
 void cb_x_lanes_repeat(const cb_x_lanes *l, int number);
-/* From and to tensors that have an element for each row; `element`: of the first lane. */
+/* Copy numbers from and to tensors that have one element per row; `element` is that of the first
+ * lane. */
 void cb_x_lanes_load(const cb_x_lanes *l, int number, const cb_x_row_value *v, const cb_tensor *t,
                      int64_t element);
 void cb_x_lanes_store(const cb_x_lanes *l, int number, const cb_tensor *t, int64_t element);
@@ -44,14 +46,15 @@ typedef struct cb_x_lines {
     int64_t begin, end;      /* elements of the task */
 } cb_x_lines;
 
-/* After a phase has run over n lines, of which the first begins with element `first`. */
+/* Called after a phase has run over n lines; the first one begins with element `first`. */
 void cb_x_lines_add(const cb_x_lines *l, int phase, int64_t first, int64_t n);
 /* Adds elements first..first+n of everything, which are at `kept`, to a total. */
 void cb_x_lines_total(const cb_x_lines *l, const cb_x_line_sum *s, int64_t first, int64_t n,
                       const char *kept);
-/* At the end of a task. */
+/* Called at the end of a task. */
 void cb_x_lines_end(const cb_x_lines *l);
-/* When all tasks have run: the leaves that they share. `c`: a context that no thread uses. */
+/* Called when all tasks have run: adds the leaves that they share. `c` is a context that no thread
+ * uses. */
 void cb_x_lines_join(const cb_x_fused *f, cb_x_context *c);
 
 #endif

@@ -1,4 +1,5 @@
-/* lanes_of.h: lanes.c for one type: CB_REAL, its keys and fields, as numbers_of.h. */
+/* lanes_of.h: lanes.c for one type, with the macros of numbers_of.h: CB_REAL, its keys and
+ * fields. */
 
 /* Returns the address of number `id`. `*has_lanes`: true if each row has its own. */
 static const CB_REAL *CB_TYPED(operand)(const cb_x_lanes *l, int id, bool *has_lanes) {
@@ -18,7 +19,8 @@ static void CB_TYPED(compute)(const cb_x_lanes *l, const cb_x_number *number) {
         to[i] = NUM_SCALAR(number->op, a[i * step[0]], b[i * step[1]], c[i * step[2]]);
 }
 
-/* A sum, or an extreme whose keys become numbers: of the negatives for the smallest. */
+/* Finishes a sum, or converts the key of an extreme to a number. The minimum is the extreme of the
+ * negatives. */
 static void CB_TYPED(finish)(const cb_x_lanes *l, const cb_x_number *number) {
     const int first = l->f->m.acc_lanes[number->a];
     CB_REAL *to = (CB_REAL *)cb_x_lane_vector(l, l->f->m.number_lanes[number->dst]);

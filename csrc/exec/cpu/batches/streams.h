@@ -1,6 +1,6 @@
-/* streams.h: the memory of a running group's streams: tiles of a thread, and what is copied to them
- * before rows are run. Shared by the functions that run rows one by one, in batches (together.h)
- * and side by side. */
+/* streams.h: the memory of a running group's streams: the tiles of a thread, and the data that is
+ * copied to them before rows are run. Shared by the functions that run rows one by one, in batches
+ * (together.h) and side by side. */
 #ifndef CB_EXEC_STREAMS_H
 #define CB_EXEC_STREAMS_H
 
@@ -12,8 +12,8 @@ typedef struct cb_executor {
     cb_x_context *context; /* [n_thread] */
     char *tile;            /* [n_thread][thread_bytes] */
     size_t thread_bytes;
-    int n_thread; /* that have memory */
-    /* of the running group */
+    int n_thread; /* threads that have memory */
+    /* these fields are of the running group */
     const cb_x_fused *f;
     cb_philox random;
     cb_x_context *shared; /* numbers that are the same for all rows */

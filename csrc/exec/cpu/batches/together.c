@@ -19,7 +19,7 @@ cb_x_lines cb_x_lines_of(cb_executor *e, int64_t begin, int64_t end, int thread)
 
 #define PIECES_ONCE 64
 
-/* Sums of n adjacent pieces, from piece `at` on. */
+/* Adds the sums of n adjacent pieces, from piece `at` on. */
 static void add_pieces(const cb_x_lines *l, const cb_x_pieces *p, const char *terms, int64_t at,
                        int64_t n) {
     const cb_x_fused *f = l->lanes.f;
@@ -110,7 +110,7 @@ static void find_fixed(cb_executor *e, batch *b) {
     }
 }
 
-/* Loads numbers of rows that are not all adjacent in memory: those that are, at once. */
+/* Loads per-row numbers that are not all adjacent in memory, one adjacent run at a time. */
 static void load_apart(cb_executor *e, const batch *b, int k) {
     const cb_walk *w = &e->f->load_walk[k];
     const cb_x_row_value *v = &e->f->m.load[k];

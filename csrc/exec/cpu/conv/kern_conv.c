@@ -72,7 +72,7 @@ static void run_units(const conv *c, int64_t n_units, unit_fn fn) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* One tile of one group's outputs. */
+/* Computes one tile of one group's outputs. */
 static void forward_unit(const conv *c, int64_t unit, const blocks *scratch) {
     int64_t pixel_tile = unit % c->n_pixel_tiles, set = unit / c->n_pixel_tiles % c->n_sets;
     int64_t group = unit / c->n_pixel_tiles / c->n_sets;
@@ -98,7 +98,7 @@ static void forward_unit(const conv *c, int64_t unit, const blocks *scratch) {
 
 static int64_t input_block(const conv *c) { return max_i64(c->tiles.window / c->area, 1); }
 
-/* Rows k0 .. k0+n of w^T g for a tile, into scratch or, for a pointwise convolution, into dx. */
+/* Writes rows k0 .. k0+n of w^T g for a tile to scratch or, for a pointwise convolution, to dx. */
 static void multiply_gradient(const conv *c, const tile *t, int64_t group, int64_t k0, int64_t n,
                               const blocks *scratch) {
     cb_gemm g = {.dtype = c->compute,
@@ -121,7 +121,7 @@ static void multiply_gradient(const conv *c, const tile *t, int64_t group, int64
     }
 }
 
-/* All of dx for some channels of some images. */
+/* Computes all of dx for some channels of some images. */
 static void data_gradient_unit(const conv *c, int64_t unit, const blocks *scratch) {
     int64_t n_blocks = div_up(c->cin, input_block(c)), set = unit / n_blocks % c->n_sets;
     int64_t group = unit / n_blocks / c->n_sets, first = unit % n_blocks * input_block(c);
@@ -179,7 +179,7 @@ static char *partial_sums(const conv *c) {
     return (char *)c->args->scratch + (uint64_t)c->tiles.slots * c->tiles.slot_bytes;
 }
 
-/* One block of dw, over all tiles or a run of them. */
+/* Computes one block of dw, over all tiles or a run of them. */
 static void weight_gradient_unit(const conv *c, int64_t unit, const blocks *scratch) {
     int64_t n_k = div_up(c->window, c->tiles.window), n_o = div_up(c->cout, c->tiles.channels);
     int64_t k = unit % n_k * c->tiles.window, o = unit / n_k % n_o * c->tiles.channels;
@@ -197,7 +197,7 @@ static void weight_gradient_unit(const conv *c, int64_t unit, const blocks *scra
     int64_t n_tiles = c->n_sets * c->n_pixel_tiles;
     int64_t begin = split * n_tiles / c->tiles.splits,
             end = (split + 1) * n_tiles / c->tiles.splits;
-    if (begin == end) { /* fewer tiles than splits: with k = 0 the product writes zeros */
+    if (begin == end) { /* there are fewer tiles than splits: with k = 0 the product writes zeros */
         g.lda = g.ldb = 1;
         cb_gemm_run(&c->region, &g);
     }
@@ -221,7 +221,7 @@ static void weight_gradient_unit(const conv *c, int64_t unit, const blocks *scra
 
 #define COMBINE_ELEMENTS 4096 /* elements per task */
 
-/* dw = the sum of the partial sums, in a fixed order. */
+/* Adds up the partial sums of dw in a fixed order. */
 static void combine_task(void *user, int64_t task, int thread) {
     (void)thread;
     const conv *c = user;
@@ -358,7 +358,7 @@ static void flip_shape(const conv *c, conv *out) {
     out->pixels = out->oh * out->ow;
 }
 
-/* The flipped convolution with its tiles. Returns false if this form does not apply. */
+/* Makes the flipped convolution and its tiles. Returns false if this form does not apply. */
 static bool flip(const conv *c, conv *out) {
     const cb_kernel_args *args = c->args;
     const cb_tensor *x = &args->out[0], *w = &args->in[1], *y = &args->in[0];

@@ -21,8 +21,8 @@ typedef struct CB_TYPED(weights) {
 } CB_TYPED(weights);
 
 /* Weight (o, k) is at o * window + k. If flipped, o is an input channel of the convolution being
- * differentiated and k = (output channel, tap), and the weight is at k's channel times that
- * window. */
+ * differentiated, k = (output channel, tap), and k's channel selects the window that holds the
+ * weight. */
 static void CB_TYPED(read_block)(const conv *c, int64_t group, int64_t o, int64_t n_channels,
                                  int64_t k, int64_t inner, CB_REAL *wide, CB_TYPED(weights) * out) {
     int64_t area = c->area, first = (group * c->cout + o) * c->window + k;
@@ -51,7 +51,7 @@ static void CB_TYPED(read_block)(const conv *c, int64_t group, int64_t o, int64_
 #endif
 }
 
-/* Columns of a panel in pieces of FRAME_PIECE. Values that a piece writes past its run are
+/* The columns of a panel, in pieces of FRAME_PIECE. Values that a piece writes past its run are
  * overwritten by the next one. */
 typedef struct CB_TYPED(pieces) {
     int64_t n, to[MOST_PIECES], from[MOST_PIECES];
@@ -100,7 +100,8 @@ typedef struct CB_TYPED(target) {
     int64_t ld, image_step;
 } CB_TYPED(target);
 
-/* Rows k .. k+inner of the window times the weights of n_channels channels, for a whole tile. */
+/* Multiplies rows k .. k+inner of the window by the weights of n_channels channels, for a whole
+ * tile. */
 static void CB_TYPED(multiply_block)(const conv *c, const tile *t, const frame *f,
                                      const CB_REAL *at, int64_t k, int64_t inner,
                                      const CB_TYPED(weights) * w, int64_t n_channels,
@@ -123,7 +124,7 @@ static void CB_TYPED(multiply_block)(const conv *c, const tile *t, const frame *
     }
 }
 
-/* One tile of one group's outputs. */
+/* Computes one tile of one group's outputs. */
 static void CB_TYPED(frame_unit)(const conv *c, int64_t unit, const blocks *scratch) {
     int64_t pixel_tile = unit % c->n_pixel_tiles, set = unit / c->n_pixel_tiles % c->n_sets;
     int64_t group = unit / c->n_pixel_tiles / c->n_sets;
@@ -168,7 +169,8 @@ typedef struct CB_TYPED(gradient) {
     CB_REAL *sums; /* [n, ld], m of them used */
 } CB_TYPED(gradient);
 
-/* Columns first .. first+inner of the tile of g, channels j .. j+columns of the block: a panel. */
+/* Packs columns first .. first+inner of the tile of g, channels j .. j+columns of the block, to a
+ * panel. */
 static void CB_TYPED(pack_gradient)(const CB_TYPED(gradient) * g, int64_t first, int64_t inner,
                                     int64_t j, int64_t columns, CB_REAL *panel) {
     const conv *c = g->c;
@@ -223,7 +225,7 @@ static bool CB_TYPED(sums_fit)(const conv *c) {
     return t->window * CB_TYPED(sums_ld)(t->channels) + largest_frame(c) <= room;
 }
 
-/* out[m, n], ld elements between rows: the products of tiles begin .. end. */
+/* Sums the products of tiles begin .. end in out[m, n], with ld elements between rows. */
 static void CB_TYPED(frame_sums)(const conv *c, int64_t group, int64_t o, int64_t k, int64_t begin,
                                  int64_t end, const blocks *scratch, const cb_gemm *out) {
     CB_TYPED(gradient)

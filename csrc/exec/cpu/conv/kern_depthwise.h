@@ -21,10 +21,10 @@
 #endif
 
 #ifndef CB_DEPTHWISE_LANES
-#define CB_DEPTHWISE_LANES 16 /* of the weight gradient, on every machine */
-#define DEPTHWISE_ROWS 4      /* of the output at a time */
+#define CB_DEPTHWISE_LANES 16 /* lanes of the weight gradient's sums, the same on every machine */
+#define DEPTHWISE_ROWS 4      /* output rows that are computed at a time */
 #if GEMM_VECTOR == 64
-#define DEPTHWISE_TAPS 9 /* of the weight gradient at a time: their lanes stay in registers */
+#define DEPTHWISE_TAPS 9 /* taps of the weight gradient at a time: their lanes stay in registers */
 #else
 #define DEPTHWISE_TAPS 3
 #endif
@@ -49,7 +49,7 @@ typedef int32_t depthwise_bits_f32 __attribute__((vector_size(GEMM_VECTOR)));
 typedef int64_t depthwise_bits_f64 __attribute__((vector_size(GEMM_VECTOR)));
 #endif
 
-/* Memory of a task, on its stack. */
+/* The memory of a task, on its stack. */
 typedef struct CB_TYPED(plane) {
     _Alignas(GEMM_VECTOR) CB_REAL frame[CB_DEPTHWISE_BYTES / sizeof(CB_REAL)];
     CB_REAL weight[CB_DEPTHWISE_TAPS];
@@ -58,7 +58,7 @@ typedef struct CB_TYPED(plane) {
     int64_t step; /* elements of the frame between output rows */
 } CB_TYPED(plane);
 
-/* Output rows whose frame fits. */
+/* Returns the number of output rows whose frame fits. */
 static int64_t CB_TYPED(band_rows)(const conv *c) {
     const tile one = {.n_images = 1, .n_pixels = c->ow};
     const frame f = frame_of(c, &one, 0, c->area);
@@ -67,7 +67,8 @@ static int64_t CB_TYPED(band_rows)(const conv *c) {
     return 1 + room / (c->stride_h * f.row);
 }
 
-/* Stores the first n elements of a vector, fewer than all, with few stores of fixed sizes. */
+/* Stores the first n elements of a vector, where n is less than its length, with few stores of
+ * fixed sizes. */
 static inline void CB_TYPED(store_some)(CB_REAL *to, const CB_REAL *from, int64_t n) {
     for (int64_t size = DEPTHWISE_VECTOR / 2; size > 0; size /= 2) {
         if (!(n & size)) continue;
@@ -88,7 +89,8 @@ static void CB_TYPED(read_taps)(const conv *c, int64_t group, int64_t o, CB_REAL
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* One vector of each of `rows` output rows, a constant: `n` elements of it are stored. */
+/* Computes one vector of each of `rows` output rows and stores `n` elements of it. `rows` is a
+ * compile-time constant. */
 static inline __attribute__((always_inline)) void
 CB_TYPED(depthwise_rows)(const conv *c, int rows, const CB_TYPED(plane) * p, int64_t at, char *out,
                          int64_t n) {
@@ -113,7 +115,7 @@ CB_TYPED(depthwise_rows)(const conv *c, int rows, const CB_TYPED(plane) * p, int
     }
 }
 
-/* Output rows row .. row+rows of an image and a group. */
+/* Computes output rows row .. row+rows of an image and a group. */
 static void CB_TYPED(depthwise_band)(const conv *c, int64_t image, int64_t group, int64_t row,
                                      int64_t rows, CB_TYPED(plane) * p) {
     const tile t = plane_tile(c, image, row, rows);
@@ -146,7 +148,7 @@ static void CB_TYPED(depthwise_forward)(const conv *c, int64_t unit) {
 
 /* ---- data gradient --------------------------------------------------------------------------- */
 
-/* Adds w[tap] g, n elements of a row, to the frame. */
+/* Adds n elements of a row of w[tap] g to the frame. */
 static void CB_TYPED(scatter_row)(const CB_TYPED(plane) * p, CB_REAL *sums, int64_t area,
                                   const CB_REAL *g, int64_t n) {
     for (int64_t k = 0; k < area; k++) {
@@ -181,7 +183,7 @@ static void CB_TYPED(gather_row)(const conv *c, const CB_TYPED(plane) * p, int64
     }
 }
 
-/* Rows first .. last of dx: all output rows that meet one of them are added to one frame. */
+/* Computes rows first .. last of dx: adds all output rows that meet one of them to one frame. */
 static void CB_TYPED(scatter_band)(const conv *c, int64_t image, int64_t group, int64_t first,
                                    int64_t last, CB_TYPED(plane) * p, CB_REAL *row) {
     const int64_t reach = (c->kh - 1) * c->dilation_h;
@@ -225,8 +227,8 @@ typedef struct CB_TYPED(sums) {
     CB_TYPED(gemm_vector) lane[DEPTHWISE_VECTORS];
 } CB_TYPED(sums);
 
-/* g of a band, each row filled up with zeros to whole lanes, and a mask of the last lanes: what the
- * frame has beyond a row may be infinite, and so must not be multiplied by those zeros. */
+/* The rows of g in a band, padded with zeros to whole lanes, and a mask of the last lanes. Elements
+ * of the frame beyond a row may be infinite, so they must not be multiplied by those zeros. */
 typedef struct CB_TYPED(gradients) {
     CB_REAL at[CB_DEPTHWISE_BYTES / 2 / sizeof(CB_REAL)];
     int64_t step;
@@ -242,7 +244,7 @@ static void CB_TYPED(read_gradients)(const conv *c, const char *from, int64_t ro
     }
 }
 
-/* One vector of lanes at x of `taps`, a constant, taps from k on. */
+/* Adds one vector of lanes at x for `taps` taps from k on; `taps` is a compile-time constant. */
 static inline __attribute__((always_inline)) void
 CB_TYPED(correlate_lanes)(int taps, bool is_last, const CB_REAL *x, const int64_t *place,
                           const CB_REAL *g, const CB_TYPED(depthwise_bits) * mask,
@@ -258,7 +260,8 @@ CB_TYPED(correlate_lanes)(int taps, bool is_last, const CB_REAL *x, const int64_
     }
 }
 
-/* Adds the sums of g x over `rows` rows for `taps`, a constant, taps from k on. */
+/* Adds the sums of g x over `rows` rows for `taps` taps from k on; `taps` is a compile-time
+ * constant. */
 static inline __attribute__((always_inline)) void
 CB_TYPED(correlate)(int taps, const CB_TYPED(plane) * p, int64_t k, const CB_TYPED(gradients) * g,
                     int64_t rows, CB_REAL *out) {
@@ -280,7 +283,7 @@ CB_TYPED(correlate)(int taps, const CB_TYPED(plane) * p, int64_t k, const CB_TYP
     }
 }
 
-/* One band of an image is added to the sums [cout, area]. */
+/* Adds one band of an image to the sums [cout, area]. */
 static void CB_TYPED(correlate_band)(const conv *c, int64_t group, const tile *t,
                                      CB_TYPED(plane) * p, CB_TYPED(gradients) * g, CB_REAL *sums) {
     const int64_t rows = t->n_pixels / c->ow;

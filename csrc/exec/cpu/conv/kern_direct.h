@@ -3,7 +3,7 @@
  *
  * A step of the innermost loop takes one element under the window: two vectors of weights, one lane
  * for each output channel, times the elements of a frame (kern_frame.h) that DIRECT_PIXELS
- * neighbouring outputs of a row meet. Nothing of x is copied but the frame. Weights are packed to a
+ * neighbouring outputs of a row meet. Only the frame is copied from x. Weights are packed to a
  * panel [window, channels], which serves all rows of all images of the tile. Sums are kept as
  * [columns, channels] and are transposed once, when they are complete.
  *
@@ -23,9 +23,9 @@
 
 #ifndef DIRECT_PIXELS
 #if defined(__AVX512F__) || defined(__aarch64__)
-#define DIRECT_PIXELS 14 /* of sums, two vectors each: 28 of 32 registers */
+#define DIRECT_PIXELS 14 /* pixels of two vectors of sums each: 28 of 32 registers */
 #else
-#define DIRECT_PIXELS 6 /* 12 of 16 registers */
+#define DIRECT_PIXELS 6 /* the sums take 12 of 16 registers */
 #endif
 
 #define DIRECT_PIECE \
@@ -41,8 +41,8 @@ typedef struct direct_steps {
     direct_step at[GEMM_INNER];
 } direct_steps;
 
-/* Steps for elements k .. k+n of the window, whole channels: [row of the window, channel, column],
- * rows from the top of the frame down. */
+/* Lists the steps for elements k .. k+n of the window, which are whole channels, in the order [row
+ * of the window, channel, column]. Rows go from the top of the frame down. */
 static void direct_steps_of(const conv *c, const frame *f, int64_t k, int64_t n, int64_t width,
                             direct_steps *out) {
     int64_t place[GEMM_INNER], channels = n / c->area;
@@ -87,7 +87,7 @@ typedef struct CB_TYPED(direct_sums) {
     bool add;
 } CB_TYPED(direct_sums);
 
-/* `n` pixels and `width` vectors of channels are constants. */
+/* `n` pixels and `width` vectors of channels are compile-time constants. */
 GEMM_INLINE void CB_TYPED(direct_sum)(const int n, const int width,
                                       const CB_TYPED(direct_sums) * s) {
     const int64_t lanes = GEMM_VECTOR / sizeof(CB_REAL);
@@ -165,7 +165,8 @@ static void CB_TYPED(direct_pixels)(const CB_TYPED(direct_sums) * s, int64_t n, 
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* Elements k .. k+n of the windows of `channels` output channels from o on, as [n, GEMM_WIDTH]. */
+/* Packs elements k .. k+n of the windows of `channels` output channels from o on as [n,
+ * GEMM_WIDTH]. */
 static void CB_TYPED(pack_weights)(const conv *c, int64_t group, int64_t o, int64_t channels,
                                    int64_t k, int64_t n, CB_REAL *panel) {
     const int64_t ld = c->is_flipped ? c->area : c->window;
@@ -193,7 +194,7 @@ static void CB_TYPED(pack_weights)(const conv *c, int64_t group, int64_t o, int6
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
-/* One panel of weights passes all rows of the tile. `sums` is its first channel at the first
+/* Applies one panel of weights to all rows of the tile. `sums` is its first channel at the first
  * column. */
 static void CB_TYPED(direct_block)(const conv *c, const tile *t, const frame *f,
                                    const direct_steps *steps, const CB_REAL *at,
@@ -216,7 +217,7 @@ static void CB_TYPED(direct_block)(const conv *c, const tile *t, const frame *f,
 }
 
 #if REAL_BITS == 32
-/* Sums of 16-bit types: rounded on the way to y, in pieces. */
+/* Rounds sums to 16 bits and writes them to y in pieces. */
 static void direct_write_half(const conv *c, const float *sums, int64_t ld, int64_t n_pixels,
                               int64_t n_channels, uint16_t *y) {
     float piece[16 * 64];
@@ -231,7 +232,7 @@ static void direct_write_half(const conv *c, const float *sums, int64_t ld, int6
 }
 #endif
 
-/* [columns, ld] to channels o .. o+n of y. */
+/* Transposes sums [columns, ld] to channels o .. o+n of y. */
 static void CB_TYPED(direct_write)(const conv *c, const tile *t, int64_t group, int64_t o,
                                    int64_t n, const CB_REAL *sums, int64_t ld) {
     for (int64_t image = 0; image < t->n_images; image++, sums += t->n_pixels * ld) {
@@ -247,7 +248,7 @@ static void CB_TYPED(direct_write)(const conv *c, const tile *t, int64_t group, 
     }
 }
 
-/* A block of channels of one tile of one group's outputs. */
+/* Computes a block of channels of one tile of one group's outputs. */
 static void CB_TYPED(direct_unit)(const conv *c, int64_t unit, const blocks *scratch) {
     _Alignas(GEMM_VECTOR) CB_REAL panel[GEMM_INNER * GEMM_WIDTH];
     direct_steps steps;

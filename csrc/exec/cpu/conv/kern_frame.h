@@ -12,17 +12,20 @@
 
 #include "kern_im2col.h"
 
-#define FRAME_PIECE 8  /* elements copied at a time; up to as many beyond a frame may be read */
-#define MOST_PIECES 32 /* most runs of adjacent columns in a panel */
+#define FRAME_PIECE \
+    8                  /* elements copied at a time; up to this many elements beyond a frame may be
+                          read */
+#define MOST_PIECES 32 /* maximum number of runs of adjacent columns in a panel */
 
 typedef struct frame {
-    int64_t first_channel, channels; /* of the group */
-    int64_t images, top;             /* row of x, or of its padding, that is row 0 */
-    int64_t rows, phase, row;        /* elements of a phase; of a row */
+    int64_t first_channel, channels; /* channels of the group */
+    int64_t images, top;             /* images; the row of x or of its padding that is row 0 of the
+                                        frame */
+    int64_t rows, phase, row;        /* rows; elements of a phase; elements of a row */
     int64_t plane;                   /* elements of one image of one channel */
 } frame;
 
-/* For rows k0 .. k0+n of the im2col matrix of a tile. */
+/* Returns the frame for rows k0 .. k0+n of the im2col matrix of a tile. */
 static frame frame_of(const conv *c, const tile *t, int64_t k0, int64_t n) {
     int64_t first = t->pixel / c->ow, last = (t->pixel + t->n_pixels - 1) / c->ow;
     frame f = {.first_channel = k0 / c->area,
@@ -40,7 +43,7 @@ static int64_t frame_size(const frame *f) {
     return f->channels * f->images * f->plane + FRAME_PIECE;
 }
 
-/* Elements of the largest frame of any tile and block of the window. */
+/* Returns the elements of the largest frame of any tile and block of the window. */
 static int64_t largest_frame(const conv *c) {
     int64_t most_rows = min_i64((c->tiles.pixels + c->ow - 2) / c->ow + 1, c->oh);
     tile t = {.n_images = c->tiles.images, .n_pixels = most_rows * c->ow};
@@ -52,8 +55,8 @@ static int64_t largest_frame(const conv *c) {
     });
 }
 
-/* True if a frame fits in the memory of the im2col matrix, and the elements read beyond it in the
- * slot. */
+/* True if a frame fits in the memory of the im2col matrix, and the slot also holds the elements
+ * that are read beyond it. */
 static bool frames_fit(const conv *c) {
     int64_t columns = c->tiles.images * c->tiles.pixels, size = largest_frame(c);
     return size - FRAME_PIECE <= c->tiles.window * columns &&
@@ -80,11 +83,11 @@ static void tap_places(const conv *c, const frame *f, int64_t k, int64_t n, int6
 
 /* A run of columns of a tile that are in one row of an image. */
 typedef struct run {
-    int64_t image, pixel; /* of the tile; of the image */
-    int64_t n, place;     /* elements; of the first one in the frame */
+    int64_t image, pixel; /* image of the tile; pixel of the image */
+    int64_t n, place;     /* number of elements; place of the first one in the frame */
 } run;
 
-/* The run that starts at `column` and ends before `end`. */
+/* Returns the run that starts at `column` and ends at `end` at the latest. */
 static inline run run_of(const conv *c, const tile *t, const frame *f, int64_t column,
                          int64_t end) {
     run r = {.image = column / t->n_pixels};
@@ -97,7 +100,7 @@ static inline run run_of(const conv *c, const tile *t, const frame *f, int64_t c
 
 /* ---- filling --------------------------------------------------------------------------------- */
 
-/* n elements in pieces, the last of which overlaps the one before. */
+/* Copies n elements in pieces; the last piece overlaps the one before it. */
 #define COPY_PIECES(to, from, n, size)                                               \
     for (int64_t at = 0; at < (n); at += (size)) {                                   \
         int64_t from_here = min_i64(at, (n) - (size));                               \
@@ -120,9 +123,9 @@ static inline void load_row(const conv *c, char *to, const char *from, int64_t n
     load_run(c, to, from, n, c->stride_w);
 }
 
-/* Elements of one phase: first .. last of them are in x. */
+/* The elements of one phase. Elements first .. last are in x. */
 typedef struct phase {
-    int64_t first, last, from; /* `from`: column of x of the first */
+    int64_t first, last, from; /* `from` is the column of x of element `first` */
 } phase;
 
 static phase phase_of(const conv *c, const frame *f, int64_t rest) {

@@ -20,21 +20,21 @@ typedef struct conv {
     const cb_kernel_args *args;
     cb_gemm_region region;
     cb_conv_tiles tiles;
-    cb_dtype dtype, compute;      /* stored; F32 or F64 */
-    size_t element, unit;         /* bytes of each */
+    cb_dtype dtype, compute;      /* dtype of the tensors; of the computation, F32 or F64 */
+    size_t element, unit;         /* bytes per element of `dtype` and of `compute` */
     int64_t n, groups, cin, cout; /* channels of a group */
     int64_t h, w, kh, kw, oh, ow;
     int64_t stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
     int64_t area, window, pixels;  /* kh * kw, K, oh * ow */
     int64_t n_sets, n_pixel_tiles; /* tiles along images and along pixels */
-    const char *x, *weight, *y;    /* what is read; in a gradient op y is g */
+    const char *x, *weight, *y;    /* the arguments; in a gradient op y is g */
     bool is_depthwise;             /* has kernels of its own (kern_depthwise.h) */
     bool is_framed;                /* products are on frames (kern_frame.h) */
-    bool is_flipped;               /* a gradient by data as a convolution of g: x is g, y is dx,
+    bool is_flipped;               /* a data gradient as a convolution of g: x is g, y is dx,
                                       weights are flipped */
 } conv;
 
-/* Columns of one tile. */
+/* The columns of one tile. */
 typedef struct tile {
     int64_t image, n_images, pixel, n_pixels, columns;
 } tile;
@@ -75,7 +75,7 @@ static const char *weight_at(const conv *c, int64_t group, int64_t channel, int6
 
 /* ---- moving data ----------------------------------------------------------------------------- */
 
-/* n stored elements, `stride` apart, to n elements of the compute type. */
+/* Converts n stored elements, `stride` apart, to n elements of the compute type. */
 static inline void load_run(const conv *c, char *to, const char *from, int64_t n, int64_t stride) {
     if (c->dtype == CB_F32) {
         const float *source = (const float *)from;
@@ -125,10 +125,10 @@ static tap tap_of(const conv *c, int64_t k) {
     return t;
 }
 
-/* Stride 1 and rows of x and y of one width: then weight (dy, dx) meets, at output pixel p, the
- * element p + shift of the plane, but for rows and columns where that is padding. So a tile is
- * copied in one piece and its padding columns are cleared. Pixels low..high are in rows that meet
- * x; of these, from..to have p + shift inside the plane. */
+/* For stride 1, with rows of x and y of the same width, weight (dy, dx) meets element p + shift of
+ * the plane at output pixel p, except in rows and columns of padding. So a tile is copied in one
+ * piece, and its padding columns are cleared. Pixels low..high are in rows that meet x; of these,
+ * from..to have p + shift inside the plane. */
 typedef struct shifted {
     int64_t low, high, from, to, shift;
 } shifted;
@@ -194,8 +194,8 @@ static char *add_shifted(const conv *c, const tap *at, const tile *t, char *plan
     return row + t->n_pixels * unit;
 }
 
-/* The stretch of one output row that is among pixels pixel..end of an image: columns first..last.
- * Columns low..high of them read the input plane, from element `from` on. */
+/* The part of one output row that is among pixels pixel..end of an image: columns first..last. Of
+ * these, columns low..high read the input plane, from element `from` on. */
 typedef struct stretch {
     int64_t first, last, low, high, from;
 } stretch;
@@ -210,7 +210,7 @@ static inline stretch stretch_of(const conv *c, const tap *t, int64_t pixel, int
     return s;
 }
 
-/* Any strides and widths: output row by output row. */
+/* Copies output row by output row; works for any strides and widths. */
 static char *copy_rows(const conv *c, const tap *at, const tile *t, const char *plane, char *row) {
     int64_t unit = (int64_t)c->unit, end = t->pixel + t->n_pixels;
     for (int64_t p = t->pixel; p < end;) {
@@ -241,7 +241,7 @@ static char *add_rows(const conv *c, const tap *at, const tile *t, char *plane, 
     return row;
 }
 
-/* Rows k0 .. k0+n_rows of the im2col matrix of a tile. */
+/* Writes rows k0 .. k0+n_rows of the im2col matrix of a tile. */
 static void im2col(const conv *c, const tile *t, int64_t group, int64_t k0, int64_t n_rows,
                    char *col) {
     for (int64_t k = k0; k < k0 + n_rows; k++) {
@@ -254,7 +254,7 @@ static void im2col(const conv *c, const tile *t, int64_t group, int64_t k0, int6
     }
 }
 
-/* The transpose of im2col: adds each element to where it came from. f32 and f64. */
+/* The transpose of im2col: adds each element to the place it came from. Works on f32 and f64. */
 static void col2im(const conv *c, const tile *t, int64_t group, int64_t k0, int64_t n_rows,
                    char *col) {
     for (int64_t k = k0; k < k0 + n_rows; k++) {
@@ -268,7 +268,7 @@ static void col2im(const conv *c, const tile *t, int64_t group, int64_t k0, int6
     }
 }
 
-/* Channels first.. of g for a tile, as [n, columns]: in place, or gathered into `to`. */
+/* Returns channels first.. of g for a tile as [n, columns], in place or gathered into `to`. */
 static const void *read_rows(const conv *c, const tile *t, int64_t group, int64_t first, int64_t n,
                              char *to, int64_t *ld) {
     if (is_in_place(c, t)) {
@@ -300,7 +300,7 @@ static void write_rows(const conv *c, const tile *t, int64_t group, int64_t firs
     }
 }
 
-/* Block [channels, window] of the weights of a group: in place, or widened into `to`. */
+/* Returns block [channels, window] of the weights of a group, in place or widened into `to`. */
 static const void *read_weights(const conv *c, int64_t group, int64_t channel, int64_t n_channels,
                                 int64_t k0, int64_t n_window, char *to, int64_t *ld) {
     *ld = c->window;
@@ -313,7 +313,8 @@ static const void *read_weights(const conv *c, int64_t group, int64_t channel, i
     return to;
 }
 
-/* Rows k0.. of the im2col matrix: x itself for a pointwise convolution, else built in `to`. */
+/* Returns rows k0.. of the im2col matrix: x itself for a pointwise convolution, otherwise a matrix
+ * built in `to`. */
 static const void *read_columns(const conv *c, const tile *t, int64_t group, int64_t k0, int64_t n,
                                 char *to, int64_t *ld) {
     if (c->tiles.is_pointwise) {

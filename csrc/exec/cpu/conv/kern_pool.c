@@ -13,7 +13,7 @@ typedef struct pool {
     int32_t *index; /* max pooling */
     cb_dtype dtype;
     int64_t planes, planes_per_task;
-    int64_t h, w, oh, ow; /* of x and of y, also in the gradient */
+    int64_t h, w, oh, ow; /* height and width of x and of y, also in the gradient */
     int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
     void (*run)(const struct pool *p, int64_t plane);
 } pool;
@@ -48,7 +48,7 @@ static inline float load_half(const pool *p, const uint16_t *at) { return half_l
 #define STORE_PLAIN(p, at, x) (*(at) = (x))
 #define STORE_HALF(p, at, x) half_store((p)->dtype, (at), (x))
 
-/* The first largest of each window; the first NaN, if there is one, is the largest. Written without
+/* Finds the first maximum of each window. A NaN counts as the largest element. Written without
  * branches, because the position of the largest element is unpredictable and gcc turns a
  * conditional into a branch. */
 #define IS_MORE(v, most) (((v) > (most)) | (((v) != (v)) & ((most) == (most))))
@@ -84,8 +84,8 @@ static inline float load_half(const pool *p, const uint16_t *at) { return half_l
         }                                                                                      \
     }
 
-/* Does the same tap by tap along a row of outputs, with vectors. */
-#define WIDE_ROW 16 /* outputs from which that is faster */
+/* Does the same along a row of outputs, tap by tap, with vectors. */
+#define WIDE_ROW 16 /* minimum number of outputs for which that is faster */
 #define DEFINE_WIDE_MAX(name, row, real)                                                          \
     static inline __attribute__((always_inline)) void row(const real *restrict x, int64_t stride, \
                                                           int32_t place, real *restrict y,        \
@@ -122,8 +122,8 @@ static inline float load_half(const pool *p, const uint16_t *at) { return half_l
         }                                                                                         \
     }
 
-/* Computes the mean over a window for each output: `in_h` to `out_w` are sides of the pool, `along`
- * finds the inputs that an output reads along one axis. */
+/* Computes the mean over a window for each output: `in_h` to `out_w` are the sides of input and
+ * output, and `along` finds the inputs that an output reads along one axis. */
 #define DEFINE_MEAN(name, stored, real, load, store, along, in_h, in_w, out_h, out_w)  \
     static void name(const pool *p, int64_t plane) {                                   \
         const stored *x = (const stored *)p->in + plane * p->in_h * p->in_w;           \

@@ -1,7 +1,7 @@
-/* kern_pool_mean.h: average pooling of kern_pool.c along rows of outputs, tap by tap, so that
- * compilers make vectors. Each output adds the same elements in the same order as DEFINE_MEAN. */
+/* kern_pool_mean.h: average pooling for kern_pool.c along rows of outputs, tap by tap, so that
+ * compilers vectorize it. Each output adds the same elements in the same order as DEFINE_MEAN. */
 
-/* Adds x[0], x[stride], ... to y[0], y[1], ...; and the other way round. */
+/* Adds x[0], x[stride], ... to y[0], y[1], ...; and the reverse. */
 #define DEFINE_MEAN_TAPS(real)                                                      \
     static inline __attribute__((always_inline)) void gather_##real(                \
         const real *restrict x, int64_t stride, real *restrict y, int64_t n) {      \
@@ -42,7 +42,7 @@
         }                                                                                  \
     }
 
-/* The row of inputs `i`: later taps first, which belong to earlier windows. */
+/* Computes the row of inputs `i`. Later taps come first, since they belong to earlier windows. */
 #define DEFINE_WIDE_AVG_BWD(name, row, real)                                             \
     static void row(const pool *p, range rows, const real *g, real *y) {                 \
         const int64_t s = p->stride_w, most = rows.last - rows.first;                    \

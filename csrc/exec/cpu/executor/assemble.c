@@ -11,7 +11,7 @@
 #include "../../../micro/join.h"
 
 #define NOWHERE (-1)
-#define VALUE_SLOTS (CB_X_SLOTS - 2) /* the last two hold choices that were packed */
+#define VALUE_SLOTS (CB_X_SLOTS - 2) /* the last two slots hold unpacked conditions */
 #define PREFETCH_AHEAD 512           /* elements; measured: half and twice as many are slower */
 
 typedef struct place {
@@ -19,7 +19,7 @@ typedef struct place {
     int16_t index;
 } place;
 
-typedef struct made { /* what the last record has put into a register */
+typedef struct made { /* the value that the last record has put into a register */
     enum {
         SOMETHING,
         AN_OPERAND,
@@ -74,7 +74,7 @@ static bool reads(const assembler *a, int16_t at, cb_x_kind kind, int16_t id) {
     return does;
 }
 
-/* An operation that overwrites an array comes after all its readers. */
+/* Moves operations that overwrite an array after all its readers. */
 static void defer_stores(assembler *a) {
     for (int k = a->n - 1; k >= 0; k--) {
         const int16_t moved = a->order[k];
@@ -89,8 +89,8 @@ static void defer_stores(assembler *a) {
     }
 }
 
-/* In program order, except that an operation which only accumulates a value comes right after the
- * value is made. */
+/* Orders operations as in the program, but moves an operation that only accumulates a value to
+ * right after the one that computes it. */
 static void order_phase(assembler *a, int phase) {
     const cb_microcode *m = a->m;
     for (int k = 0; k < m->n_micro; k++) {
@@ -158,7 +158,7 @@ static void spill(assembler *a, int reg) {
     a->code->is_full = true;
 }
 
-/* Returns a register to write to, other than `kept` (NOWHERE: any). */
+/* Returns a register to write to, other than `kept`. With NOWHERE, any register will do. */
 static int free_register(assembler *a, int kept) {
     int best = NOWHERE, furthest = -1;
     for (int reg = 0; reg < 2; reg++) {
@@ -249,9 +249,10 @@ static bool can_overwrite(const assembler *a, cb_x_ref r) {
     return register_of(a, r) != NOWHERE && is_spare(a, r.id);
 }
 
-/* ---- two records in one (kern_scaled.h): the last one, and what is done with its register ---- */
+/* ---- two records in one (kern_scaled.h): the last one, and an operation on its register ---- */
 
-/* Emits a product with a number, of the value that the last record has loaded, or of a register. */
+/* Emits the product of a number and a register, or of a number and the value that the last record
+ * has loaded. */
 static bool scale(assembler *a, int reg, place p) {
     const made last = a->last;
     const bool loaded = last.what == AN_OPERAND && last.reg == reg;
@@ -286,8 +287,8 @@ static bool of_scaled(assembler *a, cb_x_op op, int reg, place p) {
     return true;
 }
 
-/* Emits an operation on two operands: what a register holds, or what the last record has loaded
- * into it, and another one. */
+/* Emits an operation on two operands: the value in a register, or the one that the last record has
+ * loaded into it, and another operand. */
 static void of_operands(assembler *a, cb_x_op op, int reg, place p) {
     const bool loaded = a->last.what == AN_OPERAND && a->last.reg == reg;
     const place x = loaded ? a->last.x : (place){CB_X_SELF, 0};
@@ -346,8 +347,8 @@ static void binary(assembler *a, const cb_micro *micro) {
     cb_x_op op = swaps ? reversed(micro->op) : micro->op;
     bool is_square = first.kind == second.kind && first.id == second.id;
     int reg = take(a, first, second);
-    /* If `take` has copied the operand, the second one is still in its own register; for a square
-     * both are the same value. */
+    /* If `take` has copied the operand, the second operand is still in its own register. For a
+     * square, both are the same value. */
     place p = is_square ? (place){CB_X_SELF, 0} : place_of(a, second, reg);
     if (!is_square && is_packed(a, second)) {
         (void)load(a, second, reg);
@@ -377,7 +378,7 @@ static void add_at(assembler *a, const cb_micro *micro) {
     define(a, reg, micro->value);
 }
 
-/* The choices are read from memory. */
+/* Both alternatives of a selection are read from memory. */
 static place in_memory(assembler *a, cb_x_ref r) {
     int reg = register_of(a, r);
     if (reg == NOWHERE) return place_of(a, r, 0);
@@ -426,7 +427,7 @@ static void take_in(assembler *a, const cb_micro *micro) {
 
 /* ---- operations with their parts (join.h) ---------------------------------------------------- */
 
-/* Two numbers, or streams, in one field. */
+/* Packs two indices of numbers or streams into one field. */
 static int16_t both(int16_t x, int16_t y) { return (int16_t)(x | y << 8); }
 
 static int sum_of(assembler *a, const cb_x_joint *joint) {

@@ -1,10 +1,10 @@
-/* assemble.h: microcode to records. */
+/* assemble.h: converts microcode to records. */
 #ifndef CB_EXEC_ASSEMBLE_H
 #define CB_EXEC_ASSEMBLE_H
 
 #include "record.h"
 
-typedef struct cb_x_store { /* where a record stores to; the stream -1: nowhere */
+typedef struct cb_x_store { /* the destination of a record's store; stream -1: none */
     int16_t stream;
     int reg;
 } cb_x_store;
@@ -21,7 +21,7 @@ typedef struct cb_x_code {
 void cb_assemble_phase(const cb_microcode *m, int phase, bool masked, const cb_x_table *table,
                        cb_x_code *code);
 
-/* The accumulators of a kind in a phase: first .. first + n. */
+/* Returns the accumulators of a kind in a phase: first .. first + n. */
 void cb_sums_of(const cb_microcode *m, int phase, cb_x_acc_kind kind, int16_t *first, int16_t *n);
 
 #endif

@@ -111,7 +111,7 @@ void cb_executor_print(const cb_executor *e, uint32_t group, cb_str *out) {
 typedef struct piece { /* elements first..last of one row, and its addresses */
     int64_t row, first, last, block;
     int64_t begin, end; /* rows of the task */
-    cb_x_lines lines;   /* the task, for sums that its rows cut */
+    cb_x_lines lines;   /* the whole task, for sums whose leaves do not end with rows */
     int thread;
 } piece;
 
@@ -213,7 +213,9 @@ typedef struct sides { /* adjacent strided rows, and their addresses */
     char *from[CB_R_STREAMS];
     int64_t step[CB_R_STREAMS];          /* bytes from one element of a row to the next */
     int16_t moves[CB_R_STREAMS], n_move; /* streams with such a step */
-    int64_t number[CB_X_ROW_VALUES], number_step[CB_X_ROW_VALUES]; /* of lines: elements */
+    int64_t number[CB_X_ROW_VALUES], number_step[CB_X_ROW_VALUES]; /* addresses of per-line numbers,
+                                                                      and the elements from one line
+                                                                      to the next */
     int thread;
 } sides;
 
@@ -250,7 +252,7 @@ static void load_lanes(cb_executor *e, const sides *at, int k) {
     cb_x_lanes lane = at->lines.lanes;
     if (f->one_a_row[k]) {
         cb_x_lanes_load(&lane, v->number, v, t, at->row);
-    } else if (w->count != f->m.rows) { /* repeated along the row, adjacent over rows */
+    } else if (w->count != f->m.rows) { /* the same along a row, adjacent from row to row */
         cb_x_lanes_load(&lane, v->number, v, t, cb_walk_to(w, at->at).offset[0]);
     } else {
         lane.n = 1;
@@ -293,7 +295,7 @@ static void run_phase_across(cb_executor *e, const sides *at, int phase) {
     for (int64_t i = 0, in_kept = 1, first = at->at; i < f->bands; i++, first += band) {
         const int64_t lines = lines_of_band(f, i), n = lines * at->lines.lanes.n,
                       whole = div_up(n, CB_X_LANES) * CB_X_LANES;
-        const bool is_short = lines < f->band_lines; /* other groups have lanes after it */
+        const bool is_short = lines < f->band_lines; /* other groups' lanes come after it */
         load_numbers(e, at, i);
         c->leaf = first & (CB_X_LEAF - 1);
         if (is_short) cb_x_lanes_copy_rest(&at->lines.lanes, n, &rest, false);
@@ -345,7 +347,7 @@ static void task_across(void *user, int64_t index, int thread) {
     const int64_t begin = index * f->rows_in_task,
                   end = min_i64(begin + f->rows_in_task, f->n_unit);
     cb_x_start(m, &e->context[thread], e->shared);
-    for (int k = 0; k < m->n_total; k++) { /* a unit is then all rows of one outer index */
+    for (int k = 0; k < m->n_total; k++) { /* a unit is then all rows at one outer index */
         e->context[thread].sum[m->total[k].acc].leaves =
             (char *)f->leaf[k] + div_up(begin * m->columns * m->inner, CB_X_LEAF) * f->real;
     }
@@ -400,10 +402,10 @@ static void after_all(cb_executor *e) {
                     e);
 }
 
-/* A store around the caches fills a line in a buffer of the core. If stores of 128 bytes alternate
- * between two arrays at about the same offset within a page, they evict each other's unfinished
- * lines, and writing takes two to ten times as long (measured on Zen 3; stores of 256 bytes, as
- * with AVX-512, do not). */
+/* A store that bypasses the caches fills a line in a buffer of the core. If stores of 128 bytes
+ * alternate between two arrays at about the same offset within a page, they evict each other's
+ * unfinished lines, and writing takes two to ten times as long (measured on Zen 3; stores of 256
+ * bytes, as with AVX-512, do not). */
 static bool gets_in_the_way(const cb_x_table *table, const uintptr_t *far, int n,
                             uintptr_t address) {
     enum { PAGE = 4096, NEAR = 256, WIDE = 256 };
@@ -414,7 +416,7 @@ static bool gets_in_the_way(const cb_x_table *table, const uintptr_t *far, int n
     return false;
 }
 
-/* Elements after which each part that runs at once begins. */
+/* Returns the number of elements between the starts of parts that run at the same time. */
 static int64_t elements_at_once(const cb_x_fused *f) {
     const cb_microcode *m = &f->m;
     if (m->inner) return m->inner * f->band_lines;

@@ -1,8 +1,8 @@
 /* executor.h: groups of several instructions, run in one pass over their rows. Start at record.h.
  *
- * Its memory outside the arena belongs to the machine, not to the plan: for each thread a context
- * and tiles of at most CB_ROW_LONGEST elements, allocated by the first run; for sums over all
- * elements one number for each leaf, allocated when a program is compiled. */
+ * Its memory outside the arena depends on the machine and is not part of the plan: the first run
+ * allocates, for each thread, a context and tiles of at most CB_ROW_LONGEST elements; compiling a
+ * program allocates one number per leaf for sums over all elements. */
 #ifndef CB_EXEC_EXECUTOR_H
 #define CB_EXEC_EXECUTOR_H
 
@@ -13,8 +13,10 @@ typedef struct cb_executor cb_executor;
 /* Made in x->memory; x must outlive it. Groups that do not fit its tables are left to the kernels,
  * and their x->local is filled. */
 CB_MUST_CHECK cb_status cb_executor_new(cb_executable *x, cb_executor **out, cb_error *err);
-uint64_t cb_executor_bytes(const cb_executor *e); /* in addition to x->memory: memory of threads */
-void cb_executor_free(cb_executor *e);            /* before x; NULL is fine */
+uint64_t cb_executor_bytes(const cb_executor *e); /* bytes of the threads' memory, which x->memory
+                                                     does not contain */
+void cb_executor_free(cb_executor *e);            /* must be called before x is freed; NULL is
+                                                     fine */
 bool cb_executor_has(const cb_executor *e, uint32_t group);
 /* Writes the records of a group as text for people. */
 void cb_executor_print(const cb_executor *e, uint32_t group, cb_str *out);

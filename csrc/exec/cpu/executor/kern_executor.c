@@ -72,7 +72,7 @@ CB_X_BINARY(EX_BINARY)
 #define EX_UNARY(id, expression) UNARY_REGISTER(id, 0, expression) UNARY_REGISTER(id, 1, expression)
 CB_X_UNARY(EX_UNARY)
 
-/* Through memory, number by number. */
+/* Goes through memory, number by number. */
 #define TO_FAR(q, d) EX_VM(store)(c->EX_FIELD(far) + q * EX_LANES, v##d##q);
 #define FROM_FAR(q, d) v##d##q = EX_VM(load)(c->EX_FIELD(far) + q * EX_LANES);
 #define FROM_FAR_OTHER(q, d) \
@@ -145,7 +145,7 @@ VFN bool any(INT mask) {
 #endif
 }
 
-/* If a number is too large for the vector code, all take the slow path. */
+/* If one number is too large for the vector code, all numbers take the slow path. */
 #define FAR_LANES(q, d) far |= EX_VM(abs)(v##d##q) > CB_SIN_MAX_F32;
 #define LEAVE_IF_FAR(function, d) \
     INT far = {0};                \
@@ -213,7 +213,7 @@ SELECT_REGISTER(1)
 ALL_FORMS(LOAD_FORM, 0, _)
 ALL_FORMS(LOAD_FORM, 1, _)
 
-/* Conversions from an array's elements to a vector, and back. */
+/* Convert an array's elements to a vector, and back. */
 VFN VEC of_bytes(const char *from) {
     BYTES bytes;
     memcpy(&bytes, from, sizeof bytes);
@@ -224,7 +224,7 @@ VFN void to_bytes(char *to, VEC x) {
     memcpy(to, &bytes, sizeof bytes);
 }
 
-/* Floats in order as integers, every NaN the largest (kern_rows.h). */
+/* Maps floats to integers in the same order; every NaN becomes the largest (kern_rows.h). */
 VFN INT key_of(VEC x) {
     INT bits = (INT)x, magnitude = bits & EX_KEY_MAX;
     INT nan = magnitude > (EX_KEY)EX_KEY_INFINITY;
@@ -246,7 +246,7 @@ VFN INT key_of(VEC x) {
     STORE_LARGER(q, (key_of(sign v##d##q) & EX_MASK(q)) | (~EX_MASK(q) & EX_KEY_MIN))
 
 #include "kern_scaled.h"
-/* Uses what that one defines. */
+/* Uses macros of kern_scaled.h. */
 #include "kern_made.h"
 
 #define TO_STREAM char *to = c->p[s->dst] + i * EX_SIZE;
@@ -291,7 +291,7 @@ EX_PACKED(1, bf16, 2)
 EX_PACKED(0, f16, 2)
 EX_PACKED(1, f16, 2)
 
-/* Two vectors of halves are one vector. */
+/* Packs two vectors of halves into one vector. */
 #define PACK_FAR_LANES(q, r, d, name)                              \
     {                                                              \
         char two[2 * EX_LANES * 2];                                \
@@ -391,7 +391,7 @@ static void fold(cb_x_context *c, int first, int n) {
     }
 }
 
-/* A key becomes a number: the inverse of key_of. */
+/* Converts a key to a number: the inverse of key_of. */
 static void largest(cb_x_context *c, int k, int to, bool is_min) {
     const char *from = (const char *)c->EX_FIELD(acc)[k];
     INT best = (INT)EX_VM(load)(from);
@@ -439,7 +439,7 @@ EX_OP(totals) {
     EX_NEXT;
 }
 
-/* Adds the sum of a piece of the row to the others, in the stream. */
+/* Appends the sum of a piece of the row to the stream of piece sums. */
 __attribute__((noinline)) static void put_piece(cb_x_context *c, const cb_record *s, int64_t i,
                                                 bool is_mean) {
     const int64_t length = (int64_t)1 << (s->c & 0xFF), at = i >> (s->c & 0xFF);

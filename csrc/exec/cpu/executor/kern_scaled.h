@@ -1,9 +1,9 @@
 /* kern_scaled.h: records that do what two or three would: an operand times a number, an operation
- * on that and another operand, and a store of the result. Each rounds, as one after the other does.
- * Included by kern_executor.c, for f32.
+ * on that and another operand, and a store of the result. Each operation rounds, as separate
+ * records do. Included by kern_executor.c, for f32.
  *
- * What a record costs is the jump to it, some three cycles however little it does, so formulas of
- * such terms take half the time where their arrays are in a cache. */
+ * A record costs at least the jump to it, about three cycles. So formulas of such terms take half
+ * the time if their arrays are in a cache. */
 #ifndef CB_EXEC_CPU_EXECUTOR_KERN_SCALED_H
 #define CB_EXEC_CPU_EXECUTOR_KERN_SCALED_H
 
@@ -43,7 +43,7 @@ EX_SCALED(1, SLOT)
         EX_NEXT;                                                                                  \
     }
 
-/* The forms of what is scaled, and of the other operand. */
+/* The forms of the scaled operand and of the other operand. */
 #define STORED_PAIRS(X, ...)       \
     X(SELF, OTHER, __VA_ARGS__)    \
     X(SELF, STREAM, __VA_ARGS__)   \
@@ -68,7 +68,7 @@ CB_X_SUMS(OF_SCALED_BOTH)
 CB_X_PRODUCTS(OF_SCALED_BOTH)
 CB_X_SUMS(STORE_SCALED_BOTH)
 
-/* Sums of streams, without registers as operands (executor/join.h). */
+/* Adds streams, without registers as operands (executor/join.h). */
 #define OPEN_SUM_OF                                                                   \
     const char *x = c->p[s->b] + i * EX_SIZE, *y = c->p[s->dst & 0xFF] + i * EX_SIZE; \
     const VEC first = EX_VM(of)(c->EX_FIELD(s)[s->c & 0xFF]),                         \

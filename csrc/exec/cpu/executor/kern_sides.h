@@ -1,4 +1,4 @@
-/* kern_sides.h: folds as many vectors as a vector has lanes to one: lane k of the result comes from
+/* kern_sides.h: folds n vectors of n lanes to one vector: lane k of the result is the fold of
  * vector k. Halves are combined until one lane is left: lanes k and k + n / 2, then k and k + n / 4
  * and so on, as in kern_fold.h. Each step puts halves of two vectors next to each other. Part of
  * kern_executor.c.
@@ -34,7 +34,7 @@
 
 #define CB_LOW_8_4 0, 1, 2, 3, 8, 9, 10, 11
 #define CB_HIGH_8_4 4, 5, 6, 7, 12, 13, 14, 15
-/* Within halves of registers of AVX2, which are faster to shuffle. */
+/* These shuffle within the halves of AVX2 registers, which is faster. */
 #define CB_LOW_8_2 0, 1, 8, 9, 4, 5, 12, 13
 #define CB_HIGH_8_2 2, 3, 10, 11, 6, 7, 14, 15
 #define CB_LOW_8_1 0, 2, 8, 10, 4, 6, 12, 14

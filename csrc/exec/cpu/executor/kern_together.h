@@ -1,5 +1,6 @@
-/* kern_together.h: adjacent rows (micro/together.h): the sum or an extreme of each, and numbers of
- * rows. Part of kern_executor.c. Sums are added in the order of one leaf (kern_fold.h). */
+/* kern_together.h: computes the sum or an extreme of each of several adjacent rows
+ * (micro/together.h), and per-row numbers. Part of kern_executor.c. Sums are added in the order of
+ * one leaf (kern_fold.h). */
 
 #include "kern_sides.h"
 
@@ -14,7 +15,7 @@
 /* kern_few.h takes numbers up to 255. */
 VFN int64_t at_most_lanes(int64_t n) { return n < EX_LANES ? n : EX_LANES; }
 
-/* Sums of vectors k .. k + 4 of the 64 lanes: of those at x, of those 64 elements later, ... */
+/* Adds vectors k .. k + 4 of the 64 lanes: those at x, those 64 elements later, and so on. */
 #define ADD_TO_FOUR(q, lanes) lanes[q] += EX_VM(load)((const char *)(x + q * EX_LANES));
 #define ADD_FOUR(q, lanes, more) lanes[q] += more[q];
 #define ADD_REST_TO_FOUR(q, lanes) \
@@ -27,8 +28,8 @@ VFN void four_lanes(VEC lanes[EX_VECTORS], const EX_REAL *x, int64_t n) {
     EX_EACH(ADD_REST_TO_FOUR, lanes)
 }
 
-/* The same for 2, 4 and 8 times as many vectors, in fours that are `apart` fours apart. Halves are
- * added to each other. */
+/* These do the same for 2, 4 and 8 times as many vectors, in groups of four that are `apart` groups
+ * apart. They add the two halves to each other. */
 VFN void lanes_of_2(VEC lanes[EX_VECTORS], const EX_REAL *x, int64_t n, int apart) {
     VEC more[EX_VECTORS];
     four_lanes(lanes, x, n);
@@ -61,7 +62,7 @@ VFN VEC lanes_of_row(const EX_REAL *x, int64_t n) {
     return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
 }
 
-/* The last additions; a total starts from 0, so it is not -0. */
+/* Does the last additions. A total starts from 0, so it is not -0. */
 VFN EX_REAL sum_of_lanes(VEC lanes) {
     EX_REAL x[EX_LANES];
     memcpy(x, &lanes, sizeof x);
@@ -96,8 +97,7 @@ VFN EX_REAL largest_of_keys(INT keys) {
     return x;
 }
 
-/* lanes_of_row where `count` vectors are the row, of which the last has `rest` elements, or is
- * whole. */
+/* lanes_of_row for a row of `count` vectors. The last one has `rest` elements, or is whole. */
 #define SHORT_LANES(k)                                                                        \
     VEC lanes##k = CB_ZERO;                                                                   \
     if ((k) + 1 < count + is_whole) lanes##k = EX_VM(load)((const char *)(x + k * EX_LANES)); \
@@ -123,8 +123,8 @@ VFN VEC lanes_of_short(const EX_REAL *x, int count, int64_t rest, bool is_whole)
     return lanes0;
 }
 
-/* Sums of EX_SIDES rows at a time; returns the number of rows. Decides by the number of vectors of
- * a row only once, where that is at most EX_FEW_VECTORS. */
+/* Sums EX_SIDES rows at a time and returns the number of rows. If a row has at most EX_FEW_VECTORS
+ * vectors, branches on their number only once. */
 enum { EX_FEW_VECTORS = 8 };
 #define SUMS_OF_SIDES(lanes_of, ...)                                  \
     for (; row + EX_SIDES <= rows; row += EX_SIDES) {                 \

@@ -1,4 +1,4 @@
-/* Numbers between the passes over a row, and before and after all rows.
+/* Computes numbers between the passes over a row, and before and after all rows.
  *
  * A position is a number like others: rows have at most CB_ROW_LONGEST elements, which f32
  * represents exactly. If several instructions have the same indices, only the first one's copy is

@@ -1,12 +1,11 @@
-/* numbers.h: numbers of a row, or of the whole group, and sums of them, in f32 or f64 as the group
- * computes. */
+/* numbers.h: per-row and per-group numbers and their sums, in the group's compute type (f32 or
+ * f64). */
 #ifndef CB_EXEC_NUMBERS_H
 #define CB_EXEC_NUMBERS_H
 
 #include "prepare.h"
 
-/* Copies the indices of a group that the caller could change, and checks them, before any row is
- * computed. */
+/* Copies and checks a group's indices that the caller could change, before any row is computed. */
 CB_MUST_CHECK cb_status cb_x_take_indices(const cb_executable *x, const cb_microcode *m,
                                           cb_error *err);
 /* Reads a number of the list from an element of its tensor; an index is a position. */
@@ -16,7 +15,7 @@ void cb_x_load_number(const cb_microcode *m, cb_x_context *c, const cb_x_row_val
 void cb_x_store_number(const cb_microcode *m, const cb_x_context *c, int id, const cb_tensor *t,
                        int64_t element);
 void cb_x_set_constants(const cb_microcode *m, cb_x_context *c);
-/* Starts with the numbers that are the same for all rows, and empty sums. */
+/* Initializes a context with the numbers that are the same for all rows and with empty sums. */
 void cb_x_start(const cb_microcode *m, cb_x_context *c, const cb_x_context *shared);
 /* Computes the numbers after a phase of a row, or before or after all rows. */
 void cb_x_numbers_after(const cb_x_fused *f, cb_x_context *c, int after);

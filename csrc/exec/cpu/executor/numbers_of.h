@@ -1,4 +1,5 @@
-/* numbers_of.h: numbers.c for one type: CB_REAL, its keys (kern_rows.h) and fields. */
+/* numbers_of.h: numbers.c for one type, given by macros: CB_REAL, its keys (kern_rows.h) and
+ * fields. */
 
 static void CB_TYPED(compute)(const cb_x_table *table, const cb_x_number *n, cb_x_context *c) {
     CB_REAL *s = c->NUM_FIELD(s);

@@ -8,7 +8,9 @@ const cb_x_limits cb_x_record_limits = {CB_R_STREAMS, CB_R_SCALARS, CB_R_ACCS, t
 
 static void touch(const cb_microcode *m, cb_x_phase *ph, int16_t id, bool reads, bool writes) {
     const cb_x_stream *s = &m->stream[id];
-    if (s->tile >= 0 || s->source == CB_X_VECTORS) return; /* with room after their end */
+    if (s->tile >= 0 || s->source == CB_X_VECTORS)
+        return; /* arrays that have room after their
+                                                              end */
     int j = 0;
     while (j < ph->n_touched && ph->touched[j].stream != id) j++;
     if (j == ph->n_touched)
@@ -91,10 +93,10 @@ static void set_mask(const cb_x_table *table, cb_x_context *c, int64_t n) {
 /* Shorter phases do not prefetch: hardware prefetching is enough for them. */
 #define SHORT_PHASE 4096
 
-typedef char aside[CB_X_LANES * sizeof(double)]; /* 64 elements of a stream */
+typedef char aside[CB_X_LANES * sizeof(double)]; /* room for 64 elements of a stream */
 
-/* The last elements of a row, fewer than 64: through padded copies of the arrays that the phase
- * touches. Tiles have room behind their end, so the excess elements do no harm there. */
+/* Runs the last elements of a row, fewer than 64, on padded copies of the arrays that the phase
+ * touches. Tiles have room after their end, so the excess elements do no harm there. */
 static void run_rest(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t first,
                      int64_t n) {
     _Alignas(64) aside copy[CB_R_STREAMS];
@@ -133,8 +135,8 @@ void cb_x_phase_run(const cb_x_table *table, cb_x_context *c, const cb_x_phase *
         table->fold(c, ph->first_total, ph->n_total);
 }
 
-/* Runs the last 64 elements of a part, of which the other iterations leave n: reads them in place,
- * before anything is written there, and writes to `copy`. */
+/* Runs the last 64 elements of a part; the other iterations cover all but n of them. Reads them in
+ * place, before anything is written there, and writes to `copy`. */
 static void run_last(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t last,
                      aside *copy) {
     const int64_t first = last - CB_X_LANES;
@@ -151,7 +153,7 @@ static void run_last(const cb_x_table *table, cb_x_context *c, const cb_x_phase 
         if (ph->touched[j].is_written) c->p[ph->touched[j].stream] = kept[j];
 }
 
-/* `n` bytes, few of them: a call would take longer. */
+/* Copies a few bytes without a call to memcpy, which would take longer. */
 static void copy_few(char *restrict to, const char *restrict from, int64_t n) {
     typedef struct piece {
         char byte[16];

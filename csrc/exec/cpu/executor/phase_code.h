@@ -1,24 +1,24 @@
-/* phase_code.h: the records of one phase, and how they run over a part of a row: whole iterations,
- * then what is left of the row. */
+/* phase_code.h: the records of one phase, and how they run over a part of a row: in whole
+ * iterations, then on the remaining elements. */
 #ifndef CB_EXEC_PHASE_CODE_H
 #define CB_EXEC_PHASE_CODE_H
 
 #include "assemble.h"
 
-extern const cb_x_limits cb_x_record_limits; /* what a context has room for */
+extern const cb_x_limits cb_x_record_limits; /* the limits of a context */
 
-typedef struct cb_x_touched { /* a stream that a phase reads or writes, of an array */
+typedef struct cb_x_touched { /* a stream of an array that a phase reads or writes */
     int16_t stream;
     uint8_t size;
     bool is_read, is_written;
 } cb_x_touched;
 
 typedef struct cb_x_phase {
-    cb_record *code; /* not const: how it stores is chosen for each run */
+    cb_record *code; /* not const: each run chooses the kind of its stores */
     const cb_record *masked;
     const cb_x_store *store;
     int n_record, n_prefetch; /* the first n_prefetch may be left out */
-    bool has_work;            /* there are records besides those and the loop */
+    bool has_work;            /* there are records other than those and the loop */
     int16_t first_sum, n_sum, first_total, n_total;
     cb_x_touched *touched; /* [n_touched] */
     int n_touched;
@@ -27,14 +27,14 @@ typedef struct cb_x_phase {
 /* CB_UNSUPPORTED: it needs more slots than there are. */
 CB_MUST_CHECK cb_status cb_x_phase_make(const cb_microcode *m, int at, const cb_x_table *table,
                                         cb_arena *memory, cb_x_phase *out, cb_error *err);
-/* Elements first..last of the running row; `is_end`: nothing comes after them, so that sums over
+/* Runs elements first..last of the current row. With `is_end` no elements follow, so sums over
  * everything end with them. */
 void cb_x_phase_run(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t first,
                     int64_t last, bool is_end);
-/* The same for a phase without sums whose stores overwrite arrays that it reads (`over`). */
+/* Does the same for a phase without sums whose stores overwrite arrays that it reads (`over`). */
 void cb_x_phase_run_over(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph,
                          int64_t first, int64_t last);
-float cb_x_sum_of(cb_x_pairs *p); /* of all leaves, and clears them */
+float cb_x_sum_of(cb_x_pairs *p); /* returns the sum of all leaves, and clears them */
 double cb_x_sum_of64(cb_x_pairs *p);
 
 #endif

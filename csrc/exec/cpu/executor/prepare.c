@@ -91,7 +91,7 @@ static void cut_across(cb_x_fused *f) {
     for (int k = 0; k < m->n_stream; k++) f->runs_over &= m->stream[k].over < 0;
 }
 
-/* Rows that run together, or whose sums of everything are cut by rows (micro/together.h). */
+/* Divides rows that run together, or whose total sums are cut by rows (micro/together.h). */
 static void cut_together(cb_x_fused *f) {
     const cb_microcode *m = &f->m;
     const int64_t rows = m->together;
@@ -104,7 +104,7 @@ static void cut_together(cb_x_fused *f) {
     f->rows_in_task = div_up(f->rows_in_task, rows) * rows;
 }
 
-/* Tasks are cut by shape only. */
+/* Divides rows into tasks, by shape only. */
 static void cut(cb_x_fused *f) {
     const cb_microcode *m = &f->m;
     f->chunks = 1;
@@ -190,7 +190,7 @@ static cb_status make_sums(const cb_executable *x, cb_x_fused *f, cb_arena *memo
     return CB_OK;
 }
 
-/* Room for leaves that tasks share (lanes.h). */
+/* Allocates room for leaves that tasks share (lanes.h). */
 static cb_status make_shared(cb_x_fused *f, cb_arena *memory, cb_error *err) {
     for (int k = 0; k < f->m.n_line_sum; k++) {
         const int total = f->m.line_sum[k].total;

@@ -36,14 +36,14 @@ static const char *const op_names[CB_X_OP_COUNT] = {
 #undef OP_NAME
 static const char *const format_names[CB_X_FORMAT_COUNT] = {"", " bf16", " f16", " bool"};
 
-/* The kind of a record: its register, and the forms of its operands. */
+/* The meaning of a record: its register, and the forms of its operands. */
 typedef struct meaning {
     int reg, form, other, format;
     cb_x_op op;
     bool has_third;
 } meaning;
 
-/* An operand of a form, whose number is `index`. */
+/* Prints an operand of a form, whose number is `index`. */
 static void add_operand(cb_str *out, const meaning *is, int form, int index) {
     switch (form) {
         case CB_X_OTHER: cb_str_addf(out, "r%d", 1 - is->reg); break;
@@ -281,7 +281,7 @@ static void print_source(const cb_program *p, const cb_x_stream *s, cb_str *out)
     cb_str_addf(out, "\n");
 }
 
-/* Numbers from tensors, one per row or one for all rows. */
+/* Prints numbers from tensors: one per row, or one for all rows. */
 static void print_values(const cb_program *p, const cb_x_row_value *v, int n, const char *when,
                          bool is_store, cb_str *out) {
     for (int k = 0; k < n; k++) {
@@ -315,7 +315,7 @@ static void print_numbers(const cb_microcode *m, int when, int after, cb_str *ou
     }
 }
 
-/* Numbers that nothing else writes. */
+/* Prints the numbers that no instruction writes. */
 static void print_constants(const cb_microcode *m, cb_str *out) {
     bool is_written[CB_X_SCALARS] = {false};
     for (int k = 0; k < m->n_number; k++) is_written[m->number[k].dst] = true;

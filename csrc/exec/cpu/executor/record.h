@@ -28,7 +28,7 @@
 #include "../../../base/philox.h"
 #include "../../../micro/microcode.h"
 
-/* At most, of a program of records. */
+/* Limits of a program of records. */
 enum {
     CB_R_STREAMS = 64,
     CB_R_SCALARS = 128,
@@ -45,11 +45,11 @@ typedef enum cb_x_form {
     CB_X_FORM_COUNT
 } cb_x_form;
 
-typedef void (*cb_x_fn)(void); /* of the type that the build for an instruction set defines */
+typedef void (*cb_x_fn)(void); /* cast to the type that the build for an instruction set defines */
 
 typedef struct cb_record {
     cb_x_fn fn;
-    int16_t dst, b, c, to; /* their meaning depends on the function */
+    int16_t dst, b, c, to; /* operands; their meaning depends on the function */
 #ifdef CB_PROFILE
     _Atomic uint64_t count, ticks; /* number of runs, and their total time */
 #endif
@@ -58,22 +58,22 @@ typedef struct cb_record {
 /* Leaves of a sum in pairs: digit k of a binary counter holds the sum of 2^k leaves. */
 typedef struct cb_x_pairs {
     uint64_t count;
-    void *leaves; /* not NULL: leaves are written here, one after another, and combined later */
+    void *leaves; /* if not NULL, leaves are written here one after another and combined later */
     union {
         float level[48];
         double level64[48];
     };
 } cb_x_pairs;
 
-/* The state of a thread: in f32, or, in the fields with 64 in their names, in f64. */
+/* The state of a thread. Fields with 64 in their names are for f64, their twins for f32. */
 typedef struct cb_x_context {
     char *p[CB_R_STREAMS]; /* element 0 of the running row in each stream */
     union {
         float s[CB_R_SCALARS];
         double s64[CB_R_SCALARS];
     };
-    int64_t end; /* of the elements to run over, a multiple of 64 from where they start */
-    const cb_record *again; /* where an iteration begins */
+    int64_t end; /* end of the elements to run over, a multiple of 64 after their start */
+    const cb_record *again; /* the first record of an iteration */
     int64_t leaf; /* elements between the beginning of a leaf of all elements and that of the row */
     /* Right after p and s: a load waits for a recent store at the same offset of a 4 KiB page, and
      * slots are stored to frequently. */
@@ -86,7 +86,7 @@ typedef struct cb_x_context {
         _Alignas(64) float acc[CB_R_ACCS][CB_X_LANES];
         double acc64[CB_R_ACCS][CB_X_LANES];
     };
-    int64_t n_mask; /* lanes that are set in: */
+    int64_t n_mask; /* lanes that are set in the mask: */
     union {         /* all bits set in valid lanes, for the last records of a row */
         _Alignas(64) float mask[CB_X_LANES];
         double mask64[CB_X_LANES];
@@ -128,10 +128,10 @@ typedef struct cb_x_table {
     cb_x_fn load[2][CB_X_FORM_COUNT];
     cb_x_fn unpack[CB_X_FORMAT_COUNT][2];      /* REAL: none */
     cb_x_fn store[CB_X_FORMAT_COUNT][2];       /* rounds to the format */
-    cb_x_fn store_far[CB_X_FORMAT_COUNT][2];   /* around the caches; BYTE: none */
+    cb_x_fn store_far[CB_X_FORMAT_COUNT][2];   /* bypasses the caches; BYTE: none */
     cb_x_fn acc[2][2], amax[2][2], amin[2][2]; /* [masked][register] */
     cb_x_fn take[2];                           /* s[dst] = the element at position s[b] */
-    cb_x_fn add_at[2]; /* += s[c] in the element at position s[b]; a position < 0: in none */
+    cb_x_fn add_at[2]; /* adds s[c] to the element at position s[b]; a position < 0 changes none */
     cb_x_fn column[2], column_max[2], column_min[2], spill[2];
     cb_x_fn prefetch[CB_X_FORMAT_COUNT];            /* BYTE: none */
     cb_x_fn totals, piece[2], loop, loop_sums, end; /* piece: sums, means */

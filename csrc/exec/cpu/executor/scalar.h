@@ -1,5 +1,5 @@
-/* scalar.h: the executor's operations on single numbers (of a row, or of the group): the same bits
- * as on vectors. */
+/* scalar.h: the executor's operations on single numbers, per row or per group. They give the same
+ * bits as on vectors. */
 #ifndef CB_EXEC_SCALAR_H
 #define CB_EXEC_SCALAR_H
 
@@ -9,6 +9,6 @@ float cb_x_scalar(cb_x_op op, float x, float y, float z);
 double cb_x_scalar64(cb_x_op op, double x, double y, double z);
 void cb_x_push(cb_x_pairs *p, float leaf);
 void cb_x_push64(cb_x_pairs *p, double leaf);
-void cb_x_fence(void); /* after stores around the caches */
+void cb_x_fence(void); /* called after stores that bypass the caches */
 
 #endif

@@ -72,7 +72,7 @@ typedef void (*op_fn)(EX_ARGS);
 #define EX_LOOP_AGAIN EX_GO(c->again, i)
 #define EX_FINISH
 
-#else /* registers in the context, one call for each record */
+#else /* the registers are in the context, and each record is a call */
 
 #define EX_ARGS cb_x_context *c, const cb_record *s, int64_t *at
 typedef const cb_record *(*op_fn)(EX_ARGS);
@@ -115,7 +115,8 @@ static uint64_t ticks_now(void) {
 }
 
 static const cb_record *run_one(cb_x_context *c, const cb_record *s, int64_t *i) {
-    cb_record *counted = (cb_record *)(uintptr_t)s; /* records are in memory of the executor */
+    cb_record *counted = (cb_record *)(uintptr_t)s; /* the executor owns the records, so they may be
+                                                       written */
     const uint64_t begin = ticks_now();
     const cb_record *next = ((op_fn)s->fn)(c, s, i);
     counted->ticks += ticks_now() - begin;

@@ -1,6 +1,6 @@
-/* vector.h: the functions of vecmath.h on vectors. Operations and their order are the same, so bits
- * are too. A V is a register of CB_VW floats of the instruction set that the file is compiled for.
- * Vectors are an extension of gcc and clang, so arithmetic is written as on numbers.
+/* vector.h: the functions of vecmath.h on vectors. Operations and their order are the same, so the
+ * bits are the same. A V is a register of CB_VW floats of the instruction set that the file is
+ * compiled for. Vectors are an extension of gcc and clang, so arithmetic is written as on numbers.
  *
  *     VSEL(mask, a, b)    a where the mask (a comparison of vectors) holds, else b */
 #ifndef CB_EXEC_VECTOR_H
@@ -26,7 +26,7 @@ VFN void v_leave(void) {
 #endif
 }
 
-/* Stores past the caches. The address must be a multiple of the vector's bytes. */
+/* Bypasses the caches. The address must be a multiple of the vector's bytes. */
 VFN void vm_store_far(void *p, V x) {
 #if defined(__AVX512F__)
     _mm512_stream_ps(p, (__m512)x);
@@ -90,7 +90,7 @@ VFN V vm_floor(V x) {
 #endif
 }
 
-/* The larger and the smaller of two, not NaN. */
+/* Return the larger and the smaller of two numbers that are not NaN. */
 VFN V vm_larger(V a, V b) {
 #if defined(__AVX512F__)
     return (V)_mm512_max_ps((__m512)a, (__m512)b);
@@ -116,7 +116,7 @@ VFN V vm_least(V a, V b) {
 
 #define vm_select VSEL
 
-/* VSEL by a comparison: with AVX-512 it stays in a mask. */
+/* VSEL with a comparison as its mask: with AVX-512 the result stays in a mask register. */
 #if defined(__AVX512F__)
 #define VSEL_BY(code, x, y, a, b)                                                             \
     ((V)_mm512_mask_blend_ps(_mm512_cmp_ps_mask((__m512)(x), (__m512)(y), code), (__m512)(b), \
@@ -127,7 +127,7 @@ VFN V vm_least(V a, V b) {
 #else
 #define VSEL_LT(x, y, a, b) VSEL((x) < (y), a, b)
 #define VSEL_GE(x, y, a, b) VSEL((x) >= (y), a, b)
-#define VSEL_NUMBER(x, a, b) VSEL((x) == (x), a, b) /* a, but b where x is NaN */
+#define VSEL_NUMBER(x, a, b) VSEL((x) == (x), a, b) /* a, or b where x is NaN */
 #endif
 #define VSEL_ORDERED(x, a) VSEL_NUMBER(x, a, x)
 
@@ -157,7 +157,7 @@ VFN VS vm_to_halves(VU x) { /* below 2^16 */
 #endif
 }
 
-/* Every NaN is a quiet one, whose digits in the lower half do not count. */
+/* Every NaN becomes a quiet NaN; the digits in its lower half are ignored. */
 VFN V vm_round_bf16(V x) {
     VU bits = (VU)x;
     V y = (V)(bits + 0x7FFFu + (bits >> 16 & 1u)), nan = (V)(bits | 0x400000u);
@@ -199,7 +199,7 @@ VFN V vm_round_f16(V x) { return vm_of_f16(vm_to_f16(x)); }
 VFN V vm_clamp(V x, float most) { return vm_least(vm_larger(x, vm_of(-most)), vm_of(most)); }
 VFN V vm_at_most(V x, float most) { return vm_least(x, vm_of(most)); }
 
-/* p 2^n, rounded once: p is near 1, and n the integer in the low bits of `shifted` as well. */
+/* Returns p 2^n, rounded once. p is near 1; n is also the integer in the low bits of `shifted`. */
 VFN V vm_scale(V p, V n, V shifted) {
 #if defined(__AVX512F__)
     (void)shifted;
@@ -213,7 +213,7 @@ VFN V vm_scale(V p, V n, V shifted) {
 #endif
 }
 
-/* Without `low` nothing is added for it: a sum with 0 would give the same bits in the end. */
+/* Without `low` it skips the addition; adding 0 would give the same bits in the end. */
 VFN V vm_exp_parts(V x, V low, bool has_low) {
     x = vm_clamp(x, 104.0f);
     V shifted = x * 0x1.715476p+0f + CB_ROUND_F32;
@@ -338,7 +338,8 @@ VFN V vm_gelu_tanh_slope_of(V s, V x) {
 
 /* ---- sine and cosine ------------------------------------------------------------------------- */
 
-/* The lower or the upper half in f64, and back; gcc takes the generic conversion to pieces. */
+/* Convert the lower or the upper half to f64, and back. gcc splits the generic conversion into
+ * scalars. */
 VFN VD vm_wide(V x, bool is_upper) {
 #if defined(__AVX512DQ__)
     __m512 from = (__m512)x;

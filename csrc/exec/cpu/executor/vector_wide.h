@@ -1,4 +1,4 @@
-/* vector_wide.h: vectors of f64, as vector.h of f32: a VD is a register of CB_WW doubles. The
+/* vector_wide.h: the f64 counterpart of vector.h. A VD is a register of CB_WW doubles. The
  * elementary functions are the math library's, number by number (vecmath.h). */
 #ifndef CB_EXEC_VECTOR_WIDE_H
 #define CB_EXEC_VECTOR_WIDE_H

@@ -14,8 +14,8 @@ typedef struct building {
     cb_translation t;
     const cb_expression *x;
     cb_e_phase *phase;
-    cb_x_ref ref[CB_E_NODES];  /* CB_X_NONE: not there yet */
-    int16_t read[CB_E_ARRAYS]; /* the stream that is read, -1: none */
+    cb_x_ref ref[CB_E_NODES];  /* CB_X_NONE: not computed yet */
+    int16_t read[CB_E_ARRAYS]; /* the stream that reads the array; -1: none */
     uint8_t room[CB_E_NODES];  /* registers that a value takes to compute; 0: it is in memory */
     bool is_visited[CB_E_NODES];
     bool scales; /* gradients */
@@ -68,7 +68,7 @@ static bool is_leaf(const cb_e_node *n) {
 static void measure_room(building *b) {
     for (int i = 0; i < b->x->n_node; i++) {
         const cb_e_node *n = &b->x->node[i];
-        int room[3] = {0}; /* of the operands, the largest first */
+        int room[3] = {0}; /* registers that the operands take, largest first */
         for (int k = 0; k < n->n_in && n->is_vector && !is_leaf(n); k++) {
             int next = b->room[n->in[k]];
             for (int j = 0; j <= k; j++) {
@@ -78,7 +78,7 @@ static void measure_room(building *b) {
             }
         }
         int most = n->is_vector && !is_leaf(n);
-        for (int k = 0; k < 3; k++) { /* those before it are kept meanwhile */
+        for (int k = 0; k < 3; k++) { /* the operands before it are kept meanwhile */
             if (room[k] && room[k] + k > most) most = room[k] + k;
         }
         b->room[i] = (uint8_t)(most < UINT8_MAX ? most : UINT8_MAX);
@@ -173,7 +173,7 @@ static cb_status compile_phase(cb_expression *x, int level, bool scales, cb_aren
                        "them nearer to where they are read",
                        x->base.name);
     }
-    /* Sums in the order in which they were requested (cb_t_over_row). */
+    /* Lists sums in the order in which they were requested (cb_t_over_row). */
     for (int k = 0; k < phase->n_sum; k++) phase->sum[k].acc = m->number[k].a;
     phase->n_stream = m->n_stream;
     return status;

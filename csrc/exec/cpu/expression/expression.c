@@ -8,7 +8,7 @@ static char *copy_text(cb_expression *x, const char *text) {
     return cb_arena_strdup(&x->arena, text, strlen(text));
 }
 
-/* The interface of an optimizer: names, and numbers that only need to be finite. */
+/* Makes the interface of an optimizer: names, and numbers that only need to be finite. */
 static cb_status make_face(cb_expression *x, const cb_expression_spec *s, cb_error *err) {
     const char **state = CB_NEW(&x->arena, const char *, s->n_states);
     cb_hyper *hyper = CB_NEW(&x->arena, cb_hyper, s->n_hyper);

@@ -17,12 +17,12 @@ typedef struct cb_e_node {
     cb_e_op op;
     uint16_t in[3], n_in;
     uint16_t level; /* depth of nested sums below it */
-    bool is_vector; /* one number for each element, otherwise one for each row */
+    bool is_vector; /* true: one number per element; false: one per row */
     bool is_needed;
     double value;
 } cb_e_node;
 
-typedef struct cb_e_give { /* a number of the row goes to a number of the records */
+typedef struct cb_e_give { /* copies a number of the row to a number of the records */
     uint16_t node;
     int16_t slot;
 } cb_e_give;
@@ -40,19 +40,20 @@ typedef struct cb_e_phase {
     int n_give, n_sum, n_stream;
     cb_e_give give[CB_R_SCALARS];
     cb_e_sum sum[CB_R_ACCS];
-    uint8_t array[CB_R_STREAMS]; /* of a stream: 0 the parameter, 1 the gradient, 2 + k state k */
+    uint8_t array[CB_R_STREAMS]; /* the array of a stream: 0 is the parameter, 1 the gradient, 2 + k
+                                    is state k */
 } cb_e_phase;
 
 struct cb_expression {
-    cb_optimizer base; /* the first member, through which a step finds the expression */
-    cb_arena arena;    /* the form itself is in it */
+    cb_optimizer base; /* must be the first member: a step finds the expression through it */
+    cb_arena arena;    /* also holds this struct */
     const cb_x_table *table;
     int n_node, n_phase, n_number;
     bool reads_size;  /* numbers differ between rows of different lengths */
     cb_e_node *node;  /* [n_node] */
-    uint16_t *number; /* [n_number] nodes that are numbers and needed, in order */
+    uint16_t *number; /* [n_number] needed nodes that are numbers, in order */
     uint16_t out[1 + CB_MAX_STATES];
-    /* [n_phase]; [1]: with gradients that count times a number, that of node n_node. */
+    /* [n_phase]. Those of [1] multiply gradients by the number of node n_node. */
     cb_e_phase *phase[2];
 };
 

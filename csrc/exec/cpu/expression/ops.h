@@ -1,5 +1,5 @@
-/* ops.h: what nodes of an expression compute. On arrays an op is the executor's; on numbers it is
- * computed in double, from the doubles x, y and z. */
+/* ops.h: the operations of an expression's nodes. On arrays an op is the executor's; on numbers it
+ * is computed in double, from the doubles x, y and z. */
 #ifndef CB_EXEC_EXPRESSION_OPS_H
 #define CB_EXEC_EXPRESSION_OPS_H
 
@@ -15,7 +15,7 @@
     X(SIZE, size)      \
     X(CONSTANT, constant)
 
-/* (id, name, operands, the executor's op, the same on numbers) */
+/* (id, name, operands, the executor's op, the expression on numbers) */
 #define CB_E_OPS(X)                                                        \
     X(ADD, add, 2, CB_X_ADD, x + y)                                        \
     X(SUB, sub, 2, CB_X_SUB, x - y)                                        \
@@ -44,8 +44,8 @@
     X(SIGMOID, sigmoid, 1, CB_X_SIGMOID, 1 / (1 + exp(-x)))                \
     X(ERF, erf, 1, CB_X_ERF, erf(x))                                       \
     X(WHERE, where, 3, CB_X_SELECT, x != 0 ? y : z)                        \
-    X(POW, pow, 2, CB_X_OP_COUNT, pow(x, y)) /* of numbers alone */        \
-    X(SUM, sum, 1, CB_X_ACC, x) /* over the elements of a row: a number */
+    X(POW, pow, 2, CB_X_OP_COUNT, pow(x, y)) /* only on numbers */        \
+    X(SUM, sum, 1, CB_X_ACC, x) /* sums the elements of a row to a number */
 /* clang-format on */
 
 #define CB_E_LEAF_ID(id, name) CB_E_##id,

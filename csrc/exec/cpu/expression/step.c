@@ -1,6 +1,6 @@
-/* Runs one step of an expression. One thread steps a row of at most CB_X_CHUNK elements at once:
- * its sums, its numbers, its new values. Longer rows are cut, and take one pass over all of them
- * for each level of sums before the updating pass. A sum combines pieces of CB_X_CHUNK elements in
+/* Runs one step of an expression. One thread does all of a row of at most CB_X_CHUNK elements: its
+ * sums, its numbers, its new values. Longer rows are cut, and take one pass over all of them for
+ * each level of sums before the updating pass. A sum combines pieces of CB_X_CHUNK elements in
  * their order, so its bits do not depend on threads. */
 #include "step.h"
 
@@ -9,7 +9,7 @@
 #include "../../../optim/extras.h"
 #include "../../../optim/split.h"
 
-#define EXPECTED_BYTES 512 /* of each array of the next row */
+#define EXPECTED_BYTES 512 /* bytes to prefetch of each array of the next row */
 
 typedef struct scratch {
     int64_t *first_piece; /* [n_rows] */
@@ -22,14 +22,14 @@ typedef struct region {
     const cb_expression *x;
     const cb_e_phase *phase; /* [n_phase] */
     const cb_extra_fns *extras;
-    int level; /* the phase that long rows are in */
+    int level; /* the current phase of long rows */
     scratch s;
 } region;
 
 typedef struct worker { /* a task's */
     cb_x_context c;
-    double value[CB_E_NODES + 1]; /* of nodes that are numbers */
-    const cb_optim_row *known;    /* the group of these numbers */
+    double value[CB_E_NODES + 1]; /* values of nodes that are numbers */
+    const cb_optim_row *known;    /* the row whose group and step these numbers belong to */
 } worker;
 
 #define NUMBER_OP(id, name, n_in, op, expression) \

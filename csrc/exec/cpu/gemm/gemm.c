@@ -23,12 +23,12 @@
 static struct {
     pthread_mutex_t lock;
     int n_open;
-    int threads_before; /* what the first region found */
+    int threads_before; /* the number that the first region found */
     bool is_local;      /* settings are known to be per thread */
     bool is_orphaned;   /* forked while a region was open: the setting is still that region's */
     pthread_once_t once;
     int vector_bits; /* the widest vectors of this processor */
-    bool has_fma;    /* this processor, and so our own kernel, has fused multiply-adds */
+    bool has_fma;    /* this processor has fused multiply-adds, so our own kernel uses them */
 } guard = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
 
 static void before_fork(void) { pthread_mutex_lock(&guard.lock); }
@@ -57,7 +57,7 @@ static bool can_set_threads(const cb_blas *b) {
     return b && (b->set_threads_local || (b->set_threads && b->get_threads));
 }
 
-/* Sets the number of threads; the old number. */
+/* Sets the number of threads and returns the old number. */
 static int exchange_threads(const cb_blas *b, int n) {
     if (b->set_threads_local) return ((exchange_fn)b->set_threads_local)(n);
     int before = ((get_fn)b->get_threads)();
@@ -117,8 +117,8 @@ void cb_gemm_enter_task(const cb_gemm_region *region) {
 #define NARROW 16          /* rows or columns that a BLAS pads to whole blocks */
 #define NARROW_INNER 1024  /* beyond this, a transposed side has too many lines */
 #define TASK_FLOPS 5e5     /* ten times the cost of starting a task, on one core */
-#define TASKS_PER_THREAD 4 /* so that threads finish together */
-#define GRAIN_ROWS 12      /* sums in registers: gemm_fma.h */
+#define TASKS_PER_THREAD 4 /* more than one, so that threads finish at about the same time */
+#define GRAIN_ROWS 12      /* rows whose sums are in registers: gemm_fma.h */
 #define GRAIN_COLUMNS 32
 
 /* Measured on a Zen 4 against OpenBLAS 0.3.31 (benchmarks/cpu/bench_products.py). */

@@ -34,7 +34,7 @@ typedef struct cb_gemm_kernel {
 /* While a region is open the BLAS uses one thread; when the last region has ended, its setting is
  * restored. */
 typedef struct cb_gemm_region {
-    const cb_blas *blas; /* NULL: none, or older than this processor */
+    const cb_blas *blas; /* NULL: there is none, or it does not know this processor */
     const cb_gemm_kernel *own;
     int threads_before;
     bool is_first;
@@ -49,14 +49,16 @@ void cb_gemm_end(cb_gemm_region *region);
  * and the processor; restricting the instruction set does not change bits. */
 bool cb_gemm_own_is_faster(cb_dtype dtype, int64_t m, int64_t n, int64_t k);
 
-/* How our own kernel's products of a batch are divided into tasks. */
+/* The division of a batch of products into tasks, for our own kernel. */
 typedef struct cb_gemm_cut {
     int64_t rows, columns; /* of a task */
     int64_t batches;       /* items of the batch in one task */
 } cb_gemm_cut;
 
-/* c[batch,m,n] = a[batch,m,k] b[batch,k,n] for this many threads. Bits do not depend on it. */
+/* Divides c[batch,m,n] = a[batch,m,k] b[batch,k,n] for this many threads. Bits do not depend on the
+ * division. */
 cb_gemm_cut cb_gemm_cut_of(int64_t batch, int64_t m, int64_t n, int64_t k, int threads);
-bool cb_gemm_is_own(const cb_gemm_region *region, cb_dtype dtype); /* products are by `own` */
+bool cb_gemm_is_own(const cb_gemm_region *region, cb_dtype dtype); /* true if `own` computes the
+                                                                      products */
 
 #endif

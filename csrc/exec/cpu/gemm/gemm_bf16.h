@@ -1,7 +1,7 @@
-/* gemm_bf16.h: products of bf16 by the instruction that multiplies pairs of them, vdpbf16ps. It
- * adds a[2p] b[2p] and a[2p+1] b[2p+1] to a sum in f32 with a rounding of its own, and takes
- * subnormal numbers as zeros. So bits differ from those of the widened product; like them they
- * depend on the inner axis alone, which is cut into the same blocks whatever is computed at a time.
+/* gemm_bf16.h: products of bf16 by vdpbf16ps, the instruction that multiplies pairs of them. It
+ * adds a[2p] b[2p] and a[2p+1] b[2p+1] to a sum in f32, with its own rounding, and treats subnormal
+ * numbers as zeros. So bits differ from those of the widened product. They, too, depend only on the
+ * inner axis, which is always cut into the same blocks.
  *
  * The right side is packed into panels of 32 columns, [pair][column][2]. The left side is read
  * in place, or packed into panels of 16 rows, [pair][row][2], if it is column-major. */
@@ -16,7 +16,7 @@
 #include "gemm_own.h"
 
 #define BF16_COLUMNS 32
-#define BF16_INNER 128 /* pairs, at most */
+#define BF16_INNER 128 /* maximum number of pairs */
 
 #if defined(__AVX512F__) && defined(__AVX512BW__)
 #include <immintrin.h>
@@ -24,16 +24,16 @@
 #define BF16_TARGET __attribute__((target("avx512bf16")))
 #define BF16_INLINE BF16_TARGET static inline __attribute__((always_inline))
 #define BF16_LANES 16
-#define BF16_ROWS 12  /* of sums, two vectors each */
+#define BF16_ROWS 12  /* rows of sums, two vectors each */
 #define BF16_FAR 1024 /* elements */
 
-/* Element (i, k) of a matrix of bf16; one of the strides is 1. */
+/* A matrix of bf16, with its strides. One of the strides is 1. */
 typedef struct bf16_view {
     const uint16_t *at;
     int64_t row, column;
 } bf16_view;
 
-/* Pair p of row i at at[i * row + p * pair]. */
+/* The left side: pair p of row i is at at[i * row + p * pair]. */
 typedef struct bf16_left {
     const uint16_t *at;
     int64_t row, pair;
@@ -47,7 +47,7 @@ typedef struct bf16_out {
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-/* Lines 2p and 2p+1, of up to 16 elements each, as pairs. */
+/* Interleaves lines 2p and 2p+1, of up to 16 elements each, to pairs. */
 BF16_INLINE __m512i bf16_pairs(const uint16_t *first, const uint16_t *second, __mmask32 mask) {
     const __m256i x = _mm256_maskz_loadu_epi16((__mmask16)mask, first),
                   y = second ? _mm256_maskz_loadu_epi16((__mmask16)mask, second)
@@ -56,7 +56,7 @@ BF16_INLINE __m512i bf16_pairs(const uint16_t *first, const uint16_t *second, __
                            _mm512_slli_epi32(_mm512_cvtepu16_epi32(y), 16));
 }
 
-/* to[p][i][2], i < 16, from `n` lines i along the inner axis; missing lines are zeros. */
+/* Fills to[p][i][2], i < 16, from `n` lines i along the inner axis. Missing lines become zeros. */
 BF16_TARGET static void bf16_pack_lines(const uint16_t *from, int64_t ld, int64_t inner, int64_t n,
                                         uint16_t *to, int64_t pitch) {
     for (int64_t i = 0; i < BF16_LANES; i++) {
@@ -74,7 +74,7 @@ BF16_TARGET static void bf16_pack_lines(const uint16_t *from, int64_t ld, int64_
     }
 }
 
-/* The same from lines of n elements that run across the inner axis. */
+/* Does the same from lines of n elements that run across the inner axis. */
 BF16_TARGET static void bf16_pack_across(const uint16_t *from, int64_t ld, int64_t inner, int64_t n,
                                          uint16_t *to, int64_t pitch) {
     const __mmask32 mask = n >= BF16_LANES ? 0xFFFF : (__mmask32)((1u << (n > 0 ? n : 0)) - 1);
@@ -84,10 +84,10 @@ BF16_TARGET static void bf16_pack_across(const uint16_t *from, int64_t ld, int64
     }
 }
 
-/* to[p][j][2], j < 32, from whole lines across the inner axis. */
+/* Fills to[p][j][2], j < 32, from whole lines across the inner axis. */
 BF16_TARGET static void bf16_pack_panel(const uint16_t *from, int64_t ld, int64_t inner,
                                         uint16_t *to) {
-    __m512i low, high; /* which elements of two lines make pairs of columns */
+    __m512i low, high; /* indices of the elements of two lines that make pairs of columns */
     int16_t at[2 * BF16_COLUMNS];
     for (int16_t j = 0; j < BF16_COLUMNS; j++) at[2 * j] = j, at[2 * j + 1] = BF16_COLUMNS + j;
     memcpy(&low, at, sizeof low);
@@ -101,7 +101,7 @@ BF16_TARGET static void bf16_pack_panel(const uint16_t *from, int64_t ld, int64_
     }
 }
 
-/* Columns j .. j+n of b, up to 16. */
+/* Packs columns j .. j+n of b, where n is at most 16. */
 BF16_TARGET static void bf16_pack(bf16_view b, int64_t inner, int64_t j, int64_t n, uint16_t *to,
                                   int64_t pitch) {
     const uint16_t *from = b.at + (n > 0 ? j * b.column : 0);
@@ -111,7 +111,7 @@ BF16_TARGET static void bf16_pack(bf16_view b, int64_t inner, int64_t j, int64_t
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* `rows` and `width`, in vectors, are constants. */
+/* `rows` and `width`, in vectors, are compile-time constants. */
 BF16_INLINE void bf16_sum(const int rows, const int width, bf16_left a, const uint16_t *panel,
                           int64_t pairs, const bf16_out *out) {
     __m512 sum[2 * BF16_ROWS];
@@ -222,7 +222,7 @@ static void bf16_multiply(bf16_view a, int64_t rows, bf16_view b, int64_t inner,
 
 static bool bf16_is_native(void) { return cb_cpu_multiplies_bf16(); }
 
-#else /* another instruction set */
+#else /* for other instruction sets */
 
 typedef struct bf16_view {
     const uint16_t *at;

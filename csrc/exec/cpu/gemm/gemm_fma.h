@@ -1,6 +1,6 @@
 /* gemm_fma.h: sum + x * b with one rounding, on the vectors of the instruction set that a kernel
  * file is compiled for; x is a number or, in functions named `each`, a vector. Contraction is off
- * in the whole library (-ffp-contract=off), so a fused multiply-add is only where it is written.
+ * in the whole library (-ffp-contract=off), so multiply-adds are fused only where the code says so.
  * Its bits are the same everywhere: baseline x86-64 has no such instruction and calls fma() of the
  * C library for each number. */
 #ifndef CB_EXEC_CPU_GEMM_GEMM_FMA_H
@@ -11,11 +11,11 @@
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #define GEMM_VECTOR 64 /* bytes */
-#define GEMM_ROWS 12   /* of sums, two vectors each: 24 of 32 registers */
+#define GEMM_ROWS 12   /* rows of sums, two vectors each: 24 of 32 registers */
 #elif defined(__FMA__)
 #include <immintrin.h>
 #define GEMM_VECTOR 32
-#define GEMM_ROWS 6 /* 12 of 16 registers */
+#define GEMM_ROWS 6 /* the sums take 12 of 16 registers */
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #define GEMM_VECTOR 16

@@ -16,13 +16,15 @@
 
 #define GEMM_INNER 256
 #define GEMM_BLOCK 384
-#define GEMM_TABLE_ROWS 6  /* of left sides of any order: a pointer for each, of 16 */
-#define GEMM_DIRECT 16     /* rows up to which b is read in place */
-#define GEMM_AHEAD 16      /* rows of b that are fetched ahead */
-#define GEMM_NARROW 16     /* columns up to which a product is faster with its sides exchanged */
+#define GEMM_TABLE_ROWS \
+    6                      /* rows at a time of a left side in any order; each takes one of 16
+                              pointer registers */
+#define GEMM_DIRECT 16     /* maximum number of rows for which b is read in place */
+#define GEMM_AHEAD 16      /* rows of b that are prefetched */
+#define GEMM_NARROW 16     /* maximum number of columns for which exchanging the sides is faster */
 #define GEMM_NARROW_ROWS 8 /* the same if rows of a must then be transposed */
 #define GEMM_SUMS (2 * GEMM_ROWS)
-#define GEMM_WIDEST 8                        /* vectors of columns */
+#define GEMM_WIDEST 8                        /* maximum width of a product, in vectors of columns */
 #define GEMM_UNROLL _Pragma("GCC unroll 24") /* otherwise -O2 leaves the sums in memory */
 
 typedef struct gemm_view { /* element (i, j) at at[i * row + j * column] */

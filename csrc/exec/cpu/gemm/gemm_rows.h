@@ -57,7 +57,7 @@ static inline void CB_TYPED(gemm_clear_right)(int64_t inner, int64_t columns, CB
 static void CB_TYPED(gemm_pack)(gemm_view b, int64_t k0, int64_t inner, int64_t j0, int64_t columns,
                                 CB_REAL *panel) {
     const CB_REAL *from = (const CB_REAL *)b.at + k0 * b.row + j0 * b.column;
-    if (b.row == 1) { /* along what is contiguous */
+    if (b.row == 1) { /* copy along the contiguous axis */
         CB_TYPED(gemm_transpose)(from, b.column, columns, inner, panel, GEMM_WIDTH);
     } else if (columns == GEMM_WIDTH) {
         for (int64_t p = 0; p < inner; p++)
@@ -69,7 +69,7 @@ static void CB_TYPED(gemm_pack)(gemm_view b, int64_t k0, int64_t inner, int64_t 
     CB_TYPED(gemm_clear_right)(inner, columns, panel);
 }
 
-/* Columns j .. j+columns of a row of sums, a vector at a time. */
+/* Stores columns j .. j+columns of a row of sums, one vector at a time. */
 GEMM_INLINE void CB_TYPED(gemm_store)(CB_REAL *c, CB_TYPED(gemm_vector) sum, int64_t columns,
                                       bool is_whole, bool add) {
     if (is_whole) {
@@ -95,20 +95,22 @@ typedef struct CB_TYPED(gemm_left) {
     int64_t row, column;
 } CB_TYPED(gemm_left);
 
-/* Right operand: row p begins at at[p * row] and is read in vectors. */
+/* The right operand of a product: row p begins at at[p * row] and is read in vectors. */
 typedef struct CB_TYPED(gemm_right) {
     const CB_REAL *at;
     int64_t row;
 } CB_TYPED(gemm_right);
 
-/* Where sums go: c[i * ld], `columns` of each row, are written or, with `add`, added to. */
+/* The destination of sums: `columns` elements of each row c[i * ld] are written or, with `add`,
+ * added to. */
 typedef struct CB_TYPED(gemm_out) {
     CB_REAL *c;
     int64_t ld, columns;
     bool add;
 } CB_TYPED(gemm_out);
 
-/* `rows` and `width`, in vectors, are constants, and rows * width is at most GEMM_SUMS. */
+/* `rows` and `width`, in vectors, are compile-time constants, and rows * width is at most
+ * GEMM_SUMS. */
 GEMM_INLINE void CB_TYPED(gemm_sum)(const int rows, const int width, CB_TYPED(gemm_left) a,
                                     CB_TYPED(gemm_right) b, int64_t inner,
                                     const CB_TYPED(gemm_out) * out) {
@@ -119,7 +121,7 @@ GEMM_INLINE void CB_TYPED(gemm_sum)(const int rows, const int width, CB_TYPED(ge
     for (int64_t p = 0; p < inner; p++, a.at += a.column, b.at += b.row) {
         GEMM_UNROLL
         for (int j = 0; j < width; j++) memcpy(&right[j], b.at + j * lanes, GEMM_VECTOR);
-        if (rows < GEMM_ROWS) { /* b may be read in place, with a page for each row */
+        if (rows < GEMM_ROWS) { /* b may be read in place, where each row may be on its own page */
             GEMM_UNROLL
             for (int j = 0; j < width; j++)
                 __builtin_prefetch(b.at + GEMM_AHEAD * b.row + j * lanes);
@@ -199,7 +201,8 @@ typedef struct CB_TYPED(gemm_table) {
     const int64_t *row, *column;
 } CB_TYPED(gemm_table);
 
-/* `n`, a constant, is rows or more: rows past the last are computed again and not stored. */
+/* `n` is a compile-time constant, at least `rows`. Rows after the last are computed but not
+ * stored. */
 GEMM_INLINE void CB_TYPED(gemm_add_some)(const int n, CB_TYPED(gemm_table) a, int64_t rows,
                                          int64_t inner, const CB_REAL *panel, CB_REAL *c,
                                          int64_t ldc, int64_t columns, bool add) {
@@ -246,8 +249,8 @@ static inline void CB_TYPED(gemm_add_rows)(CB_TYPED(gemm_table) a, int64_t rows,
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* The next columns of b, at most two vectors of them: where they lie if their rows can be read
- * there, else a copy. */
+/* Returns the next columns of b, at most two vectors of them: in place if their rows can be read
+ * there, otherwise as a copy. */
 static CB_TYPED(gemm_right) CB_TYPED(gemm_panel)(gemm_view b, int64_t k0, int64_t inner, int64_t j,
                                                  int64_t columns, bool is_direct, CB_REAL *panel) {
     if (is_direct && columns == GEMM_WIDTH)
@@ -256,7 +259,8 @@ static CB_TYPED(gemm_right) CB_TYPED(gemm_panel)(gemm_view b, int64_t k0, int64_
     return (CB_TYPED(gemm_right)){panel, GEMM_WIDTH};
 }
 
-/* One or two rows of a, wide pieces of b in place. Returns the columns done. */
+/* Multiplies one or two rows of a by wide pieces of b, read in place. Returns the number of
+ * finished columns. */
 static int64_t CB_TYPED(gemm_add_wide)(CB_TYPED(gemm_left) a, int64_t rows, gemm_view b, int64_t k0,
                                        int64_t inner, int64_t n, CB_TYPED(gemm_out) out) {
     int64_t j = 0, width = GEMM_WIDTH * (rows == 1 ? 4 : 2);
@@ -268,8 +272,8 @@ static int64_t CB_TYPED(gemm_add_wide)(CB_TYPED(gemm_left) a, int64_t rows, gemm
     return j;
 }
 
-/* A block of rows of a at a time, along the whole inner axis: then a is read once, in order, and
- * sums are still in a cache when the next part of the inner axis is added. */
+/* Multiplies a block of rows of a at a time, along the whole inner axis. So a is read once, in
+ * order, and sums are still in a cache when the next part of the inner axis is added. */
 static void CB_TYPED(gemm_multiply)(const cb_gemm *g) {
     gemm_view a = gemm_view_of(g->a, g->lda, g->a_transposed);
     gemm_view b = gemm_view_of(g->b, g->ldb, g->b_transposed);

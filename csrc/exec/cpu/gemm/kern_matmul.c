@@ -69,7 +69,7 @@ static const void *element_at(const product *p, const cb_tensor *t, int64_t inde
     return (const char *)t->data + index * (int64_t)p->element;
 }
 
-/* One tile of one item of the batch. */
+/* The place of one tile in one item of the batch. */
 typedef struct place {
     int64_t item, row, column, rows, columns;
 } place;
@@ -81,7 +81,7 @@ static place place_of(const product *p, int64_t item, int64_t tile) {
                    min_i64(p->tiles.columns, p->m - column)};
 }
 
-/* Copies a tile of the base to the output, unless that has taken its memory over. */
+/* Copies a tile of the base to the output, unless the output has taken over its memory. */
 static void copy_base(const product *p, place at, char *to) {
     const cb_tensor *base = &p->args->in[2];
     if (base->data == p->args->out[0].data) return;
@@ -131,7 +131,7 @@ static void run_task(void *user, int64_t task, int thread) {
 
 /* ---- 16-bit ---------------------------------------------------------------------------------- */
 
-/* Block [rows, columns] of a matrix to f32, in the order it is stored; `ld` is that of the copy. */
+/* Widens block [rows, columns] of a matrix to f32, in storage order. `ld` is that of the copy. */
 static const float *widen_block(const product *p, const void *at, const matrix *m, int64_t rows,
                                 int64_t columns, float *to, int64_t *ld) {
     const uint16_t *from = at;
@@ -155,7 +155,7 @@ static void multiply_pairs(const product *p, place at, float *left, float *sum) 
                   y_at = batch_offset(y, at.item) + at.column * p->b.column,
                   most = 2 * p->tiles.inner;
     int64_t k0 = 0;
-    do { /* once even when k is 0: that writes the zeros */
+    do { /* runs once even if k is 0, which writes the zeros */
         const bf16_view a = bf16_view_of(element_at(p, x, x_at + k0 * p->a.column), &p->a),
                         b = bf16_view_of(element_at(p, y, y_at + k0 * p->b.row), &p->b);
         const bf16_out out = {sum, at.columns, at.columns, k0 > 0 || p->adds};

@@ -2,7 +2,7 @@
 
 #include "../../kernel.h"
 
-/* [batch, n, k], or stored as [batch, k, n]. */
+/* Describes a matrix [batch, n, k], which may be stored as [batch, k, n]. */
 static cb_tensor matrix(const void *data, cb_dtype dtype, int64_t batch, int64_t n, int64_t k,
                         bool is_transposed) {
     return (cb_tensor){.data = (void *)(uintptr_t)data,

@@ -1,5 +1,5 @@
-/* Reading and adding by index. All of them see three axes: `outer` lines, the indexed axis, and
- * `inner` elements. Sums are over i, in its order:
+/* Reading and adding by index. All of these ops see three axes: `outer` lines, the indexed axis,
+ * and `inner` elements. Sums are over i, in its order:
  *
  *     gather         out[o, i, c] = x[o, index[o, i, c], c]
  *     scatter_add    out[o, r, c] = base[o, r, c] + sum of src[o, i, c] where index[o, i, c] == r
@@ -18,7 +18,7 @@
 #include "../../tiles.h"
 
 #define TASK_ELEMENTS ((int64_t)1 << 15)
-#define FILL_BYTES ((size_t)1 << 18) /* of a task that only writes */
+#define FILL_BYTES ((size_t)1 << 18) /* bytes of a task that only writes */
 
 /* True if every index is in 0 .. rows. Without branches, so that it vectorizes. */
 static bool are_in_range(const cb_tensor *index, int64_t n, int64_t rows) {
@@ -33,7 +33,7 @@ static bool are_in_range(const cb_tensor *index, int64_t n, int64_t rows) {
     return !are_wrong;
 }
 
-/* The first index out of range is an error, the same one for any number of threads. */
+/* Reports the first index out of range, which is the same for any number of threads. */
 static cb_status check_indices(const cb_kernel_args *args, const cb_tensor *index, int64_t rows,
                                cb_error *err) {
     if (are_in_range(index, cb_numel(&index->shape), rows)) return CB_OK;
@@ -44,7 +44,8 @@ static cb_status check_indices(const cb_kernel_args *args, const cb_tensor *inde
 
 typedef struct reading {
     const cb_tensor *x, *index, *out;
-    int64_t rows, n, inner;        /* of x, of index along the axis, after the axis */
+    int64_t rows, n, inner;        /* elements of x along the axis, of index along the axis, after
+                                      the axis */
     int64_t lines, lines_per_task; /* a line is one (o, i) */
 } reading;
 
@@ -161,7 +162,7 @@ typedef struct adding {
     int64_t n_units, n_tasks;
 } adding;
 
-/* Part of one outer line of the destination. */
+/* A part of one outer line of the destination. */
 typedef struct block {
     int64_t outer, row, column, rows, columns;
 } block;

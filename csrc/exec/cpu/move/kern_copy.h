@@ -11,9 +11,9 @@
 #include "../../element.h"
 #include "../kern.h"
 
-/* Elements in a tile, which a kernel holds on its stack. */
-/* For a loop whose output may be one of its inputs, element by element: iterations are independent.
- * clang checks overlap at run time. */
+/* The elements of a tile, which a kernel holds on its stack. */
+/* Says that the iterations of a loop are independent although its output may be one of its inputs,
+ * element by element. clang checks overlap at run time. */
 #ifdef __clang__
 #define CB_IN_PLACE
 #else
@@ -21,7 +21,7 @@
 #endif
 
 #define CB_TILE CB_X_LEAF
-/* Elements in a task of a parallel region. */
+/* The elements of a task of a parallel region. */
 #define CB_CHUNK CB_X_CHUNK
 
 /* Results of at least this size bypass the caches, because they would be evicted before they are
@@ -34,7 +34,7 @@ static inline void *cb_at(const cb_tensor *t, int64_t element) {
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-/* Copies of one element, a vector of them at a time. */
+/* Writes copies of one element, a vector at a time. */
 #define CB_REPEAT(type)                                                                  \
     {                                                                                    \
         typedef type lanes __attribute__((vector_size(64)));                             \

@@ -48,7 +48,7 @@ typedef struct transposed {
     move m;
     int k;          /* the axis along which the input is contiguous; the last axis is the other */
     int64_t across; /* elements of the output from one step of axis k to the next */
-    int64_t n_k, n_last; /* blocks along each */
+    int64_t n_k, n_last; /* blocks along each axis */
 } transposed;
 
 #define TURN_BLOCK(type)                                                         \
@@ -109,10 +109,9 @@ static cb_status run_contiguous(const cb_kernel_args *args, cb_error *err) {
 
 /* ---- an input among the elements of the output ---------------------------------------------- */
 
-/* Iterates over the input and a view of the output of the same shape, whose runs may be single
- * elements. */
+/* Pairs the input with a view of the output of the same shape. Runs may be single elements. */
 typedef struct spread {
-    cb_walk walk; /* of the input and the view */
+    cb_walk walk; /* a walk over the input and the view */
     const void *in;
     void *out;
     size_t size;
@@ -228,7 +227,7 @@ static void fill_chunk(void *user, int64_t task, int thread) {
     fill(&p->m, at, min_i64(CB_CHUNK, cb_numel(&p->m.out->shape) - at));
 }
 
-#define SHORT_ITEM 16 /* elements; shorter items are copied into an output that is filled first */
+#define SHORT_ITEM 16 /* in elements; for shorter items, the whole output is filled first */
 
 static cb_status run_pad(const cb_kernel_args *args, cb_error *err) {
     (void)err;
@@ -253,7 +252,8 @@ static cb_status run_pad(const cb_kernel_args *args, cb_error *err) {
 
 typedef struct tril {
     move m;
-    int64_t rows, columns, k, rows_in_task; /* rows: of one matrix */
+    int64_t rows, columns, k, rows_in_task; /* rows of one matrix; columns; the diagonal; rows of a
+                                               task */
 } tril;
 
 static void tril_rows(void *user, int64_t task, int thread) {

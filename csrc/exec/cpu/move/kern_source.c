@@ -28,7 +28,7 @@ static cb_status run_full(const cb_kernel_args *args, cb_error *err) {
     return CB_OK;
 }
 
-/* An index as one element; narrow integers wrap. */
+/* Converts an index to one element; narrow integers wrap. */
 static uint64_t element_of_index(cb_dtype dtype, int64_t index) {
     switch (dtype) {
         case CB_BOOL: return cb_element_of(dtype, (double)(index != 0));
@@ -72,8 +72,8 @@ typedef struct random {
     int64_t count;
 } random_job;
 
-/* One tile: bits[i] is drawn for element i of the output; x and y are in the compute type, and may
- * be the same memory. */
+/* Processes one tile: bits[i] is drawn for element i of the output. x and y are in the compute type
+ * and may be the same memory. */
 static void drop_f32(const uint16_t *bits, uint32_t threshold, float scale, const float *x,
                      float *y, int64_t n) {
     CB_IN_PLACE

@@ -24,11 +24,11 @@ typedef void (*cb_loop_fn)(const void *const *in, void *out, int64_t n);
 typedef struct cb_map {
     cb_loop_fn loop;
     int n_in;
-    bool raw_in, raw_out; /* 16-bit floats as they are */
+    bool raw_in, raw_out; /* the loop takes 16-bit floats without conversion */
     const cb_tensor *in[CB_WALKERS];
     const cb_tensor *out;
     cb_walk walk;
-    bool whole[CB_WALKERS]; /* contiguous from end to end */
+    bool whole[CB_WALKERS]; /* the whole tensor is contiguous */
 } cb_map;
 
 typedef struct cb_map_tiles { /* of one task */

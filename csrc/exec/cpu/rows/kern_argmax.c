@@ -1,7 +1,7 @@
 /* argmax along one axis: x is [outer, n, inner]. A task holds the best so far for a tile of the
  * inner axis and iterates over the axis; an element replaces it only if it is larger, so the first
- * of equal elements stays. Elements are compared as integer keys (kern_rows.h): a NaN is largest,
- * and -0 is made +0 because they are equal. */
+ * of equal elements stays. Elements are compared as integer keys (kern_rows.h): a NaN is the
+ * largest, and -0 becomes +0 because they are equal. */
 #include "../move/kern_copy.h"
 
 #define REAL_BITS 32
@@ -20,9 +20,9 @@ typedef struct best_tile {
     int64_t key[CB_TILE], index[CB_TILE];
 } best_tile;
 
-/* `see`: rows first.. of the axis, `step` elements apart, n columns of each. Along a contiguous
- * axis (one column) the largest key of a tile is found first, by a loop that vectorises, and then
- * its first position. */
+/* `see` processes n columns of the rows of the axis from `first` on, `step` elements apart. Along a
+ * contiguous axis (one column), a loop that vectorises first finds the largest key of a tile;
+ * another one then finds its first position. */
 #define ARGMAX_LOOP(see, type, lift)                                                             \
     static void see##_line(best_tile *best, const type *from, int64_t first, int64_t n) {        \
         int64_t largest = INT64_MIN, i = 0;                                                      \

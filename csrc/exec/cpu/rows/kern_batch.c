@@ -1,5 +1,5 @@
-/* batch_norm, its statistics alone, and its gradient: x is [images, channels, plane], statistics
- * are of a channel.
+/* batch_norm, the op that computes only its statistics, and its gradient. x is [images, channels,
+ * plane]; each channel has its own statistics.
  *
  * Long planes: a task is a channel, processed in pieces of at most CB_TILE elements of one plane.
  * Short planes: a task is BATCH_GROUP channels, which are adjacent in an image, processed in pieces
@@ -12,12 +12,12 @@
 #define BATCH_GROUP 8
 #define SHORT_PLANE 64
 #define SHORT_PIECE 256  /* elements of a channel gathered at a time */
-#define BATCH_COLUMNS 32 /* of a task, if planes have one element */
+#define BATCH_COLUMNS 32 /* columns of a task, if planes have one element */
 _Static_assert(CB_TILE <= BATCH_GROUP * SHORT_PIECE, "a long piece fits the tile of a task");
 
 typedef struct batch {
     const cb_kernel_args *args;
-    const cb_tensor *stats; /* mean, var, rstd that it writes */
+    const cb_tensor *stats; /* the outputs mean, var and rstd */
     int64_t images, channels, plane;
     int64_t image; /* elements of one */
     int64_t count; /* elements of a channel */
@@ -27,7 +27,7 @@ typedef struct batch {
     bool is_far;            /* result 0 bypasses the caches */
 } batch;
 
-typedef struct place { /* of piece p of the channels from `channel` on */
+typedef struct place { /* the place of piece p of the channels from `channel` on */
     int64_t first;     /* element of the tensor */
     int64_t channels, planes;
     int64_t run; /* elements of one channel in one plane */
@@ -48,7 +48,7 @@ static place place_of(const batch *m, int64_t channel, int64_t p) {
                    .run = min_i64(CB_TILE, m->plane - at)};
 }
 
-/* Elements at..at+n of a tensor, from a row. */
+/* Stores a row to elements at..at+n of a tensor. */
 static void store_far(const cb_tensor *t, int64_t at, int64_t n, const float *row) {
     float *to = cb_at(t, at);
     for (int64_t i = 0; i < n; i += CB_VW) vm_store_far(to + i, vm_load(row + i));
@@ -76,7 +76,7 @@ static batch batch_of(const cb_kernel_args *args, const cb_shape *x) {
     return m;
 }
 
-/* `columns`: the task for planes of one element. */
+/* `columns` is the task for planes of one element. */
 static cb_status run(const cb_kernel_args *args, const cb_shape *x, cb_task_fn task,
                      cb_task_fn columns) {
     batch m = batch_of(args, x);

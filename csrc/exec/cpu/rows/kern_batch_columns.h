@@ -6,7 +6,7 @@ typedef struct CB_TYPED(column_sums) {
     CB_TYPED(pairs) of[BATCH_COLUMNS];
 } CB_TYPED(column_sums);
 
-/* One row of some channels, with vectors if it is complete. */
+/* Runs a statement for one row of some channels, with vectors if the row is complete. */
 #define EACH_COLUMN(statement)                                 \
     if (n == BATCH_COLUMNS) {                                  \
         for (int64_t c = 0; c < BATCH_COLUMNS; c++) statement; \

@@ -1,13 +1,13 @@
 /* kern_batch_rows.h: the channels of kern_batch.c for one compute type (kern_rows.h). */
 #include "kern_rows.h"
 
-typedef struct CB_TYPED(piece) { /* of each channel of a task */
+typedef struct CB_TYPED(piece) { /* a piece of each channel of a task */
     int64_t n;
     const CB_REAL *row[BATCH_GROUP];
     CB_REAL tile[BATCH_GROUP * SHORT_PIECE];
 } CB_TYPED(piece);
 
-/* Long planes: read in place, or widened. Short ones: gathered from the planes of several
+/* Loads a piece. Long planes are read in place or widened; short ones are gathered from several
  * images. */
 static void CB_TYPED(load_piece)(const batch *m, const cb_tensor *t, int64_t channel, int64_t p,
                                  CB_TYPED(piece) * out) {

@@ -1,5 +1,5 @@
-/* kern_few.h: the end of a row that does not fill a vector. Nothing is read or written past its
- * last element.
+/* kern_few.h: functions for the end of a row, which does not fill a vector. Nothing is read or
+ * written past its last element.
  *
  *     few(x, n)       x[0..n), and 0 in the other lanes; whole vectors for n up to 255
  *     keep_few(v, n)  lanes 0..n of v, and 0 in the others

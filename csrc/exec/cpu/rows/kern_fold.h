@@ -12,15 +12,15 @@
 /* Size of a vector of lanes: a register, because gcc passes longer ones through memory. */
 #define CB_LANE_BYTES (4 * CB_VW)
 
-/* Adds N vectors `at` in pairs: k and k + N / 2, then the sums that are N / 4 apart, and so on.
- * There is no loop, because gcc would keep its vectors in memory. */
+/* Adds the N vectors of `at` in pairs: k and k + N / 2, then the sums that are N / 4 apart, and so
+ * on. There is no loop, because gcc would keep its vectors in memory. */
 #define CB_SUM_2(k, N) (at[k] + at[(k) + (N) / 2])
 #define CB_SUM_4(k, N) (CB_SUM_2(k, N) + CB_SUM_2((k) + (N) / 4, N))
 #define CB_SUM_8(k, N) (CB_SUM_4(k, N) + CB_SUM_4((k) + (N) / 8, N))
 #define CB_SUM_16(k, N) (CB_SUM_8(k, N) + CB_SUM_8((k) + (N) / 16, N))
 #define CB_SUM_32(k, N) (CB_SUM_16(k, N) + CB_SUM_16((k) + (N) / 32, N))
 
-/* The lower half of `from` and the upper one, in `to`. */
+/* Stores the lower half of `from` in `to`, and the upper half in `upper`. */
 #define CB_HALVE(to, upper, from)                                            \
     do {                                                                     \
         memcpy(&(to), &(from), sizeof(to));                                  \

@@ -1,5 +1,5 @@
-/* kern_lanes.h: elements that are added to the lanes of a sum, element i to lane i mod
- * CB_SUM_LANES. For float and double. */
+/* kern_lanes.h: adds elements to the lanes of a sum: element i to lane i mod CB_SUM_LANES. For
+ * float and double. */
 #ifndef CB_EXEC_CPU_ROWS_KERN_LANES_H
 #define CB_EXEC_CPU_ROWS_KERN_LANES_H
 

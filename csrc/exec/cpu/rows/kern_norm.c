@@ -53,7 +53,7 @@ static cb_status run_norm(const cb_kernel_args *args, cb_error *err) {
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* Rows row..end; `dweight` and `dbias` may be NULL. */
+/* Processes rows row..end; `dweight` and `dbias` may be NULL. */
 static void bwd_rows(const norm *m, int64_t row, int64_t end, void *dweight, void *dbias) {
     for (; short_fits(m->columns) && row + CB_SHORT_ROWS <= end; row += CB_SHORT_ROWS)
         (m->is_f64 ? norm_bwd_block_f64 : norm_bwd_block_f32)(m, row, dweight, dbias);

@@ -1,7 +1,8 @@
 /* kern_norm_rows.h: the rows of kern_norm.c for one compute type (kern_rows.h). */
 #include "kern_rows.h"
 
-/* Statistics in two passes: the mean, then the mean of squares around it (0 for rms_norm). */
+/* Computes statistics in two passes: the mean (0 for rms_norm), then the mean of squared deviations
+ * from it. */
 static void CB_TYPED(norm_row)(const norm *m, int64_t row) {
     const cb_tensor *x = &m->args->in[0], *weight = &m->args->in[1], *bias = &m->args->in[2],
                     *y = &m->args->out[0];
@@ -94,7 +95,7 @@ static void CB_TYPED(norm_bwd_row)(const norm *m, int64_t row, void *dweight, vo
     }
 }
 
-/* Sums over rows for a tile of columns, if there is one block and so no scratch. */
+/* Sums over rows for a tile of columns, if there is only one block and therefore no scratch. */
 static void CB_TYPED(norm_bwd_columns)(const norm *m, int64_t first) {
     const cb_tensor *g = &m->args->in[0], *x = &m->args->in[1];
     const CB_REAL *means = m->args->in[3].data, *rstds = m->args->in[m->is_centred ? 4 : 3].data;

@@ -38,8 +38,8 @@ typedef union cell { /* one accumulator */
 } cell;
 
 typedef struct reducer {
-    size_t size; /* of an accumulator */
-    /* The result of up to CB_TILE elements of one output. */
+    size_t size; /* bytes of an accumulator */
+    /* Reduces up to CB_TILE elements of one output. */
     cell (*leaf)(const void *x, int64_t n);
     void (*start)(void *sums, int64_t n);
     /* Adds rows of n elements, `step` apart, to n accumulators. */
@@ -47,7 +47,7 @@ typedef struct reducer {
     void (*merge)(void *sums, const void *others, int64_t n);
 } reducer;
 
-/* `lift` makes an accumulator of an element x, `merged` one of two, a and b. */
+/* `lift` converts an element x to an accumulator; `merged` combines two accumulators, a and b. */
 #define REDUCE_LOOPS(name, type, sum, identity, lift, merged)                            \
     static void name##_start(void *sums, int64_t n) {                                    \
         for (int64_t i = 0; i < n; i++) ((sum *)sums)[i] = identity;                     \
@@ -73,7 +73,7 @@ typedef struct reducer {
         }                                                                                \
     }
 
-/* Exact in any order: the compiler may vectorise the leaf as it likes. */
+/* These results are exact in any order, so the compiler may vectorise the leaf in any way. */
 #define REDUCE_EXACT(name, type, sum, field, identity, lift, merged) \
     REDUCE_LOOPS(name, type, sum, identity, lift, merged)            \
     static cell name##_leaf(const void *elements, int64_t n) {       \
@@ -134,11 +134,12 @@ typedef struct reduction {
     const reducer *op;
     const cb_tensor *in, *out;
     cb_walk outer, reduced, columns;
-    size_t size;     /* of an element of `in` */
+    size_t size;     /* bytes of an element of `in` */
     bool whole_rows; /* rows of columns are contiguous in the input */
     int64_t blocks, tiles, units, units_in_task;
-    int64_t band_lines;      /* short rows of columns, inside: micro/sums.h */
-    int64_t output, segment; /* row sums in segments: the current output, elements of a segment */
+    int64_t band_lines;      /* for short rows of columns (micro/sums.h) */
+    int64_t output, segment; /* for row sums in segments: the current output, the elements of a
+                                segment */
     char *partials;
 } reduction;
 
@@ -189,7 +190,7 @@ static void put_results(const reduction *r, int64_t at, const void *sums, int64_
 
 /* ---- row sums -------------------------------------------------------------------------------- */
 
-/* Memory for the elements of a leaf: gathered, and widened. */
+/* Memory for the gathered elements of a leaf, and for the widened ones. */
 typedef struct leaf_tiles {
     uint64_t raw[CB_TILE];
     float wide[CB_TILE];
@@ -251,7 +252,7 @@ static cell sum_run(const reduction *r, int64_t base, int64_t first, int64_t end
     return total(&sums, r->op);
 }
 
-/* True for sums of short rows of floats, one after another (kern_short.h). */
+/* True for sums of short, contiguous rows of floats (kern_short.h). */
 static bool is_in_blocks(const reduction *r) {
     const cb_walk *outer = &r->outer, *row = &r->reduced;
     const bool is_sum = r->args->code == CB_OP_SUM || r->args->code == CB_OP_MEAN;
@@ -328,8 +329,8 @@ typedef struct column_tiles {
 
 _Static_assert(CB_BAND_MAX <= CB_TILE, "accumulators of a band fit a tile");
 
-/* Adds rows of n columns, `step` apart, to the groups of a band; `at`: the first one's place in its
- * block. */
+/* Adds rows of n columns, `step` apart, to the groups of a band. `at` is the first row's place in
+ * its block. */
 static void add_rows(const reduction *r, void *sums, const void *x, int64_t step, int64_t at,
                      int64_t rows, int64_t n) {
     const int64_t lines = r->band_lines, band = lines * n;
@@ -382,7 +383,7 @@ static void sum_block(const reduction *r, int64_t base, int64_t t, int64_t block
         r->op->merge(sums, (char *)sums + k * n * (int64_t)r->op->size, n);
 }
 
-/* Unit: a tile of columns of one outer index, all blocks. */
+/* A unit is a tile of columns of one outer index, with all blocks. */
 static void columns_task(void *user, int64_t task, int thread) {
     (void)thread;
     const reduction *r = user;
@@ -401,7 +402,7 @@ static void columns_task(void *user, int64_t task, int thread) {
     }
 }
 
-/* The same with a task for each block, and the blocks' sums in scratch: [block][output]. */
+/* Does the same with a task for each block, and the blocks' sums in scratch: [block][output]. */
 static void block_task(void *user, int64_t task, int thread) {
     (void)thread;
     const reduction *r = user;

@@ -43,10 +43,10 @@
 /* ---- leaves ---------------------------------------------------------------------------------- */
 
 typedef CB_REAL CB_TYPED(full) __attribute__((vector_size(CB_LANE_BYTES)));
-/* In memory: gcc splits a memcpy of it in halves. */
+/* The type of lanes in memory; gcc would split a memcpy of it in halves. */
 typedef CB_TYPED(full) CB_TYPED(lanes) __attribute__((aligned(sizeof(CB_REAL)), may_alias));
 
-/* Vector k + q of the lanes; four at a time, which stay in registers. */
+/* Adds to vector k + q of the lanes. Four at a time stay in registers. */
 #define CB_ADD_LANES(q, expression)                                                          \
     {                                                                                        \
         const CB_TYPED(full) x = *(const CB_TYPED(lanes) *)(xs + i + (k + (q)) * ROW_LANES), \
@@ -55,7 +55,7 @@ typedef CB_TYPED(full) CB_TYPED(lanes) __attribute__((aligned(sizeof(CB_REAL)), 
         (void)x;                                                                             \
         (void)y;                                                                             \
     }
-/* The same if only `n - whole` elements remain for all lanes. */
+/* Does the same if only `n - whole` elements remain for all lanes. */
 #define CB_ADD_FEW(q, expression)                                                       \
     {                                                                                   \
         const int64_t first = whole + (k + (q)) * ROW_LANES, few = n - first;           \
@@ -167,9 +167,9 @@ static inline void CB_TYPED(put_row)(const cb_tensor *t, int64_t at, int64_t n,
 
 /* ---- largest --------------------------------------------------------------------------------- */
 
-/* Floats in order as integers; every NaN is the largest. An integer maximum is the same in any
- * order, so the compiler may vectorise it as it likes; the NaN is selected with a mask because gcc
- * turns a conditional into a branch. */
+/* Maps floats to integers in the same order; every NaN becomes the largest. An integer maximum is
+ * the same in any order, so the compiler may vectorise it in any way; the NaN is selected with a
+ * mask because gcc turns a conditional into a branch. */
 static inline ROW_KEY CB_TYPED(key)(CB_REAL x) {
     const CB_REAL infinity = (CB_REAL)INFINITY;
     ROW_KEY bits, limit;
@@ -205,7 +205,7 @@ static inline ROW_KEY CB_TYPED(max_key)(const CB_REAL *x, int64_t n, ROW_KEY bes
     int64_t i = 0;
     for (; i + ROW_LANES <= n; i += ROW_LANES)
         most = CB_TYPED(larger_keys)(most, CB_TYPED(keys_of)(*(const CB_TYPED(lanes) *)(x + i)));
-    if (i < n) { /* lanes that are not read keep their largest */
+    if (i < n) { /* lanes without an element keep their maximum */
         const CB_TYPED(full) filled = ROW_FEW(few)(x + i, n - i);
         const CB_TYPED(keys) read =
             (CB_TYPED(keys))ROW_FEW(keep_few)((CB_TYPED(full)) ~(CB_TYPED(keys)){0}, n - i);

@@ -1,5 +1,5 @@
-/* kern_short.h: sixteen short rows at once, for one compute type. Included after kern_rows.h, which
- * defines the names of the type.
+/* kern_short.h: processes sixteen short rows at once, for one compute type. Included after
+ * kern_rows.h, which defines the names of the type.
  *
  * A row of a few elements takes as long as its chain of dependent operations: a maximum, an
  * exponential, a sum. So rows are transposed into a block, where a vector holds one element of each
@@ -15,7 +15,7 @@ _Static_assert(CB_SHORT_COLUMNS <= CB_SUM_LANES, "each element of a row has a la
 static inline bool short_fits(int64_t n) { return n > 0 && n <= CB_SHORT_COLUMNS; }
 
 #if defined(__AVX512F__)
-/* Transposes 16 vectors: pairs, then pairs of pairs, then quarters. */
+/* Transposes 16 vectors: first pairs, then pairs of pairs, then quarters. */
 VFN void short_transpose(V v[16]) {
     __m512 t[16], u[16];
     for (int k = 0; k < 16; k += 2) {
@@ -46,7 +46,7 @@ VFN void short_transpose(V v[16]) {
 typedef CB_REAL CB_TYPED(block)[CB_SHORT_COLUMNS][CB_SHORT_ROWS];
 #define EACH_SHORT(r) for (int r = 0; r < CB_SHORT_ROWS; r++)
 
-/* Elements at..: sixteen rows of n elements, one after another. */
+/* Loads sixteen contiguous rows of n elements, from element `at` on. */
 static inline void CB_TYPED(load_block)(const cb_tensor *t, int64_t at, int64_t n,
                                         CB_REAL (*restrict to)[CB_SHORT_ROWS]) {
     CB_REAL tile[CB_TILE];
@@ -63,7 +63,7 @@ static inline void CB_TYPED(load_block)(const cb_tensor *t, int64_t at, int64_t 
 #endif
 }
 
-/* And back, to memory. */
+/* Stores a block to memory. */
 static inline void CB_TYPED(put_block)(CB_REAL *restrict to, int64_t n,
                                        CB_REAL (*restrict from)[CB_SHORT_ROWS]) {
 #if defined(__AVX512F__) && REAL_BITS == 32
@@ -86,7 +86,7 @@ static inline void CB_TYPED(store_block)(const cb_tensor *t, int64_t at, int64_t
     CB_TYPED(commit)(t, at, n * CB_SHORT_ROWS, to);
 }
 
-/* The sum of each row, in the order of a leaf: halves of its lanes are added until one is left.
+/* Computes the sum of each row in the order of a leaf: adds halves of its lanes until one is left.
  * Lanes without an element hold 0, which changes nothing but a -0, and a total starts from 0. */
 static inline void CB_TYPED(sum_block)(CB_REAL (*from)[CB_SHORT_ROWS], int64_t n,
                                        CB_REAL *restrict sum) {

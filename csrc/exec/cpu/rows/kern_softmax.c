@@ -9,10 +9,10 @@ typedef struct rows {
     const cb_kernel_args *args;
     int64_t n_rows, columns, rows_in_task;
     void (*run_row)(const struct rows *r, int64_t row);
-    void (*run_block)(const struct rows *r, int64_t row); /* CB_SHORT_ROWS short ones */
+    void (*run_block)(const struct rows *r, int64_t row); /* runs CB_SHORT_ROWS short rows */
 } rows;
 
-/* e^(x - from), with the bits of cb_exp_f32. */
+/* Computes e^(x - from), with the bits of cb_exp_f32. */
 static void exp_row_f32(const float *restrict x, float from, float *restrict y, int64_t n) {
     int64_t i = 0;
     for (; i + CB_VW <= n; i += CB_VW) vm_store(y + i, vm_exp(vm_load(x + i) - from));

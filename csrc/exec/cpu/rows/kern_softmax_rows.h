@@ -1,9 +1,9 @@
 /* kern_softmax_rows.h: the rows of kern_softmax.c for one compute type (kern_rows.h).
  *
- * A row is processed in tiles, in three passes: its largest element, the sum of e^(x - largest),
- * the result. If the result is stored in the compute type, it holds the exponentials between the
- * last two passes; a 16-bit result cannot, so they are computed again. A row of only -inf is NaN,
- * as is a row with +inf or NaN. */
+ * A row is processed in tiles, in three passes: they find its largest element, the sum of e^(x -
+ * largest), and the result. If the result is stored in the compute type, it holds the exponentials
+ * between the last two passes; a 16-bit result cannot, so they are computed again. A row of only
+ * -inf is NaN, as is a row with +inf or NaN. */
 #include "kern_rows.h"
 
 static CB_REAL CB_TYPED(row_max)(const cb_tensor *x, int64_t at, int64_t columns) {
@@ -16,7 +16,7 @@ static CB_REAL CB_TYPED(row_max)(const cb_tensor *x, int64_t at, int64_t columns
     return CB_TYPED(of_key)(best);
 }
 
-/* The sum of e^(x - largest); `kept` gets the terms when it is not NULL. */
+/* Returns the sum of e^(x - largest), and stores the terms in `kept` if it is not NULL. */
 static CB_REAL CB_TYPED(row_exp)(const cb_tensor *x, int64_t at, int64_t columns, CB_REAL largest,
                                  CB_REAL *kept) {
     CB_REAL tile[CB_TILE], terms[CB_TILE];
@@ -121,7 +121,7 @@ static void CB_TYPED(cross_entropy_row)(const rows *r, int64_t row) {
     nll[row] = counts ? logsumexp[row] - CB_TYPED(load)(x, at + label, 1, tile)[0] : 0;
 }
 
-/* g (softmax(x) - onehot(label)): e^(x - largest) g / sum, and g less at the label */
+/* g (softmax(x) - onehot(label)): e^(x - largest) g / sum, minus g at the label */
 static void CB_TYPED(cross_entropy_bwd_row)(const rows *r, int64_t row) {
     int64_t at = row * r->columns;
     const cb_tensor *x = &r->args->in[1], *dx = &r->args->out[0];

@@ -1,7 +1,7 @@
 /* kern_softmax_short.h: kern_softmax_rows.h for blocks of short rows (kern_short.h). */
 #include "kern_short.h"
 
-/* x - largest in place of x; its exponentials, and their sum. */
+/* Replaces x by x - largest; computes its exponentials and their sum. */
 static inline void CB_TYPED(exp_block)(CB_TYPED(block) x, int64_t n, CB_TYPED(block) terms,
                                        CB_REAL *largest, CB_REAL *sum) {
     CB_TYPED(max_block)(x, n, largest);

@@ -29,7 +29,10 @@ void cb_cu_end_aside(const cb_cu_gpu *d, int mode) {
 }
 
 cb_status cb_cu_check_stream(const cb_cu_gpu *d, void *stream, cb_error *err) {
-    enum { LAST_STANDING = 2 }; /* special handles: the legacy and the per-thread stream */
+    enum {
+        LAST_STANDING = 2
+    }; /* handles up to this one are special: the legacy and the per-thread
+                                   stream */
     void *context = NULL;
     if (stream == d->stream || (uintptr_t)stream <= LAST_STANDING) return CB_OK;
     CB_CU(&d->driver, cuStreamGetCtx(stream, &context));

@@ -11,10 +11,10 @@ typedef struct cb_cu_gpu {
     cb_cu_driver driver;
     cb_cu_nvrtc nvrtc;
     int device;
-    int ordinal; /* among those that the process sees */
+    int ordinal; /* its number among the devices that the process sees */
     int capability;
     void *context; /* the primary context, which PyTorch and others use too */
-    void *stream;  /* for callers that pass NULL */
+    void *stream;  /* the stream for callers that pass NULL */
     struct cb_cu_pool *pool;
 } cb_cu_gpu;
 

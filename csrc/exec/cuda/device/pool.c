@@ -188,7 +188,7 @@ static bool has_unknown(const cb_cu_pool *p, size_t bytes) {
     return false;
 }
 
-/* Finds a kept block; NULL: none. `settles` is set if waiting for the device would make one
+/* Finds a kept block, or returns NULL. `settles` is set if waiting for the device would make one
  * available. Needs a current context. */
 static cb_block *find(const cb_cu_gpu *d, size_t bytes, const void *stream, bool *settles) {
     search s = {.d = d, .stream = stream};
@@ -296,7 +296,9 @@ static cb_status take(void *device, size_t bytes, cb_stream *stream, cb_block **
     const cb_status status = find_or_take(d, bytes, stream, out, err);
     cb_cu_end_aside(d, mode);
     CB_TRY(cb_cu_leave(d, status));
-    if ((*out)->uses.home != stream) drop_marks(&(*out)->uses); /* all have been reached */
+    if ((*out)->uses.home != stream)
+        drop_marks(&(*out)->uses); /* all its marks have been
+                                                                   reached */
     *after = (*out)->uses;
     (*out)->uses = (cb_uses){0};
     return CB_OK;

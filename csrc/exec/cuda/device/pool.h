@@ -7,7 +7,7 @@
 typedef struct cb_cu_pool cb_cu_pool;
 
 CB_MUST_CHECK cb_status cb_cu_pool_new(cb_alloc *alloc, cb_cu_pool **out, cb_error *err);
-void cb_cu_pool_free(cb_alloc *alloc, cb_cu_pool *pool); /* after a release; NULL is fine */
+void cb_cu_pool_free(cb_alloc *alloc, cb_cu_pool *pool); /* call it after a release; NULL is fine */
 /* Waits for the device and frees the kept blocks; returns their bytes. */
 uint64_t cb_cu_pool_release(const cb_cu_gpu *d);
 

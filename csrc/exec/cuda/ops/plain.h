@@ -1,5 +1,5 @@
-/* plain.h: kernels of single ops that are not fused, for all types, shapes and strides. Most are a
- * thread per element or a block per row; apart from matrix products they are not tuned. */
+/* plain.h: kernels of single ops that are not fused, for all types, shapes and strides. Most use a
+ * thread per element or a block per row. Only matrix products are tuned. */
 #ifndef CB_EXEC_CUDA_OPS_PLAIN_H
 #define CB_EXEC_CUDA_OPS_PLAIN_H
 

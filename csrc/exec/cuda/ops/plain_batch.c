@@ -4,13 +4,15 @@
 #include "families.h"
 
 enum {
-    PIECE = 2048, /* least elements of a piece; so few that a second pass finds them in cache */
-    PIECES_MOST = 32768 /* most pieces of a channel */
+    PIECE = 2048,       /* minimum elements of a piece; few enough that a second pass finds them in
+                     cache */
+    PIECES_MOST = 32768 /* maximum number of pieces of a channel */
 };
 
 typedef struct batch {
     int64_t channels, inner;     /* inner: elements of a sample's channel */
-    int64_t size, piece, pieces; /* elements of a channel, of a piece; pieces of a channel */
+    int64_t size, piece, pieces; /* elements of a channel; elements of a piece; pieces of a
+                                    channel */
     const char *type;
     cb_cu_param partial, whole; /* [channel][piece][2], [channel][2] */
 } batch;

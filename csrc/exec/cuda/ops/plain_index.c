@@ -72,8 +72,8 @@ static void scatter_add(const cb_cu_op *x) {
     cb_cu_end_each(x, n);
 }
 
-/* A block for each row of the result and 128 of its columns. Its threads search 128 indices at a
- * time for the row, and add the matching elements in order. */
+/* Uses a block for each row of the result and 128 of its columns. The block's threads search 128
+ * indices at a time for the row, and add the matching elements in order. */
 static void embedding_bwd(const cb_cu_op *x) {
     static const char text[] =
         "__shared__ bool is_row[$threads];\n"

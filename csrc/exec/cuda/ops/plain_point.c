@@ -71,7 +71,7 @@ static void add_dropout(const cb_cu_op *x) {
               cb_dropout_threshold(p), real);
 }
 
-/* Ops that copy elements unchanged. */
+/* Writes ops that copy elements unchanged. */
 static void add_moved(const cb_cu_op *x) {
     const cb_shape *s = &cb_cu_out(x, 0)->shape;
     const int out = cb_cu_out_param(x, 0);

@@ -8,12 +8,12 @@
 
 enum {
     FEW = 128,            /* with fewer elements, a result is computed by a thread */
-    PIECE = 4096,         /* least elements of a piece */
+    PIECE = 4096,         /* minimum elements of a piece */
     BLOCKS_ENOUGH = 1024, /* fills any device */
-    PIECES_MOST = 32768   /* most pieces of a result */
+    PIECES_MOST = 32768   /* maximum number of pieces of a result */
 };
 
-typedef struct axes { /* the kept axes in order, and the reduced ones */
+typedef struct axes { /* the kept axes in order, and the reduced axes */
     int n_kept, n_reduced;
     int64_t kept[CB_MAX_RANK], kept_stride[CB_MAX_RANK];
     int64_t reduced[CB_MAX_RANK], reduced_stride[CB_MAX_RANK];
@@ -38,7 +38,7 @@ static axes axes_of(const cb_cu_op *x) {
     return a;
 }
 
-/* The type in which a dtype is summed. */
+/* Returns the type in which a dtype is summed. */
 static const char *sum_type(cb_dtype dtype) {
     return cb_dtype_is_float(dtype) ? cb_cu_real(dtype) : "int64_t";
 }
@@ -159,7 +159,8 @@ static void block_each(const cb_cu_op *x, const axes *a, int64_t piece) {
     end_blocks(x, a->results, 1);
 }
 
-/* Elements of a piece; 0: there are enough results to fill a device without pieces. */
+/* Returns the elements of a piece; 0 if there are enough results to fill a device without
+ * pieces. */
 static int64_t piece_of(const axes *a) {
     int64_t pieces = cb_cu_div_up(BLOCKS_ENOUGH, a->results);
     if (pieces > a->count / PIECE) pieces = a->count / PIECE;
@@ -167,7 +168,7 @@ static int64_t piece_of(const axes *a) {
     return pieces > 1 ? cb_cu_div_up(a->count, pieces) : 0;
 }
 
-/* The index of the first largest element; NaN counts as largest. */
+/* Computes the index of the first largest element; NaN counts as largest. */
 static void argmax(const cb_cu_op *x, const axes *a) {
     cb_cu_code *c = x->code;
     cb_cu_each(x, a->results);

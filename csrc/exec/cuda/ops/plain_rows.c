@@ -163,7 +163,7 @@ static const char norm_dx_text[] =
     "narrow(&$out[at + c], (T)widen($rstd[stat]) * (v - level - h * along));\n"
     "}\n";
 
-/* Gradients of weight and bias: a block for each column. */
+/* Computes gradients of weight and bias, with a block for each column. */
 static const char norm_dweight_text[] =
     "T dweight = 0, dbias = 0;\n"
     "for (I stat = threadIdx.x; stat < COLUMNS; stat += blockDim.x) {\n"

@@ -1,5 +1,5 @@
 /* cuBLASLt computes products of matrices that are contiguous along rows or columns, in batches with
- * a constant stride. All others are left to our own kernels. */
+ * a constant stride. Our own kernels compute all others. */
 #include "product.h"
 
 #include "../../../ir/graph.h"

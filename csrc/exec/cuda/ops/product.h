@@ -11,7 +11,7 @@ typedef struct cb_cu_shapes { /* n x m = (n x k) (k x m), `batch` times */
 } cb_cu_shapes;
 cb_cu_shapes cb_cu_shapes_of(const cb_cu_op *x);
 
-/* Bytes of workspace for cuBLASLt; depends only on the graph. */
+/* Returns the bytes of workspace for cuBLASLt, which depend only on the graph. */
 uint64_t cb_cu_product_room(const cb_graph *g, cb_op_id op);
 /* Adds a call of cuBLASLt for the instruction, if cuBLASLt supports it; false: it needs a kernel.
  */

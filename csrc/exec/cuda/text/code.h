@@ -34,7 +34,7 @@ typedef enum cb_cu_place {
 
 typedef struct cb_cu_param {
     cb_cu_place place;
-    uint32_t index;  /* INPUT, OUTPUT: index of the argument; NUMBER: its name, 0: it has none */
+    uint32_t index;  /* INPUT, OUTPUT: index of the argument; NUMBER: its name, or 0 */
     uint64_t offset; /* bytes; NUMBER: the bits of its value */
 } cb_cu_param;
 
@@ -52,13 +52,13 @@ typedef struct cb_cu_launch {
     uint32_t call;   /* index of the call; CB_NONE: this launches a kernel */
     uint32_t group;
     cb_cu_grid grid;
-    uint32_t threads, shared; /* shared: bytes whose number is given at the launch */
+    uint32_t threads, shared; /* shared: bytes of shared memory that are set at the launch */
     uint32_t param_begin, n_param;
 } cb_cu_launch;
 
 typedef struct cb_cu_kernel { /* its text in `source`, and the part of it after the name */
     size_t begin, size, at, length;
-    uint32_t shared; /* bytes that launches give it */
+    uint32_t shared; /* bytes of shared memory that launches give it */
 } cb_cu_kernel;
 
 typedef struct cb_cu_code {
@@ -75,7 +75,7 @@ typedef struct cb_cu_code {
     uint64_t *local_at;   /* [n_local] offsets in EXTRA of the locals of groups run op by op */
     uint32_t group;       /* the group that is being written */
     uint32_t first_instr; /* index of program->instr[0] in the whole program */
-    int capability;       /* of the device */
+    int capability;       /* compute capability of the device */
     const cb_cu_blaslt *blaslt;
     void *products;   /* handle of cuBLASLt; NULL: every product is a kernel */
     cb_status status; /* if not CB_OK, writing text or preparing a product failed; see `error` */
@@ -135,7 +135,7 @@ void cb_cu_print(const cb_cu_code *c, cb_str *out);
 /* Reserves extra memory, aligned to 256 bytes; returns its offset. */
 uint64_t cb_cu_extra(cb_cu_code *c, uint64_t bytes);
 
-const char *cb_cu_type(cb_dtype dtype); /* C type of an element in memory */
+const char *cb_cu_type(cb_dtype dtype); /* returns the C type of an element in memory */
 /* True if element 0 of a parameter is known to be aligned to `bytes` bytes. If not, the kernel must
  * check it. */
 bool cb_cu_is_even(const cb_cu_code *c, int param, uint64_t bytes);

@@ -93,7 +93,7 @@ void cb_cu_forget(cb_cu_micro *x) {
     memset(x->is_loaded, 0, sizeof x->is_loaded);
 }
 
-/* The stream of the tile in which an earlier phase has left a value; -1: none. */
+/* Returns the stream of the tile in which an earlier phase has stored a value, or -1. */
 static int16_t left_in(const cb_cu_micro *x, int16_t value) {
     const int16_t stream = x->with_tile[value];
     const bool is_left = x->has_tiles && stream >= 0 && !x->is_cheap[stream] &&
@@ -113,7 +113,7 @@ static cb_x_ref source_of(const cb_cu_micro *x, cb_x_ref ref) {
     return ref;
 }
 
-/* The value that an operand refers to; -1: the operand is not a value. */
+/* Returns the value that an operand refers to; -1 if the operand is not a value. */
 static int16_t value_of(const cb_cu_micro *x, cb_x_ref ref) {
     const cb_x_ref source = source_of(x, ref);
     return source.kind == CB_X_VALUE ? source.id : -1;
@@ -154,15 +154,18 @@ void cb_cu_keep_numbers(cb_cu_micro *x) {
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-enum { PRICE_MOST = 24 }; /* most operations that are cheaper than a word of shared memory */
+enum {
+    PRICE_MOST = 24
+}; /* maximum number of operations that are cheaper than a word of shared
+                             memory */
 
 /* True if an operation takes as long as a dozen simple ones. */
 static bool is_expensive(cb_x_op op) {
     return (op >= CB_X_EXP && op <= CB_X_COS) || op == CB_X_NORMAL || op == CB_X_SIN_COS;
 }
 
-/* The number of operations that compute a value from kept tiles and from arrays that are the same
- * for each row. More than PRICE_MOST means that the value should be kept. */
+/* Returns the number of operations that compute a value from kept tiles and from arrays that are
+ * the same for each row. More than PRICE_MOST means that the value should be kept. */
 static int price_of(const cb_cu_micro *x, int16_t value) {
     const cb_micro *micro = &x->m->micro[x->maker[value]];
     int price = is_expensive(micro->op) ? PRICE_MOST + 1 : 1;
@@ -212,7 +215,7 @@ bool cb_cu_is_store(const cb_cu_micro *x, const cb_micro *micro) {
 /* Constants are parameters, except 0 and 1, with which the compiler can simplify the code. */
 static text number_text(const cb_cu_micro *x, int16_t id) {
     text t;
-    const float value = (float)x->m->constant[id]; /* of a group that computes in f32 */
+    const float value = (float)x->m->constant[id]; /* these groups compute in f32 */
     const bool is_simple = value == 1.0f || (value == 0.0f && !signbit(value));
     if (!x->is_constant[id]) snprintf(t.at, sizeof t.at, "s%d", id);
     else if (is_simple) snprintf(t.at, sizeof t.at, "%.1ff", (double)value);
@@ -309,7 +312,7 @@ static bool is_even_walk(const cb_walk *w, int vector) {
     return even;
 }
 
-/* Whether vector accesses are allowed: "true", "false", or the name of a run-time check. */
+/* Tells whether vector accesses are allowed: "true", "false", or the name of a run-time check. */
 static text even_text(cb_cu_micro *x, int param, int size) {
     text t;
     const int all = size * x->vector, bytes = all < 16 ? all : 16;
@@ -343,7 +346,7 @@ static void load_array(cb_cu_micro *x, int k) {
     const cb_x_stream *s = &x->m->stream[k];
     const cb_operand *o = operand_of(x, s->tensor);
     const int p = param_of(x, s->tensor, s->is_written);
-    if (cb_numel(&o->shape) != x->m->rows * x->m->columns) { /* the same in each row */
+    if (cb_numel(&o->shape) != x->m->rows * x->m->columns) { /* the same elements in each row */
         cb_cu_add(x->code, "load(t%d, p%d + col, %s, n);\n", k, p, even_text(x, p, s->size).at);
     } else if (cb_t_is_whole(o)) {
         cb_cu_add(x->code, "load(t%d, p%d + e, %s, n);\n", k, p, even_text(x, p, s->size).at);
@@ -484,8 +487,9 @@ void cb_cu_body(void *with) {
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-/* Eight if 16 bytes hold eight elements, or if random numbers are drawn: with four, half of each
- * block of them would be discarded. Otherwise four, or one if rows are not whole vectors. */
+/* Returns eight if 16 bytes hold eight elements, or if random numbers are drawn, because with four,
+ * half of each block of numbers would be discarded. Otherwise returns four, or one if rows are not
+ * whole vectors. */
 int cb_cu_vector(const cb_microcode *m) {
     bool has_eights = false;
     for (int k = 0; k < m->n_stream; k++) {
@@ -496,7 +500,7 @@ int cb_cu_vector(const cb_microcode *m) {
     return m->columns % 4 == 0 || m->rows == 1 ? 4 : 1;
 }
 
-/* The offset of an operand's last element. */
+/* Returns the offset of an operand's last element. */
 static int64_t last_of(const cb_operand *o) {
     int64_t last = 0;
     for (int32_t d = 0; d < o->shape.rank; d++) last += (o->shape.dim[d] - 1) * o->stride[d];

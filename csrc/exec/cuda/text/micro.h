@@ -36,7 +36,7 @@ typedef struct cb_cu_micro {
     int16_t in_tile[CB_X_STREAMS];  /* the value that a tile holds; -1: not a tile */
     int16_t with_tile[CB_X_VALUES]; /* the stream of the tile that holds a value; -1: none */
     bool is_cheap[CB_X_STREAMS];    /* the tile is recomputed even with has_tiles */
-    bool is_decided[CB_X_STREAMS];  /* while tiles are looked for: is_cheap of the tile is final */
+    bool is_decided[CB_X_STREAMS];  /* while searching for tiles: is_cheap of the tile is final */
     bool is_held[CB_X_STREAMS];     /* with has_tiles, the array is copied to a tile when read */
     int16_t tile_of[CB_X_STREAMS];  /* the tile of a stream that has one (tiles.h) */
     bool is_filled[CB_X_STREAMS];   /* an earlier phase has filled the tile of the array */
@@ -53,7 +53,8 @@ void cb_cu_need(cb_cu_micro *x, int micro);
 /* Keeps, for later kernels, the numbers from reductions of rows that needed operations read. */
 void cb_cu_keep_numbers(cb_cu_micro *x);
 
-/* The stream of the array or tile from which an operand is loaded; -1: it is not loaded. */
+/* Returns the stream of the array or tile from which an operand is loaded; -1 if it is not
+ * loaded. */
 int16_t cb_cu_loads(const cb_cu_micro *x, cb_x_ref ref);
 /* True if each row reads the same elements of the array. */
 bool cb_cu_is_same_in_rows(const cb_cu_micro *x, int stream);
@@ -65,7 +66,7 @@ void cb_cu_find_cheap(cb_cu_micro *x);
 /* True if the operation stores an array or a tile that is kept. */
 bool cb_cu_is_store(const cb_cu_micro *x, const cb_micro *micro);
 
-/* The number of elements that a thread processes at a time. */
+/* Returns the number of elements that a thread processes at a time. */
 int cb_cu_vector(const cb_microcode *m);
 /* Writes the declarations of I, V, ROWS and COLUMNS. */
 void cb_cu_head(cb_cu_micro *x, int vector);
@@ -76,8 +77,8 @@ void cb_cu_number(cb_cu_micro *x, const cb_x_number *number);
 /* Writes code that stores number `id` in element `at` of a parameter. */
 void cb_cu_narrow_number(cb_cu_micro *x, int param, const char *at, int16_t id);
 void cb_cu_body(void *with);
-/* The functions above as holes of templates. `n` is how many of the V elements from `col` on exist.
- */
+/* The functions above as holes of templates. `n` is the number of the V elements from `col` on that
+   exist. */
 #define CB_CU_HOLES_OF(x)                                                                     \
     CB_CU_HOLE_PART(once, cb_cu_once, x), CB_CU_HOLE_PART(row_numbers, cb_cu_row_numbers, x), \
         CB_CU_HOLE_PART(kept_numbers, cb_cu_kept_numbers, x),                                 \

@@ -13,7 +13,7 @@
 #include "../../../optim/formula_factors.h"
 
 enum { CB_F32 = 6 };      /* cb_dtype */
-enum { CHUNK = 4096, THREADS = 256 };    /* elements of a block */
+enum { CHUNK = 4096, THREADS = 256 };    /* elements of a block; threads of a block */
 enum { STATES = 4 };      /* CB_MAX_STATES */
 enum { FACTORS_MOST = 16, HYPERS_MOST = 16 }; /* CB_MAX_FACTORS, and as in update.c */
 
@@ -26,9 +26,9 @@ struct cb_optim_row { /* the fields that the formulas read */
 struct device_row {
     cb_optim_row arrays;
     int64_t n;
-    int64_t first; /* its first chunk */
+    int64_t first; /* the row's first chunk */
     uint32_t dtype;
-    uint32_t set; /* the set with its factors */
+    uint32_t set; /* the set that holds the row's factors */
 };
 
 struct device_set { /* rows of one group with the same number of steps */
@@ -37,7 +37,7 @@ struct device_set { /* rows of one group with the same number of steps */
     uint64_t group;       /* row of the hyper-parameters */
 };
 
-struct device_words { /* for all rows; a loss scaler may write them */
+struct device_words { /* values for all rows; a loss scaler may write them */
     double grad_factor;
     uint32_t found_inf, unused; /* found_inf not 0: no row is stepped, and no set advances */
 };
@@ -98,7 +98,7 @@ static __forceinline__ void step_chunk(const device_row *row, const double *fact
 
 static __forceinline__ void cb_counts_nothing(const double *, int64_t, double *) {}
 
-/* A thread for each set. `failed` is the failure word of earlier runs. */
+/* Uses a thread for each set. `failed` is the failure word of earlier runs. */
 #define COUNTER(factors_of, count_on)                                                           \
     extern "C" __global__ void __launch_bounds__(32)                                            \
         cb_optim_count(device_set *sets, const double *hyper, double *factors, uint64_t n,      \

@@ -8,8 +8,8 @@
 static inline float cb_clamp_f32(float x, float most) { return fminf(fmaxf(x, -most), most); }
 static inline float cb_magnitude_f32(float x, float most) { return fminf(fabsf(x), most); }
 
-/* The correctly rounded 1 / x, for normal x and result. One Newton step suffices, because the
- * approximation is within one unit in the last place. */
+/* Returns the correctly rounded 1 / x, if x and the result are normal. One Newton step suffices,
+ * because the approximation is within one unit in the last place. */
 static inline float cb_inverse_f32(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -274,14 +274,15 @@ SMALL(uint8_t)
 SMALL(half_t)
 SMALL(bhalf_t)
 
-/* 1 where dropout keeps an element, else 0, for V elements from e on. */
+/* Writes 1 if dropout keeps an element, otherwise 0, for V elements from e on. */
 template <int V>
 inline void keep(float (&to)[V], uint64_t seed, uint64_t step, uint32_t stream, uint32_t threshold,
                  uint64_t e) {
     const cb_philox philox = {seed, stream, (uint32_t)step};
     EACH to[j] = cb_philox_u16(&philox, e + j) >= threshold ? 1.0f : 0.0f;
 }
-/* The same if e is a multiple of V: then the V numbers are in one block, which is drawn once. */
+/* Does the same if e is a multiple of V: the V numbers are then in one block, which is drawn
+ * once. */
 template <int V>
 inline void keep_even(float (&to)[V], uint64_t seed, uint64_t step, uint32_t stream,
                       uint32_t threshold, uint64_t e) {
@@ -298,7 +299,7 @@ inline void keep_even(float (&to)[V], uint64_t seed, uint64_t step, uint32_t str
 /* ---- reductions of 64 lanes, in the order of the CPU: 16 threads with four each, or a warp with
  * two each ------------------------------------------------------------------------------------- */
 
-/* The threads that share 64 lanes with this one, V each. */
+/* Returns the mask of the threads that share 64 lanes with this one; each has V lanes. */
 template <int V> inline unsigned team_mask() {
     return V == 4 ? 0xFFFFu << (threadIdx.x & 16) : ~0u;
 }
@@ -337,8 +338,8 @@ template <int N> inline int largest_of(const int *key) {
     return best;
 }
 
-/* The same for a number of leaves that is known only at run time: digit k of a binary counter holds
- * the sum of 2^k leaves. */
+/* Adds a number of leaves that is known only at run time. Digit k of a binary counter holds the sum
+ * of 2^k leaves. */
 struct counter {
     uint32_t count;
     float level[16];
@@ -361,8 +362,8 @@ struct counter {
     }
 };
 
-/* The same for leaves begin..end, computed by all threads of a warp, eight adjacent leaves each.
- * Missing leaves are replaced by -0.0, which changes no sum. */
+/* Adds leaves begin..end with all threads of a warp, eight adjacent leaves per thread. Missing
+ * leaves are replaced by -0.0, which changes no sum. */
 inline float pairs_of_warp(const float *leaf, uint64_t begin, uint64_t end) {
     counter all = {};
 #pragma unroll 1
@@ -401,8 +402,8 @@ template <class T> inline T block_sum(T x, T *shared) {
 template <class T> inline bool has_sign(T) { return false; }
 inline bool has_sign(float x) { return (int)cb_bits_of_f32(x) < 0; }
 inline bool has_sign(double x) { return __double_as_longlong(x) < 0; }
-/* The result is NaN if either is; 0.0 is larger than -0.0, as on the CPU and in key_of. So the
- * order of comparisons does not matter. */
+/* The result is NaN if either operand is; 0.0 is larger than -0.0, as on the CPU and in key_of. So
+ * the order of comparisons does not matter. */
 template <class T> inline T larger(T x, T y) {
     return x > y || x != x || (x == y && has_sign(y)) ? x : y;
 }

@@ -18,15 +18,15 @@ enum {
     THREADS = 256,
     TEAM = 16,                         /* threads that share a leaf */
     TEAM_BYTES = 4 << 10,              /* a leaf with tiles this large is shared by a warp */
-    TEAMS_MOST = 16,                   /* most teams of a row */
-    LEAVES_ENOUGH = 132 * 4,           /* of several rows, each of which keeps a team busy */
-    SHARED_MOST = 40 << 10,            /* bytes of tiles that a kernel gets without asking */
-    TURNED_MOST = 4,                   /* most arrays that are read through tiles */
+    TEAMS_MOST = 16,                   /* maximum number of teams of a row */
+    LEAVES_ENOUGH = 132 * 4,           /* leaves of several rows that keep the whole device busy */
+    SHARED_MOST = 40 << 10,            /* bytes of tiles that a kernel may use without a request */
+    TURNED_MOST = 4,                   /* maximum number of arrays that are read through tiles */
     TURNED_ROWS = 4,                   /* with fewer rows, 8 bytes of a line are read at a time */
     TWICE_FROM = 132 * 8 * 2 * THREADS /* from this many vectors on, a thread processes two */
 };
 
-typedef struct layout { /* how a block walks rows */
+typedef struct layout { /* the way a block walks rows */
     int64_t leaves;
     int team;        /* threads per leaf, each with CB_X_LANES / team lanes */
     int teams, rows; /* teams per row, rows per block at a time */
@@ -83,8 +83,9 @@ static void flat_kernel(cb_cu_micro *x) {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Rows per block. Threads without a row return immediately, so no other thread may wait for them.
- * Therefore a row that needs more than a warp, and thus barriers, gets a separate block. */
+/* Returns the rows per block. Threads without a row return immediately, so no other thread may wait
+ * for them. Therefore a row that needs more than a warp, and thus barriers, gets a separate
+ * block. */
 static int rows_of(int threads) { return threads > 32 ? 1 : THREADS / threads; }
 
 static void set_team(layout *l, int team) {
@@ -120,7 +121,7 @@ static void find_turned(const cb_cu_micro *x, layout *l) {
     }
 }
 
-/* Bytes of shared memory that a row needs. */
+/* Returns the bytes of shared memory that a row needs. */
 static int64_t shared_of(const layout *l, bool turns) {
     int64_t bytes = l->pitch * (int64_t)sizeof(float) * l->n_tile;
     for (int k = 0; turns && k < l->n_turned; k++)
@@ -128,15 +129,15 @@ static int64_t shared_of(const layout *l, bool turns) {
     return bytes;
 }
 
-/* The number of rows per block whose data fit in `most` bytes of shared memory, at least `fewest`;
- * 0: not even these fit. */
+/* Returns the number of rows per block whose data fit in `most` bytes of shared memory, at least
+ * `fewest`; 0 if not even these fit. */
 static int rows_that_fit(const layout *l, int64_t row_bytes, int fewest, int64_t most) {
     int rows = l->rows;
     while (rows > fewest && rows * row_bytes > most) rows /= 2;
     return rows * row_bytes <= most ? rows : 0;
 }
 
-/* Bytes of shared memory that a block may ask for, less 4 KiB for sums. */
+/* Returns the bytes of shared memory that a block may request, minus 4 KiB for sums. */
 static int64_t shared_most(int capability) {
     switch (capability) {
         case 80:
@@ -155,7 +156,7 @@ static bool draws(const cb_microcode *m) {
     return any;
 }
 
-/* Finds tiles for arrays with strided rows. Returns the rows per block, 0 if they do not fit. */
+/* Finds tiles for arrays with strided rows. Returns the rows per block, or 0 if they do not fit. */
 static int turned_rows(cb_cu_micro *x, layout *l) {
     if (l->leaves == 1) find_turned(x, l);
     if (l->n_turned == 0) return 0;
@@ -163,8 +164,8 @@ static int turned_rows(cb_cu_micro *x, layout *l) {
     return rows_that_fit(l, shared_of(l, true), TURNED_ROWS, SHARED_MOST);
 }
 
-/* The same without arrays with strided rows. If random numbers are drawn, four lanes per thread are
- * better: they come from one block of numbers. */
+/* Does the same without arrays with strided rows. If random numbers are drawn, four lanes per
+ * thread are better: they come from one block of numbers. */
 static int tiled_rows(cb_cu_micro *x, layout *l, bool holds) {
     l->n_turned = 0;
     l->n_tile = cb_cu_find_tiles(x, holds);
@@ -266,8 +267,8 @@ static void for_accs(cb_cu_micro *x, int phase, const char *sum, const char *lar
     }
 }
 
-/* Writes the lanes of a leaf of totals or, if `at` says which leaf it is, the sum of a finished
- * one. Phase -1: of all phases. */
+/* Writes the lanes of a leaf of totals or, if `at` names the leaf, the sum of a finished one. Phase
+ * -1 stands for all phases. */
 static void for_leaves(cb_cu_micro *x, int phase, const char *at) {
     for (int k = 0; k < x->m->n_micro; k++) {
         const cb_micro *micro = &x->m->micro[k];
@@ -414,7 +415,7 @@ static void add_phases(void *with) {
     for (int phase = 0; phase < w->x->m->n_phase; phase++) row_phase(w->x, &w->l, phase);
 }
 
-/* Writes the lanes of totals whose leaves are several rows, before these, or the sums after
+/* For totals whose leaves span several rows: writes the lanes before these rows, or the sums after
  * them. */
 static void begin_leaves(void *with) {
     row_writer *w = with;
@@ -465,8 +466,8 @@ static void row_kernel(cb_cu_micro *x) {
               (uint32_t)w.threads);
 }
 
-/* Rows of 64, 128, 256 or 512 elements, with enough of them that their leaves keep the whole device
- * busy. */
+/* Applies to rows of 64, 128, 256 or 512 elements, if there are enough rows that their leaves keep
+ * the whole device busy. */
 int cb_cu_rows_of_leaf(const cb_microcode *m) {
     bool fits = m->n_total > 0 && m->columns % CB_X_LANES == 0 && m->columns < CB_X_LEAF &&
                 CB_X_LEAF % m->columns == 0 && m->rows * m->columns / CB_X_LEAF >= LEAVES_ENOUGH;

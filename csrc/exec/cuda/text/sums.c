@@ -17,7 +17,7 @@ enum {
     TEAM_THREADS = 128,
     ACROSS_MOST = 16,         /* 256 bytes of a row in f32 */
     SLOT_THREADS = 256,       /* threads of a column block */
-    BLOCKS_ENOUGH = 528,      /* four for each multiprocessor */
+    BLOCKS_ENOUGH = 528,      /* four blocks for each multiprocessor */
     SLOT_THREADS_MOST = 1024, /* threads of a column block if there are fewer blocks */
     SHARED_MOST = 40 << 10
 };
@@ -59,7 +59,7 @@ static int operand_param(cb_cu_micro *x, uint32_t tensor) {
 
 /* ---- columns --------------------------------------------------------------------------------- */
 
-/* Column sums are computed for blocks of rows, which are then added in order. */
+/* Column sums are computed for each block of rows, and the blocks are then added in order. */
 typedef struct row_blocks {
     int64_t n, rows;
 } row_blocks;
@@ -69,7 +69,7 @@ static row_blocks blocks_of(const cb_microcode *m) {
     return (row_blocks){.n = cb_cu_div_up(m->rows, rows), .rows = rows};
 }
 
-/* The parameter of an op's partial sums: [part][block][columns] of its scratch. */
+/* Returns the parameter of an op's partial sums: [part][block][columns] of its scratch. */
 static int partial_param(cb_cu_micro *x, const cb_x_stream *s, int64_t n_block, bool writes) {
     const cb_program *p = x->code->program;
     const cb_buffer *scratch = &p->buffer[p->instr[s->instr].scratch];
@@ -315,7 +315,8 @@ static void end_teams(cb_cu_micro *x, int64_t runs) {
               TEAM_THREADS);
 }
 
-/* Marks what the sums of pieces of one length need. False: there are none. */
+/* Marks the operations that the sums of pieces of one length need. Returns false if there are no
+ * such sums. */
 static bool need_pieces(cb_cu_micro *x, int log_length) {
     bool any = false;
     cb_cu_forget(x);
@@ -350,7 +351,8 @@ static void sum_pieces(cb_cu_micro *x) {
     }
 }
 
-/* The function that rounds a total to its dtype for its readers; NULL: no rounding. */
+/* Returns the function that rounds a total to its dtype for its readers; NULL if there is no
+ * rounding. */
 static const char *rounding_of(const cb_cu_micro *x, uint32_t tensor) {
     const cb_program *p = x->code->program;
     const cb_dtype dtype = p->operand[p->operand_id[tensor]].dtype;
@@ -359,9 +361,9 @@ static const char *rounding_of(const cb_cu_micro *x, uint32_t tensor) {
 
 /* ---- totals ---------------------------------------------------------------------------------- */
 
-/* How the leaves of a total are divided into segments. */
+/* The division of a total's leaves into segments. */
 typedef struct segments {
-    int64_t leaves, each, n; /* leaves; leaves of a segment; segments */
+    int64_t leaves, each, n; /* number of leaves; leaves of a segment; number of segments */
 } segments;
 
 static segments segments_of(const cb_microcode *m) {
@@ -407,7 +409,7 @@ static void finish_total(cb_cu_micro *x, const cb_x_total *total, uint64_t at, i
                                CB_CU_HOLE_TEXT(mean, total->is_mean ? " / (float)$count" : "")));
 }
 
-/* Writes what totals give, and the numbers that depend on them. */
+/* Writes the results of totals, and the numbers that depend on them. */
 static void give_totals(cb_cu_micro *x) {
     const cb_microcode *m = x->m;
     cb_cu_code *c = x->code;

@@ -34,7 +34,7 @@ bool cb_cu_need_phase(cb_cu_micro *x, int phase) {
     return any;
 }
 
-/* For each stream and phase, the first operation that reads the stream; -1: none. */
+/* Holds, for each stream and phase, the first operation that reads the stream, or -1. */
 typedef struct reads {
     int16_t at[CB_X_STREAMS][CB_X_PHASES];
 } reads;
@@ -65,8 +65,8 @@ static void hold_arrays(cb_cu_micro *x, const reads *r) {
     }
 }
 
-/* The life of a tile, from the operation that fills it in phase `born` to the last phase that reads
- * it, and the first operation there that does. */
+/* The lifetime of a tile: from the operation that fills it in phase `born` to the last phase that
+ * reads it, with the first operation of that phase that reads it. */
 typedef struct life {
     int stream, born, dies;
     int16_t filled_at, read_at;
@@ -94,13 +94,13 @@ static bool is_before(const life *a, const life *b) {
     return a->born != b->born ? a->born < b->born : a->filled_at < b->filled_at;
 }
 
-/* A thread reads and writes its own elements only, one after another, so a tile can be filled in
- * the phase that reads the last one for the last time, behind it. */
+/* A thread reads and writes only its own elements, in order. So a tile can be reused in the phase
+ * of its last read, after that read. */
 static bool can_follow(const life *last, const life *next) {
     return last->dies < next->born || (last->dies == next->born && last->read_at < next->filled_at);
 }
 
-/* Gives each stream with a tile one that is free, in the order in which they are filled. */
+/* Assigns a free tile to each stream that has one, in the order in which the tiles are filled. */
 static int share_tiles(cb_cu_micro *x, const reads *r) {
     life all[CB_X_STREAMS], last[CB_X_STREAMS];
     int n = 0, n_tile = 0;
@@ -128,7 +128,7 @@ int cb_cu_find_tiles(cb_cu_micro *x, bool holds) {
     find_reads(x, &r);
     if (holds) {
         hold_arrays(x, &r);
-        cb_cu_find_cheap(x); /* more is cheap beside arrays that are held */
+        cb_cu_find_cheap(x); /* held arrays make more tiles cheap */
         find_reads(x, &r);
     }
     return share_tiles(x, &r);

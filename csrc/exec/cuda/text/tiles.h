@@ -1,5 +1,5 @@
-/* tiles.h: what a kernel of rows keeps in shared memory from phase to phase: values that are
- * expensive to compute, and arrays that several phases read. */
+/* tiles.h: the data that a kernel of rows keeps in shared memory from phase to phase: values that
+ * are expensive to compute, and arrays that several phases read. */
 #ifndef CB_EXEC_CUDA_TEXT_TILES_H
 #define CB_EXEC_CUDA_TEXT_TILES_H
 
@@ -13,13 +13,13 @@ bool cb_cu_is_take(const cb_micro *micro);
  * leaf. */
 bool cb_cu_is_leaf(const cb_cu_micro *x, const cb_micro *micro);
 
-/* Marks what a phase stores, sums and takes, with the operands, as needed. Returns false if
- * there is nothing. */
+/* Marks the stores, sums and takes of a phase, with their operands, as needed. Returns false if
+ * there are none. */
 bool cb_cu_need_phase(cb_cu_micro *x, int phase);
 
-/* Decides what has a tile (is_cheap, is_held) and which tile (tile_of). Tiles whose lifetimes do
- * not overlap are one. `holds`: arrays may have tiles, too. Returns the number of tiles; has_tiles
- * must be set. */
+/* Decides which streams have a tile (is_cheap, is_held), and which tile (tile_of). Tiles whose
+ * lifetimes do not overlap share memory. `holds`: arrays may have tiles, too. Returns the number of
+ * tiles; has_tiles must be set. */
 int cb_cu_find_tiles(cb_cu_micro *x, bool holds);
 
 #endif

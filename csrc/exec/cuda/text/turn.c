@@ -12,7 +12,7 @@ enum {
     THREADS = 64, /* per tile */
     SLOTS = 4,    /* tiles per block */
     SHARED_MOST = 40 << 10,
-    WORTH = 16 /* fewest rows and columns for which a tile is worthwhile */
+    WORTH = 16 /* minimum rows and columns for which a tile is worthwhile */
 };
 
 bool cb_cu_turn_of(const cb_walk *w, cb_cu_turn *turn) {
@@ -95,8 +95,8 @@ static void begin_tile(cb_cu_code *c, const cb_cu_turn *turn, int side, int slot
                                CB_CU_HOLE_COUNT(outer, turn->outer * turn->between)));
 }
 
-/* Begins a loop over a tile, V elements of the result from `e` on at a time, at (tj, tl) of the
- * tile. */
+/* Begins a loop over a tile. Each iteration handles V elements of the result from `e` on, at (tj,
+ * tl) of the tile. */
 static void begin_vectors(cb_cu_code *c, const cb_cu_turn *turn, int side, int vector,
                           const char *unroll) {
     static const char text[] = "__syncthreads();\n"
@@ -150,7 +150,8 @@ static const cb_operand *operand_of(const cb_cu_micro *x, int stream) {
     return &p->operand[p->operand_id[x->m->stream[stream].tensor]];
 }
 
-/* The vector width of a flat kernel, reduced until no vector crosses the end of the last axis. */
+/* Returns the vector width of a flat kernel, reduced until no vector crosses the end of the last
+ * axis. */
 static int vector_of(const cb_cu_micro *x, const turning *all) {
     const cb_microcode *m = x->m;
     int vector = cb_cu_vector(m);

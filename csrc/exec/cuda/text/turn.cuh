@@ -39,7 +39,7 @@ template <class T, int W, int ROWS, int COLUMNS, int PITCH> struct turned {
     };
     T at[ROWS * PITCH];
 
-    /* The index in `at` of the word that begins with element (row, column). */
+    /* Returns the index in `at` of the word that begins with element (row, column). */
     static inline int place(int row, int column) {
         return row * PITCH + (column / W ^ (row / W * STEP & (BANKS - 1))) * W;
     }
@@ -80,7 +80,7 @@ template <class T, int W, int ROWS, int COLUMNS, int PITCH> struct turned {
     }
 };
 
-/* Stores V elements unchanged; `even`: in one access. */
+/* Stores V elements unchanged, in one access if `even`. */
 template <int V, class T> inline void put(T *p, const T (&from)[V], bool even) {
     if (even) {
         typename word_of<V * sizeof(T)>::type all;
