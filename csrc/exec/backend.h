@@ -178,8 +178,8 @@ typedef struct cb_backend {
 
     /* ---- order ---- */
 
-    cb_status (*sync)(void *device, cb_stream *stream, cb_error *err); /* waits until all its work
-                                                                          is done */
+    /* waits until all its work is done */
+    cb_status (*sync)(void *device, cb_stream *stream, cb_error *err);
     /* The caller owns an event. It may be freed while work waits for it. */
     cb_status (*event_new)(void *device, cb_event **event, cb_error *err);
     void (*event_free)(void *device, cb_event *event); /* NULL is fine */
@@ -260,8 +260,8 @@ typedef struct cb_devices {
 } cb_devices;
 CB_MUST_CHECK cb_status cb_devices_get(cb_devices *devices, const cb_backend *backend,
                                        void **device, cb_error *err);
-void *cb_devices_find(cb_devices *devices, const cb_backend *backend); /* returns NULL if it is not
-                                                                          open */
+/* returns NULL if it is not open */
+void *cb_devices_find(cb_devices *devices, const cb_backend *backend);
 void cb_devices_close(cb_devices *devices);
 
 #endif

@@ -23,8 +23,8 @@ void cb_ref_put(const cb_tensor *t, int64_t element, double x);
 int64_t cb_ref_get_int(const cb_tensor *t, int64_t element);
 void cb_ref_put_int(const cb_tensor *t, int64_t element, int64_t x);
 
-int64_t cb_ref_number(const cb_shape *s, const int64_t *index);        /* returns the number of the
-                                                                          element at `index` */
+/* returns the number of the element at `index` */
+int64_t cb_ref_number(const cb_shape *s, const int64_t *index);
 void cb_ref_index(const cb_shape *s, int64_t element, int64_t *index); /* [rank] */
 
 /* One function per family of ops. */

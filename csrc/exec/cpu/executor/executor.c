@@ -213,9 +213,8 @@ typedef struct sides { /* adjacent strided rows, and their addresses */
     char *from[CB_R_STREAMS];
     int64_t step[CB_R_STREAMS];          /* bytes from one element of a row to the next */
     int16_t moves[CB_R_STREAMS], n_move; /* streams with such a step */
-    int64_t number[CB_X_ROW_VALUES], number_step[CB_X_ROW_VALUES]; /* addresses of per-line numbers,
-                                                                      and the elements from one line
-                                                                      to the next */
+    /* addresses of per-line numbers, and the elements from one line to the next */
+    int64_t number[CB_X_ROW_VALUES], number_step[CB_X_ROW_VALUES];
     int thread;
 } sides;
 
