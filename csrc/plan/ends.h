@@ -9,8 +9,8 @@ typedef struct cb_ends {
     uint64_t everything; /* peak without a budget; constraints may make every plan larger */
 } cb_ends;
 
-/* smallest + ceil(k * (everything - smallest)) for k in [0, 1], computed exactly. If `smallest` is
- * not below `everything`, returns `smallest`. */
+/* Returns smallest + ceil(k * (everything - smallest)) for k in [0, 1], computed exactly. If
+ * `smallest` is not below `everything`, returns `smallest`. */
 uint64_t cb_bytes_at(double k, cb_ends ends);
 
 #endif

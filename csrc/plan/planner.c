@@ -44,17 +44,17 @@ typedef struct planner {
     const cb_plan_options *o;
     cb_poll poll;        /* the caller's, except that CB_POLL_FINISH may be ignored */
     bool ignores_finish; /* now */
-    bool is_last;        /* no other question comes */
+    bool is_last;        /* this is the last question */
     cb_arena *scratch;
     cb_arena searching; /* memory of the searches */
     cb_facts facts;
     cb_sim sim;
     cb_cut cut;
     cb_reference save_all;
-    const question *question; /* [n_question] all requested at once */
+    const question *question; /* [n_question] questions that were asked together */
     uint32_t n_question;
     known_ends ends[CB_MEASURE_COUNT];
-    cb_searcher *searcher[2]; /* for peaks, for saved bytes; NULL: not made yet */
+    cb_searcher *searcher[2]; /* searchers for peaks and for saved bytes; NULL: not made yet */
     late_search late;
 } planner;
 
@@ -154,7 +154,8 @@ static cb_status find_saved_by_both(planner *r, const cb_goal *goal, cb_found *f
     return CB_OK;
 }
 
-/* The frontier answers budgets on saved bytes, unless limits of regions exclude all its points. */
+/* Finds pairs for a goal. The frontier answers budgets on saved bytes, unless limits of regions
+ * exclude all its points. */
 static cb_status find_pairs(planner *r, const cb_goal *goal, cb_found *found, cb_error *err) {
     const cb_facts *f = &r->facts;
     if (goal->measure != CB_MEASURE_SAVED) return ask_searcher(r, goal, found, err);
@@ -211,7 +212,9 @@ static cb_status choose_found(planner *r, const cb_budget *budget, const cb_goal
     cb_status status = choose_for(r, goal, plan, found, err);
     const bool may_retry = budget->kind == CB_BUDGET_MIN && !(budget->share > 0);
     if (status != CB_INFEASIBLE || !may_retry) return status;
-    if (cb_poll_answer(goal->poll) != CB_POLL_GO) return status; /* ended by the caller */
+    if (cb_poll_answer(goal->poll) != CB_POLL_GO)
+        return status; /* the caller has ended the
+                                                                    search */
     cb_goal any = *goal;
     any.share = CB_MOST_EXTRA;
     found->schedule = (cb_schedule){0};
@@ -265,7 +268,7 @@ static cb_status choose_schedule(planner *r, const cb_budget *budget, cb_plan *p
     return cb_schedule_copy(&r->ends[goal.measure].lowest, &plan->arena, &plan->schedule, err);
 }
 
-/* Walks and places plan->schedule and fills in what follows from it and from the problem alone. */
+/* Checks and places plan->schedule, and fills in all fields that follow from it and the problem. */
 static cb_status finish_plan(const planner *r, cb_plan *plan, cb_error *err) {
     const cb_problem *p = r->p;
     cb_facts followed, *f = &followed;
@@ -290,7 +293,7 @@ static cb_status finish_plan(const planner *r, cb_plan *plan, cb_error *err) {
     return cb_decide(f, r->save_all.at_peak, plan, err);
 }
 
-/* Gives back what only searches use. */
+/* Frees the memory that only searches use. */
 static void end_search(planner *r) {
     cb_late_free(r->late.both);
     cb_sim_free(&r->late.sim);
@@ -317,8 +320,8 @@ static cb_status fill_plan(planner *r, const cb_budget *budget, cb_plan *plan, c
 
 /* ---- positions ------------------------------------------------------------------------------- */
 
-/* The budget at position 0 of a measure. Its plan moves only what constraints send to the host, so
- * positions are the same bytes with and without offload. */
+/* Returns the budget at position 0 of a measure. Its plan moves only what constraints send to the
+ * host, so positions are the same bytes with and without offload. */
 static cb_budget lowest_of(const cb_budget *b) {
     const bool saved = b->measure == CB_MEASURE_SAVED;
     return (cb_budget){.kind = saved ? CB_BUDGET_SMALLEST : CB_BUDGET_MIN,
@@ -395,10 +398,10 @@ static void stop(planner *r) {
     cb_arena_free(r->scratch);
 }
 
-/* Adds the request to a refusal: the measure, the share and what it is a share of. */
+/* Adds the request to a refusal: the measure, the share, and the bytes that the share refers to. */
 static void add_question(const planner *r, const cb_budget *b, cb_refusal *out) {
     const bool has_peak = b->measure != CB_MEASURE_SAVED;
-    if (out->reason == CB_REFUSED_REGION) return; /* not about the budget */
+    if (out->reason == CB_REFUSED_REGION) return; /* this refusal is not about the budget */
     out->measure = b->measure;
     if (out->reason != CB_REFUSED_BUDGET && out->reason != CB_REFUSED_STOPPED) return;
     if (b->kind == CB_BUDGET_SHARE) out->share = b->share;
@@ -419,7 +422,9 @@ static cb_status refuse_alone(const planner *r, const cb_budget *budget, cb_stat
 static cb_status make_one(planner *r, const question *q, cb_answer *answer, cb_alloc *alloc,
                           cb_error *err) {
     cb_plan *plan = NULL;
-    if (answer->why.status == CB_INFEASIBLE) return CB_OK; /* its ends cannot be found */
+    if (answer->why.status == CB_INFEASIBLE)
+        return CB_OK; /* the ends of the measure cannot be
+                                                              found */
     CB_TRY(cb_plan_new(alloc, &plan, err));
     const cb_status status = fill_plan(r, &q->budget, plan, &answer->why);
     if (status != CB_OK) {
@@ -436,11 +441,11 @@ static cb_status resolve_one(planner *r, const cb_budget *budget, question *out,
     *answer = (cb_answer){0};
     const cb_status status = resolve(r, budget, out, &answer->why);
     if (status != CB_OK) return refuse_alone(r, budget, status, answer, err);
-    answer->why = (cb_error){0}; /* a search may have failed before another found something */
+    answer->why = (cb_error){0}; /* a search may have failed before another found a plan */
     return CB_OK;
 }
 
-/* `why` says if the budget is impossible. */
+/* Answers one budget. If the budget is impossible, `why` has the reason. */
 static cb_status answer_one(planner *r, const cb_budget *budget, cb_alloc *alloc, cb_answer *out,
                             cb_error *err) {
     question q;

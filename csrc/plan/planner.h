@@ -13,7 +13,8 @@ typedef struct cb_plan_options {
     const cb_device *device; /* NULL: "cpu" */
     cb_poll poll;
     cb_progress *progress; /* filled before each poll; may be NULL */
-    cb_threads *threads;   /* threads for the search; NULL: only the caller's. The plan is the same
+    cb_threads *threads;   /* threads for the search; NULL: only the caller's thread. The plan does
+                              not depend on them
                               */
     bool ignores_finish;   /* CB_POLL_FINISH does not end a search */
 } cb_plan_options;
@@ -23,11 +24,11 @@ typedef struct cb_plan_options {
 CB_MUST_CHECK cb_status cb_plan_make(const cb_problem *p, const cb_plan_options *options,
                                      cb_alloc *alloc, cb_plan **out, cb_error *err);
 typedef struct cb_answer {
-    cb_plan *plan; /* NULL: no plan meets the budget, see why.refusal */
+    cb_plan *plan; /* NULL: no plan meets the budget; see why.refusal */
     cb_error why;
 } cb_answer;
-/* The same for `n` budgets, in one search: `out` [n] gets what each would get separately. The
- * budget in `options` is ignored. On failure there are no plans. */
+/* Does the same for `n` budgets in one search: `out` [n] gets the same answers as separate calls.
+ * The budget in `options` is ignored. On failure there are no plans. */
 CB_MUST_CHECK cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
                                           const cb_budget *budget, uint32_t n, cb_alloc *alloc,
                                           cb_answer *out, cb_error *err);
@@ -47,14 +48,14 @@ void cb_planner_free(cb_planner *self); /* NULL is fine */
 /* Answers a budget like cb_plan_make. */
 CB_MUST_CHECK cb_status cb_planner_ask(cb_planner *self, const cb_budget *budget, cb_plan **out,
                                        cb_error *err);
-/* After a request about a peak: an answer that costs at most this share of time is no slower than
- * the plan at position 0. */
+/* Call it after a request about a peak. An answer that costs at most this share of time is no
+ * slower than the plan at position 0. */
 double cb_planner_little_extra(const cb_planner *self);
 /* Returns the plan at position 0 of the measure of `like`. CB_POLL_FINISH never ends this. */
 CB_MUST_CHECK cb_status cb_planner_smallest(cb_planner *self, const cb_budget *like, cb_plan **out,
                                             cb_error *err);
 
-/* Checks and places plan->schedule and fills everything that follows from it. */
+/* Checks and places plan->schedule, and fills all fields that follow from it. */
 CB_MUST_CHECK cb_status cb_plan_adopt(const cb_problem *p, const cb_device *device, cb_plan *plan,
                                       cb_error *err);
 

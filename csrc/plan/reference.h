@@ -10,7 +10,7 @@ typedef struct cb_reference {
     bool *at_peak; /* [n_storage] alive at its peak */
 } cb_reference;
 
-/* Nothing is taken over in it. */
+/* Makes the plan. No output in it takes over memory. */
 CB_MUST_CHECK cb_status cb_reference_make(cb_sim *sim, cb_poll poll, cb_arena *arena,
                                           cb_reference *out, cb_error *err);
 uint64_t cb_reference_bytes(const cb_reference *r, const cb_problem *p, cb_measure measure);

@@ -17,7 +17,7 @@ CB_MUST_CHECK cb_status cb_check_insides(const cb_problem *p, cb_preset preset, 
 /* Refuses torch-compat for a problem whose regions have limits. */
 CB_MUST_CHECK cb_status cb_check_regions(const cb_problem *p, cb_preset preset, const cb_budget *b,
                                          cb_error *err);
-/* The error of offload on the measure `saved`. */
+/* Returns the error for offload with the measure `saved`. */
 CB_MUST_CHECK cb_status cb_refuse_saved(cb_error *err);
 
 #endif

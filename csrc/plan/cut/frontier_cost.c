@@ -53,8 +53,8 @@ static void start_following(const maker *m) {
 }
 
 /* Run i of the cut may be recomputed in steps before `until`[i]. Goes from the last op to the
- * first: a storage is needed while a reader is, an op is recomputed while its result is needed, and
- * its first run is dropped while no first run reads its result. */
+ * first. A storage is needed while one of its readers is; an op is recomputed while its result is
+ * needed; its first run is dropped while no first run reads its result. */
 void cb_frontier_follow(const maker *m, const uint32_t *until) {
     const cb_facts *f = m->f;
     const cb_problem *p = f->p;

@@ -28,8 +28,8 @@ static int64_t real_bytes(const maker *m, uint32_t node) {
     return m->held[s] ? 0 : (int64_t)m->f->p->storage_bytes[s];
 }
 
-/* The increase of saved bytes if all nodes of step k leave the sink side. Returns false if a node
- * that stays needs one of them. */
+/* Computes the increase of saved bytes if all nodes of step k leave the sink side. Returns false if
+ * a node that stays needs one of them. */
 static bool weigh_step(const maker *m, uint32_t k, int64_t *bytes) {
     const cb_flow *flow = &m->cut->flow;
     const uint32_t *leaves = m->t->frontier.leaves;
@@ -43,7 +43,7 @@ static bool weigh_step(const maker *m, uint32_t k, int64_t *bytes) {
         for (uint32_t e = flow->first[v]; e < flow->first[v + 1]; e++) {
             uint32_t u = flow->arc[e].to;
             if (u < FIRST_RUN || !m->in[u] || leaves[u] == k) continue;
-            if (!is_run && u != own) return false; /* a reader that runs again */
+            if (!is_run && u != own) return false; /* the reader runs again */
             bool makes =
                 is_run && u >= first_save && cb_node_of_run(m->cut->save_run[u - first_save]) == v;
             if (makes) *bytes += real_bytes(m, u);
@@ -66,7 +66,7 @@ static void fill_to(maker *m, uint32_t start, int64_t room) {
 }
 
 typedef struct filler {
-    changes c; /* of the current set */
+    changes c; /* changes of the current set */
     uint32_t *until;
     int64_t n; /* number of targets, evenly spaced between `low` and `high` bytes */
     int64_t low, high;

@@ -10,7 +10,7 @@ static bool is_forward(const cb_facts *f, uint32_t storage) {
     return op != CB_NONE && f->position[op] < f->base_backward;
 }
 
-/* Do all results of the op stay to the end? Then recomputing it frees nothing. */
+/* True if all results of the op stay to the end, so that recomputing it frees nothing. */
 static bool all_stays(const maker *m, uint32_t op) {
     const cb_problem *p = m->f->p;
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++)
@@ -91,7 +91,7 @@ static void set_inner_times(maker *m, const bool *may_run) {
     }
 }
 
-/* Counts what every schedule saves: held storages, except those that may be made in the
+/* Counts the bytes that every schedule saves: held storages, except those that may be made in the
  * backward. */
 static void count_sure(maker *m) {
     const cb_facts *f = m->f;
@@ -275,7 +275,7 @@ static cb_status allocate(maker *m, cb_error *err) {
 static cb_status make(maker *m, cb_preset preset, cb_error *err) {
     const cb_problem *p = m->f->p;
     bool *may_run = CB_NEW(m->scratch, bool, m->f->n_unit);
-    bool *runnable = CB_NEW(m->scratch, bool, m->f->n_unit); /* `may_run`, whatever is held */
+    bool *runnable = CB_NEW(m->scratch, bool, m->f->n_unit); /* `may_run`, ignoring held storages */
     if (!may_run || !runnable) return cb_no_memory(err);
     CB_TRY(allocate(m, err));
     for (uint32_t u = 0; u < m->f->n_unit; u++) m->run_of[u] = CB_NONE;

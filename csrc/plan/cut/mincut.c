@@ -27,7 +27,8 @@ enum { SOURCE = 0, SINK = 1, FIRST_NODE = 2 };
 typedef struct numbers {
     uint32_t *run_of;   /* [n_unit] CB_NONE: none */
     uint32_t *save_of;  /* [n_storage] CB_NONE: none */
-    uint32_t *inner_of; /* [n_op] of an op with an inside: its own node, followed by its members' */
+    uint32_t *inner_of; /* [n_op] for an op with an inside: its own node, which its members' nodes
+                           follow */
 } numbers;
 
 /* Makes an R node for each forward unit that allocates, and an N node for each storage it makes. */
@@ -78,14 +79,17 @@ static bool number_members(cb_cut *cut, cb_arena *arena, numbers *n) {
     return true;
 }
 
-/* Infinite arcs: a recomputed op needs its inputs; so do the backward and the end of the step. */
+/* Adds infinite arcs: a recomputed op needs its inputs; so do the backward and the end of the
+ * step. */
 static bool add_needs(const cb_cut *cut, arcs *a, const numbers *n) {
     const cb_facts *f = cut->f;
     const cb_problem *p = f->p;
     uint32_t first_run = FIRST_NODE, first_save = FIRST_NODE + cut->n_run;
     for (uint32_t k = 0; k < f->n_base; k++) {
         uint32_t op = f->base[k], reader = k >= f->base_backward ? SINK : CB_NONE;
-        if (reader == CB_NONE && cb_has_units(f, op)) continue; /* its members read */
+        if (reader == CB_NONE && cb_has_units(f, op))
+            continue; /* its members have the arcs for its
+                                                                   reads */
         if (reader == CB_NONE && n->run_of[op] != CB_NONE) reader = first_run + n->run_of[op];
         if (reader == CB_NONE) continue;
         cb_slice slice = cb_slice_of(p, op, cb_unit_made(f, op));
@@ -102,7 +106,7 @@ static bool add_needs(const cb_cut *cut, arcs *a, const numbers *n) {
     return true;
 }
 
-/* Infinite arcs inside an op: the needs of each member, and of each output. */
+/* Adds infinite arcs inside an op for the needs of each member and of each output. */
 static bool add_inner_needs(const cb_cut *cut, arcs *a, const numbers *n, uint32_t op) {
     const cb_facts *f = cut->f;
     const cb_problem *p = f->p;
@@ -215,7 +219,7 @@ cb_status cb_cut_solve(cb_cut *cut, cb_error *err) {
 #define BRIEF_OPS 64
 #define BRIEF_LAYER_OPS 16
 
-/* Which ops a preset may recompute, among those that may run twice. */
+/* The ops that a preset may recompute, among those that may run twice. */
 typedef struct preset_rules {
     bool any;            /* false: recomputes nothing */
     uint32_t only;       /* an op must have one of these flags; 0: no condition */
@@ -224,7 +228,7 @@ typedef struct preset_rules {
                             largest input; 0: no such rule */
     bool brief;          /* a brief product is recomputed in spite of `never` */
     bool slim;           /* so is a product that is bound by memory */
-    bool balanced;       /* arithmetic counts: it ends chains that fuse, and members cost time */
+    bool balanced;       /* counts arithmetic: it ends chains that fuse, and members cost time */
 } preset_rules;
 
 static const preset_rules rules_of[CB_PRESET_COUNT] = {
@@ -257,8 +261,8 @@ static double arithmetic_s(const cb_facts *f, uint32_t op) {
     return cb_arithmetic_s(f->device, f->p->op_flags[op], f->p->op_class[op], f->p->op_flops[op]);
 }
 
-/* True if a product is brief. `reads`: the op's inputs that count, one bit each. A product with
- * unknown arithmetic is neither brief nor slim. */
+/* True if a product is brief. `reads` has one bit for each input of the op that counts. A product
+ * with unknown arithmetic is neither brief nor slim. */
 static bool is_brief(const cb_problem *p, uint32_t op, uint64_t reads, double flops,
                      uint64_t made) {
     bool layer = false;
@@ -331,11 +335,12 @@ bool cb_preset_allows(const cb_facts *f, cb_preset preset, uint32_t op) {
 /* ---- chains that take more arithmetic than traffic ------------------------------------------- */
 
 typedef struct chain {
-    double work_s;  /* arithmetic of its ops, along the most expensive path */
+    double work_s;  /* seconds of arithmetic of its ops, along the most expensive path */
     uint64_t bytes; /* size of the largest storage that it reads from outside */
 } chain;
 
-/* The chain that ends with `op`: the ops that fuse and may be recomputed, back to saved values. */
+/* Returns the chain that ends with `op`: the ops that fuse and may be recomputed, back to saved
+ * values. */
 static chain chain_of(const cb_facts *f, const chain *ends, const bool *may, uint32_t op) {
     const cb_problem *p = f->p;
     chain c = {0};
@@ -384,14 +389,15 @@ static cb_status find_allowed(const cb_facts *f, cb_preset preset, bool *may, cb
 
 /* ---- costs ----------------------------------------------------------------------------------- */
 
-/* The fusion group of an op: that of a fused device, otherwise that of the problem. */
+/* Returns the fusion group of an op: that of a fused device, otherwise that of the problem. */
 static uint32_t group_of(const cb_facts *f, uint32_t op) {
     bool fused = f->device->fused && f->p->fused_group;
     return fused ? f->p->fused_group[op] : f->p->op_group[op];
 }
 
-/* Sets `outside` [n_storage]: does a forward op of another fusion group read it, also by views? If
- * so, it is written to memory anyway; otherwise saving it costs a write as well as a read. */
+/* Sets `outside` [n_storage]: true if a forward op of another fusion group reads the storage,
+ * directly or through views. If so, it is written to memory anyway; otherwise saving it costs a
+ * write as well as a read. */
 static void mark_read_outside(const cb_facts *f, bool *outside) {
     const cb_problem *p = f->p;
     for (uint32_t k = 0; k < f->base_backward; k++) {
@@ -410,8 +416,8 @@ static bool wants_recompute(uint8_t wish) {
     return wish == CB_MUST_RECOMPUTE || wish == CB_PREFER_RECOMPUTE;
 }
 
-/* Bytes of traffic that recomputing a unit takes. A unit that fuses with its reader moves nothing
- * more; a reduction to a small result reads its input again. */
+/* Returns the bytes of traffic that recomputing a unit takes. A unit that fuses with its reader
+ * moves nothing more; a reduction to a small result reads its input again. */
 static int64_t traffic_again(const cb_facts *f, uint32_t unit) {
     const cb_problem *p = f->p;
     const uint32_t op = cb_unit_op(f, unit);
@@ -420,8 +426,8 @@ static int64_t traffic_again(const cb_facts *f, uint32_t unit) {
     return made < largest / SMALL_PART ? (int64_t)largest : 0;
 }
 
-/* The cost of recomputing a member: the bytes that could be moved while it runs. The kernel itself
- * moves nothing for it. */
+/* Returns the cost of recomputing a member: the bytes that could be moved while it runs. The kernel
+ * itself moves nothing for it. */
 static int64_t work_as_bytes(const cb_cut *cut, uint32_t inner) {
     const cb_facts *f = cut->f;
     const uint32_t member = cut->inner_member[inner];
@@ -459,8 +465,8 @@ static void set_preset_costs(cb_cut *cut, cb_preset preset, bool by_bytes, const
 
 #define LAST_PRICE 48 /* prices of a byte are powers of two, 2^(i - 24) picoseconds */
 
-/* Bytes saved inside the region. Values that must be offloaded do not count, because they are not
- * in memory when the backward starts. */
+/* Returns the bytes saved inside the region. Values that must be offloaded do not count, because
+ * they are not in memory when the backward starts. */
 static uint64_t saved_inside(const cb_cut *cut, uint32_t region) {
     const cb_facts *f = cut->f;
     uint64_t bytes = 0;

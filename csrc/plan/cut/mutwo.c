@@ -12,7 +12,7 @@ typedef struct selection {
     const cb_facts *f;
     cb_arena arena;
     uint8_t *mode;     /* [n_op] */
-    uint64_t *bytes;   /* [n_op] of its storages that are saved if everything is saved */
+    uint64_t *bytes;   /* [n_op] bytes of its storages that are saved if everything is saved */
     double *idle;      /* [n_op] picoseconds; the least idle time of its storages */
     double *ratio;     /* [n_op] < 0: not a candidate */
     uint32_t *seen_in; /* [n_op] stamps */
@@ -25,7 +25,8 @@ static bool is_forward(const cb_facts *f, uint32_t op) {
     return op != CB_NONE && f->position[op] < f->base_backward;
 }
 
-/* Uses of a storage, also through views: the `last` of the forward, the `first` of the backward. */
+/* Finds the uses of a storage, also through views: the `last` of the forward and the `first` of the
+ * backward. */
 static void find_uses(const cb_facts *f, uint32_t *last, uint32_t *first) {
     const cb_problem *p = f->p;
     for (uint32_t s = 0; s < p->n_storage; s++) {
@@ -81,8 +82,8 @@ static cb_status open_selection(selection *z, const cb_facts *f, cb_error *err) 
     return CB_OK;
 }
 
-/* Time to recompute the results of `top` from kept values. < 0: that takes an op that may not run
- * again. */
+/* Computes the time to recompute the results of `top` from kept values; < 0 if that needs an op
+ * that must not run again. */
 static bool chain_time(selection *z, uint32_t top, double *time) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
@@ -126,7 +127,7 @@ static bool rate(selection *z, uint32_t *n) {
     return true;
 }
 
-/* The op with the largest standardised ratio or idle time; the first one on ties. */
+/* Returns the op with the largest standardised ratio or idle time; the first one on ties. */
 static uint32_t pick(const selection *z, uint32_t n, bool may_move, bool *move) {
     const cb_facts *f = z->f;
     double ratio = 0, idle = 0, ratio2 = 0, idle2 = 0, best = -INFINITY;

@@ -2,7 +2,7 @@
 
 #include "frontier.h"
 
-/* The point that a goal on saved bytes picks. CB_NONE: no point fits. */
+/* Returns the point for a goal on saved bytes, or CB_NONE if no point fits. */
 static uint32_t pick(const cb_tradeoffs *t, const cb_goal *goal) {
     double once = (double)t->cut->f->once_ps;
     if (!goal->smallest) return cb_tradeoffs_at(t, goal->bytes);
@@ -11,7 +11,7 @@ static uint32_t pick(const cb_tradeoffs *t, const cb_goal *goal) {
     return CB_NONE;
 }
 
-/* Names the largest value that the smallest point saves, as this is what a user can act on. */
+/* Names the largest value that the smallest point saves, because a user can act on it. */
 static cb_status fail_budget(const cb_tradeoffs *t, const bool *recompute, const cb_goal *goal,
                              cb_error *err) {
     const cb_facts *f = t->cut->f;
@@ -35,8 +35,8 @@ static cb_status fail_budget(const cb_tradeoffs *t, const bool *recompute, const
     return cb_refuse(err, &refusal);
 }
 
-/* The lower bound at the budget, not at the answer's bytes: plans within the budget may save more
- * than the answer and take less time. */
+/* Computes the lower bound at the budget, not at the answer's bytes: plans within the budget may
+ * save more than the answer and take less time. */
 static cb_status bound_answer(const cb_tradeoffs *t, const cb_goal *goal, uint32_t point,
                               double *least_ps, cb_error *err) {
     int64_t extra = t->point[point].bound_ps - t->cut->f->once_ps;

@@ -1,6 +1,6 @@
-/* A forward value is SAVEd when the backward reads its run of the forward, RECOMPUTEd when its op
- * runs again (or, first of all, in the backward); neither if the backward does not use it. It is
- * OFFLOADed when its storage comes back from the host. */
+/* A forward value is SAVEd if the backward reads the result of its forward run, and RECOMPUTEd if
+ * its op runs again, or only in the backward. It is neither if the backward does not use it. It is
+ * OFFLOADed if its storage comes back from the host. */
 #include "decide.h"
 
 #include "../cut/mincut.h"
@@ -16,7 +16,7 @@ typedef struct decider {
     const bool *at_peak; /* [n_storage] alive at the peak of the save-everything schedule */
 } decider;
 
-/* An inlined value is recomputed there, or made late. */
+/* Notes that an inlined value is recomputed there, or made late. */
 static void note_taken(const decider *d, uint32_t step, const uint32_t *made_at) {
     const cb_problem *p = d->f->p;
     const cb_schedule *s = &d->plan->schedule;
@@ -77,7 +77,7 @@ static cb_reason reason_to_recompute(const decider *d, uint32_t op, uint32_t sto
         return d->at_peak[storage] ? CB_REASON_PEAK : CB_REASON_CHEAP;
     if (d->plan->preset == CB_PRESET_RECOMPUTE_ALL) return CB_REASON_PRESET;
     return cb_preset_allows(f, d->plan->preset, op) ? CB_REASON_CHEAP
-                                                    : CB_REASON_POLICY; /* a region's limit */
+                                                    : CB_REASON_POLICY; /* the limit of a region */
 }
 
 static cb_reason reason_to_offload(const decider *d, uint32_t op, uint32_t storage) {

@@ -7,8 +7,10 @@
 #include "../model/names.h"
 #include "../schedule/decisions.h"
 
-#define LOOK_BACK 2000         /* lines */
-#define EXPLAIN_EFFORT 2000000 /* steps simulated, about; at 3,000 ops a fifth of a second */
+#define LOOK_BACK 2000 /* lines */
+#define EXPLAIN_EFFORT \
+    2000000 /* about this many simulated steps; at 3,000 ops a fifth of a
+                                  second */
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
@@ -18,7 +20,7 @@ static int compare_lines(const void *a, const void *b) {
     return x->value < y->value ? -1 : x->value > y->value;
 }
 
-/* One line for each storage: its first value with a decision represents its views. */
+/* Makes one line for each storage: its first value with a decision represents its views. */
 static void collect(const cb_facts *f, cb_explanation *e, bool *seen) {
     const cb_problem *p = e->p;
     for (uint32_t v = 0; v < p->n_value; v++) {
@@ -73,7 +75,7 @@ static void choose_lines(cb_explanation *e, uint32_t most, bool *chosen) {
 static cb_status try_others(const cb_facts *f, cb_arena *arena, cb_explanation *e, cb_error *err) {
     cb_whatif w;
     cb_status status = CB_OK;
-    if (e->plan->schedule.action) return CB_OK; /* not a set of decisions */
+    if (e->plan->schedule.action) return CB_OK; /* offload is not a set of decisions */
     uint32_t steps = e->plan->schedule.n_step + 1, most = EXPLAIN_EFFORT / steps;
     bool *chosen = CB_NEW(arena, bool, e->n_line);
     if (!chosen) return cb_no_memory(err);
@@ -182,7 +184,7 @@ const char *cb_explained_once(const cb_explanation *e, const cb_explained *line)
     uint32_t once = cb_once_flags(e->p, line->op);
     bool argument = e->p->op_flags[line->op] & CB_POP_PLACEHOLDER;
     if (!once || argument) return NULL;
-    /* the operation that packs a value has the flags of the one that makes the value */
+    /* the op that packs a value has the flags of the op that makes the value */
     const char packs[] = "cutback.pack";
     if (strncmp(e->p->op_kind[line->op], packs, sizeof packs - 1) == 0)
         return "the op whose result it packs runs once";

@@ -11,18 +11,18 @@
 
 typedef struct cb_explained { /* one storage that the backward needs */
     uint32_t storage;
-    uint32_t value; /* the first with a decision; it represents its views */
-    uint32_t op;    /* allocates the storage, and would run again */
+    uint32_t value; /* the first value with a decision; it represents its views */
+    uint32_t op;    /* op that allocates the storage, and would run again */
     uint32_t made;  /* the outputs that would run again */
     uint64_t bytes;
     bool at_peak; /* alive at the peak of this plan */
     cb_change otherwise;
 } cb_explained;
 
-typedef struct cb_delayed { /* an op of the backward that runs later than its place */
+typedef struct cb_delayed { /* an op of the backward that runs after its place in the order */
     uint32_t op;
     uint32_t before; /* the op right before which it runs; CB_NONE: the end of the step */
-    uint64_t bytes;  /* of its outputs */
+    uint64_t bytes;  /* bytes of its outputs */
 } cb_delayed;
 
 typedef struct cb_explanation {
@@ -44,7 +44,7 @@ typedef struct cb_explanation {
 
 CB_MUST_CHECK cb_status cb_explanation_make(const cb_problem *p, const cb_plan *plan,
                                             cb_arena *arena, cb_explanation *out, cb_error *err);
-/* Returns the floor under the plan's measure; UINT64_MAX: unknown. */
+/* Returns the floor in the plan's measure; UINT64_MAX: unknown. */
 uint64_t cb_explanation_floor(const cb_explanation *e);
 /* Returns why the op of a line may run only once; NULL: it may run again. */
 const char *cb_explained_once(const cb_explanation *e, const cb_explained *line);

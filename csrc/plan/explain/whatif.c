@@ -40,7 +40,7 @@ static void note_run(cb_whatif *w, uint32_t unit, bool late, bool *ran) {
     ran[unit] = true;
 }
 
-/* Runs of each op, or of each output made; and inlined values. */
+/* Notes the runs of each op, or of each output, and the inlined values. */
 static void note_reruns(cb_whatif *w, const cb_schedule *s, bool *ran) {
     const cb_facts *f = w->f;
     const cb_problem *p = f->p;
@@ -168,7 +168,7 @@ static bool add_chain(cb_whatif *w, uint32_t top, uint32_t anchor) {
     return true;
 }
 
-typedef struct steps { /* of a schedule being built */
+typedef struct steps { /* the steps of a schedule that is being built */
     uint32_t n, *step, *made;
     uint64_t *taken;
 } steps;

@@ -5,11 +5,11 @@
 
 #include "../schedule/plan.h"
 
-/* One cut without a plan around it: {"preset", "fingerprint", "cut", "saved_bytes", "nodes",
+/* Writes a single cut without a plan: {"preset", "fingerprint", "cut", "saved_bytes", "nodes",
  * "arcs", "saved"}, where `saved` holds ids of ops: those whose results are saved (torch-compat:
- * arguments of the graph as well, as in PyTorch). `solve_ms` is what `clock` says the cut took,
- * facts and network included; NULL: left out. `network` (may be NULL) gets the network in DIMACS
- * form. */
+ * arguments of the graph as well, as in PyTorch). `solve_ms` is the time of the cut by `clock`,
+ * including facts and network; if `clock` is NULL, it is left out. `network` (may be NULL) gets the
+ * network in DIMACS form. */
 CB_MUST_CHECK cb_status cb_cut_to_json(const cb_problem *p, cb_preset preset, cb_alloc *alloc,
                                        double (*clock)(void), cb_str *json, cb_str *network,
                                        cb_error *err);

@@ -37,7 +37,7 @@ static const char *change_text(int64_t change, char buffer[33]) {
     return buffer;
 }
 
-/* Readers in the forward and in the backward: "2 + 1". */
+/* Writes the numbers of readers in the forward and in the backward: "2 + 1". */
 static const char *readers_text(const cb_explanation *e, uint32_t storage, char buffer[32]) {
     uint32_t backward = 0, n = e->reader_begin[storage + 1] - e->reader_begin[storage];
     for (uint32_t i = e->reader_begin[storage]; i < e->reader_begin[storage + 1]; i++)
@@ -85,7 +85,7 @@ static void put_bound(cb_str *out, const cb_plan *plan) {
     else cb_str_addf(out, "  %-8s %12s  the bound is 0\n", "gap", "n/a");
 }
 
-/* The part of a share that no plan can reduce. */
+/* Writes the part of a share that no plan can reduce. */
 static void put_held(cb_str *out, const cb_explanation *e) {
     char a[32];
     uint64_t whole = e->plan->save_all_live_bytes;
@@ -200,7 +200,7 @@ static void put_once(cb_str *out, const cb_explanation *e) {
     if (left > 0) cb_str_addf(out, "  and %u smaller ones of other kinds\n", left);
 }
 
-/* They cost no time: each runs once, but later. */
+/* Lists delayed ops. They cost no time, since each runs once, only later. */
 static void put_delayed(cb_str *out, const cb_explanation *e) {
     char bytes[32], op[CB_OP_TEXT], before[CB_OP_TEXT];
     if (e->n_delayed == 0) return;

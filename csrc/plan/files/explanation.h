@@ -4,11 +4,11 @@
 
 #include "../schedule/plan.h"
 
-/* As text: totals, then one line per saved, recomputed or offloaded value, with the reason and the
- * effect of the other choice. */
+/* Writes text: totals, then one line per saved, recomputed or offloaded value, with the reason and
+ * the effect of the other choice. */
 CB_MUST_CHECK cb_status cb_plan_explanation_to_text(const cb_problem *p, const cb_plan *plan,
                                                     cb_str *out, cb_error *err);
-/* The same as JSON (docs/problem.md, "Explanation"). */
+/* Writes the same as JSON (docs/problem.md, "Explanation"). */
 CB_MUST_CHECK cb_status cb_plan_explanation_to_json(const cb_problem *p, const cb_plan *plan,
                                                     cb_str *out, cb_error *err);
 

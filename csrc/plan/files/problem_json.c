@@ -14,8 +14,8 @@
 #include "../model/updates.h"
 #include "problem_format.h"
 
-#define FIRST_WITH_INSIDES 2  /* and with inlinings */
-#define FIRST_WITH_NETWORKS 3 /* and with `reruns` and the reserved keys */
+#define FIRST_WITH_INSIDES 2  /* the first version with insides and inlinings */
+#define FIRST_WITH_NETWORKS 3 /* the first version with `reruns` and the reserved keys */
 #define MOST_WHOLE ((uint64_t)INT64_MAX)
 #define MOST_WORDS 4096 /* words that share memory with equal ones; later words are copied */
 
@@ -23,17 +23,17 @@ typedef struct reader {
     cb_problem *p;
     int64_t version;
     cb_problem_sizes room;
-    cb_names *words; /* kinds, types and places in the source, which many have in common */
+    cb_names *words; /* kinds, types and source locations, which many ops share */
     cb_error *err;
 } reader;
 
-enum { STORAGES = 0, OPS, FOLDS }; /* what is folded of a long text */
+enum { STORAGES = 0, OPS, FOLDS }; /* the lists of a long text that are folded */
 
-/* Objects of an array: its children, or what is unfolded. */
+/* The objects of an array: its children, or those that are unfolded. */
 typedef struct objects {
-    cb_json_fold *fold; /* NULL: they are children */
+    cb_json_fold *fold; /* NULL: the objects are children */
     const cb_json *next;
-    cb_arena arena; /* of the one unfolded last */
+    cb_arena arena; /* memory of the last unfolded object */
 } objects;
 
 static objects objects_of(const reader *r, const cb_json *list, cb_json_fold *fold) {
@@ -42,7 +42,7 @@ static objects objects_of(const reader *r, const cb_json *list, cb_json_fold *fo
     return o;
 }
 
-/* NULL: that was the last. */
+/* Sets NULL after the last object. */
 static cb_status next_object(objects *o, const cb_json **out, cb_error *err) {
     *out = o->next;
     if (o->fold) {
@@ -229,7 +229,8 @@ static cb_status read_outputs(const reader *r, const cb_json *list, uint32_t op)
     return CB_OK;
 }
 
-/* Reserved for later versions: a list of an op, which must be empty if present, and a flag. */
+/* Checks what is reserved for later versions: a list of an op, which must be empty if present, and
+ * a flag. */
 static cb_status check_reserved(const reader *r, const cb_json *node) {
     const cb_json *flags = cb_json_get(node, "flags"), *list = cb_json_get(node, "variants");
     if (list && !(list->kind == CB_JSON_ARRAY && list->n == 0))
@@ -247,7 +248,7 @@ static cb_status check_reserved(const reader *r, const cb_json *node) {
     return CB_OK;
 }
 
-/* The keys of an op in a version. */
+/* Checks the keys of an op in this version. */
 static cb_status check_op_keys(const reader *r, const cb_json *node) {
     static const char *const known[] = {
         "name",  "kind",    "at",        "flags", "in",     "out",    "flops", "bytes",
@@ -271,8 +272,8 @@ static cb_status read_over(const reader *r, const cb_json *node, uint32_t op) {
     return read_ids(r, list, "over", p->over + p->over_begin[op]);
 }
 
-/* Lists were counted before anything was allocated for them, in a long text by their keys as they
- * are spelled there. */
+/* Lists were counted before anything was allocated for them; in a long text, by the spelling of
+ * their keys. */
 static cb_status want_room(const reader *r, const cb_json *node, const char *key, uint64_t used,
                            uint64_t room) {
     const cb_json *list = cb_json_get(node, key);
@@ -451,7 +452,7 @@ static cb_status set_sizes(uint64_t in, uint64_t out, uint64_t members, uint64_t
     return CB_OK;
 }
 
-/* Sizes of all lists, before anything is allocated for them. */
+/* Counts the sizes of all lists before anything is allocated for them. */
 static cb_status count_items(const cb_json *ops, cb_problem_sizes *n, cb_error *err) {
     uint64_t in = 0, out = 0, members = 0, over = 0;
     for (const cb_json *c = ops->as.child; c; c = c->next) {
@@ -471,7 +472,7 @@ static cb_status count_items(const cb_json *ops, cb_problem_sizes *n, cb_error *
     return set_sizes(in, out, members, over, n, err);
 }
 
-/* `fold` [FOLDS]: of a long text; or NULL. */
+/* `fold` [FOLDS] belongs to a long text; otherwise it is NULL. */
 static cb_status read_document(cb_alloc *alloc, const cb_json *root, cb_json_fold *fold,
                                cb_problem **out, cb_error *err) {
     static const char *const known[] = {"format",

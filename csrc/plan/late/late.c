@@ -33,7 +33,7 @@ void cb_late_expect(cb_late *s, const cb_goal *goal, uint32_t n) {
     cb_searcher_expect(s->all, goal, n);
 }
 
-/* True if no plan can be faster, or smaller: then the other search is not worth its time. */
+/* True if no plan can be faster, or smaller, so that the other search is not worth its time. */
 static bool is_best(const cb_late *s, const cb_goal *goal, const cb_found *found) {
     return !goal->smallest && found->cost_ps <= s->tools.f->once_ps;
 }

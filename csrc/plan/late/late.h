@@ -1,4 +1,4 @@
-/* late.h: the search for a budget if ops of the backward may run late, and again. Internal.
+/* late.h: the search for a budget if ops of the backward may run late and may run again. Internal.
  *
  * Two searchers answer: one reruns only ops of the forward, the other also those of the backward
  * (facts.h: `all`), and the better plan is the answer. Neither is enough, because more choices make
@@ -25,7 +25,7 @@ void cb_late_free(cb_late *s); /* NULL is fine */
 void cb_late_expect(cb_late *s, const cb_goal *goal, uint32_t n);
 /* Like cb_searcher_ask. The bound holds for plans of both searchers. */
 CB_MUST_CHECK cb_status cb_late_ask(cb_late *s, const cb_goal *goal, cb_found *out, cb_error *err);
-/* As cb_searcher_prove_moves, of plans of either searcher. */
+/* Like cb_searcher_prove_moves, for plans of either searcher. */
 CB_MUST_CHECK cb_status cb_late_prove_moves(cb_late *s, const cb_goal *goal, cb_found *found,
                                             cb_error *err);
 

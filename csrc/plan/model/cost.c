@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define PS_PER_S 1e12
-#define MOST_PS 1e15      /* for one op; the limit of measured times */
+#define MOST_PS 1e15      /* limit for one op, the same as that of measured times */
 #define MOST_SUMMANDS 256 /* terms in the time of an op with an inside, and of its inlined values */
 
 _Static_assert(1 + CB_MOST_MEMBERS + CB_MOST_INNER_OUTPUTS + CB_MOST_INLININGS <= MOST_SUMMANDS,
@@ -16,16 +16,16 @@ _Static_assert(1 + CB_MOST_MEMBERS + CB_MOST_INNER_OUTPUTS + CB_MOST_INLININGS <
 _Static_assert(CB_WORK_CLASS_COUNT == 5 && CB_WORK_INT == 4, "the columns of the table");
 
 /* f32 on a GPU means TF32 matrix units, as deep-learning frameworks run f32 products there; no row
- * counts sparsity. The int column is the rate of the vector units. Sources: NVIDIA's data sheets
+ * assumes sparsity. The int column is the rate of the vector units. Sources: NVIDIA's data sheets
  * "A100 40GB" (SXM), "H100 Tensor Core GPU" (SXM), "H200 Tensor Core GPU" (SXM), "HGX B200" (one of
- * eight) and "Ada GPU architecture" (GeForce RTX 4090, f32 accumulation); a launch is 2 us
- * everywhere. The cpu row is a guess for two cores of a server: no row can be right for all; a
+ * eight) and "Ada GPU architecture" (GeForce RTX 4090, f32 accumulation); a launch takes 2 us on
+ * all GPUs. The cpu row is a guess for two cores of a server, since no row can fit all CPUs; a
  * profile replaces it.
  *
  * The link to the host is one direction of what the same sheets state: PCIe 5.0 x16, 128 GB/s both
- * ways, for h100, h200 and b200, PCIe 4.0 x16 for rtx4090. The a100 row holds the 25 GB/s that
- * pinned copies reach of PCIe 4.0 x16. If the device is the host, a move is a copy in memory, which
- * reads and writes each byte and so runs at half of the memory's rate. */
+ * ways, for h100, h200 and b200, PCIe 4.0 x16 for rtx4090. The a100 row has 25 GB/s, the rate of
+ * pinned copies over PCIe 4.0 x16. If the device is the host, a move is a copy in memory, which
+ * reads and writes each byte and therefore runs at half of the memory's rate. */
 static const cb_device devices[] = {
     /* name, flop/s of f32, f64, f16, bf16 and int, bytes/s, seconds per launch, bytes/s of the
      * link, fused, arithmetic rates of ops that fuse (none given) */

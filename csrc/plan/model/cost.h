@@ -11,11 +11,11 @@ typedef struct cb_device {
     double launch_s;
     double link_bytes_per_s;                 /* to the host, one direction; 0: no offload */
     bool fused;                              /* kernels are those of problem.h's fused_group */
-    double point_per_s[CB_WORK_CLASS_COUNT]; /* the arithmetic of ops that fuse; 0: flops_per_s */
+    double point_per_s[CB_WORK_CLASS_COUNT]; /* arithmetic rates of ops that fuse; 0: flops_per_s */
 } cb_device;
 
-/* Rows: "cpu" (a stated 2-core guess until measured), "a100", "h100", "h200", "b200", "rtx4090"
- * (data sheets), none of them fused. NULL: unknown name. */
+/* Finds a row by its name: "cpu" (a 2-core guess until measured), or "a100", "h100", "h200",
+ * "b200", "rtx4090" (from data sheets). None of them is fused. Returns NULL for an unknown name. */
 const cb_device *cb_device_find(const char *name);
 /* Returns CB_INVALID, with the known names in the text. */
 CB_MUST_CHECK cb_status cb_unknown_device(const char *name, cb_error *err);
@@ -27,10 +27,11 @@ double cb_arithmetic_s(const cb_device *device, uint32_t flags, uint32_t work_cl
  * problem's `network_bytes_per_s` if that is slower. Views and placeholders take 0; a measured time
  * overrides the model. */
 int64_t cb_op_time_ps(const cb_problem *p, uint32_t op, const cb_device *device);
-/* The same for a run that makes these outputs (inside.h). For an op with an inside the time is a
- * sum: of the op's own work, of the members of its slice, and of writing each output. */
+/* Does the same for a run that makes these outputs (inside.h). For an op with an inside the time is
+ * a sum: of the op's own work, of the members of its slice, and of writing each output. */
 int64_t cb_run_time_ps(const cb_problem *p, uint32_t op, uint32_t made, const cb_device *device);
-/* Parts of that sum: the op's own work; one member, by index; writing one output. */
+/* These return the parts of that sum: the op's own work; one member, by index; writing one
+ * output. */
 int64_t cb_own_time_ps(const cb_problem *p, uint32_t op, const cb_device *device);
 int64_t cb_member_time_ps(const cb_problem *p, uint32_t op, uint32_t member,
                           const cb_device *device);
@@ -39,9 +40,10 @@ int64_t cb_write_time_ps(const cb_problem *p, uint32_t value, const cb_device *d
 int64_t cb_inline_time_ps(const cb_problem *p, uint32_t at, const cb_device *device);
 /* Returns what all values inlined into a run of the op add (inlining.h). */
 int64_t cb_taken_time_ps(const cb_problem *p, uint32_t op, uint64_t taken, const cb_device *device);
-/* The problem's own link overrides the device's. 0: there is none. */
+/* Returns the rate of the problem's link, which overrides the device's; 0 if there is none. */
 double cb_link_bytes_per_s(const cb_problem *p, const cb_device *device);
-/* Time of a copy over the link, which must exist; negative: 1,000 s or more, which no plan uses. */
+/* Returns the time of a copy over the link, which must exist; negative if it is 1,000 s or more,
+ * which no plan uses. */
 int64_t cb_copy_time_ps(uint64_t bytes, double link_bytes_per_s);
 
 /* The caller's function that is polled to decide whether to go on. */
@@ -59,7 +61,8 @@ static inline bool cb_poll_cancels(cb_poll poll) {
     return answer != CB_POLL_GO && answer != CB_POLL_FINISH;
 }
 
-/* Times in picoseconds: the later of two, and a time plus a duration; sums saturate. */
+/* These return the later of two times, and a time plus a duration, in picoseconds. Sums
+ * saturate. */
 static inline int64_t cb_later(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t cb_after(int64_t a, int64_t ps) {
     return a > INT64_MAX - ps ? INT64_MAX : a + ps;

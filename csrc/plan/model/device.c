@@ -11,8 +11,7 @@
 #define LEAST_RATE 1.0 /* per second: keeps the time of one op finite */
 #define MOST_RATE 1e30
 
-/* Copies to `out` the row that a name stands for, "a100" or "a100+fused", with `name` as its
- * name. */
+/* Copies the row of a name like "a100" or "a100+fused" to `out`, with `name` as its name. */
 static bool find_row(const char *name, cb_device *out) {
     size_t length = strlen(name), suffix = strlen(FUSED_SUFFIX);
     char base[LONGEST_NAME + 1];

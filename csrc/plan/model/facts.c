@@ -17,7 +17,8 @@ const char *cb_op_text(const cb_problem *p, uint32_t op, char buffer[CB_OP_TEXT]
 void cb_refusal_set_op(cb_refusal *refusal, const cb_problem *p, uint32_t op) {
     if (op == CB_NONE) return;
     (void)snprintf(refusal->op, sizeof refusal->op, "%s", p->op_name[op]);
-    const char *location = p->op_location[op]; /* the end of a long location, which has the line */
+    const char *location = p->op_location[op]; /* keeps the end of a long location, which contains
+                                                  the line */
     const size_t length = strlen(location), most = sizeof refusal->location - 1;
     (void)snprintf(refusal->location, sizeof refusal->location, "%s",
                    length > most ? location + (length - most) : location);
@@ -171,7 +172,7 @@ static void sum_given(cb_facts *f) {
     const cb_problem *p = f->p;
     for (uint32_t op = 0; op < p->n_op; op++) {
         if (p->op_flags[op] & (CB_POP_PLACEHOLDER | CB_POP_VIEW)) continue;
-        if (cb_has_units(f, op)) continue; /* no rerun makes one */
+        if (cb_has_units(f, op)) continue; /* no rerun makes this output */
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
             if (!is_given(f, op, v)) continue;
             f->stays[op] = true;
@@ -218,7 +219,7 @@ static bool is_must(uint8_t wish) {
     return wish == CB_MUST_SAVE || wish == CB_MUST_RECOMPUTE || wish == CB_MUST_OFFLOAD;
 }
 
-/* The side that wins when nothing else decides. */
+/* Returns the rank of a wish, which decides if nothing else does. */
 static int rank_of(uint8_t wish) {
     if (wish == CB_MUST_SAVE || wish == CB_PREFER_SAVE) return 2;
     return wish == CB_MUST_OFFLOAD || wish == CB_PREFER_OFFLOAD ? 1 : 0;
@@ -306,7 +307,7 @@ int64_t cb_again_cost_ps(const cb_facts *f, uint32_t op, uint32_t made) {
 
 /* ---- inlining -------------------------------------------------------------------------------- */
 
-/* The cost of violating a preference is that of a separate run. */
+/* Computes the cost of inlinings. The cost of violating a preference is that of a separate run. */
 static void cost_inlinings(cb_facts *f, int64_t *least_ps) {
     const cb_problem *p = f->p;
     for (uint32_t u = 0; u < f->n_unit; u++) {

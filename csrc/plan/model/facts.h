@@ -23,15 +23,15 @@ typedef struct cb_facts {
     uint32_t *unit_begin; /* [n_op + 1] the units of op i's outputs; NULL: no op has an inside */
     uint32_t *unit_op;    /* [n_unit - n_op] */
     uint32_t *useful;     /* [n_op] needed outputs of an op with an inside; NULL */
-    int64_t *time_ps;     /* [n_unit] of one run */
+    int64_t *time_ps;     /* [n_unit] time of one run */
     int64_t *cost_ps; /* [n_unit] cost of a rerun in searches: its time, more if the user prefers to
                         save, less if the user prefers to recompute */
     bool bent;        /* true if the two differ for a unit */
     int64_t once_ps; /* minimum time of a plan: the base order with each op once, or inlined if that
                         is less */
-    int64_t inlining_ps;     /* additional time of the base order */
-    bool *inlines;           /* [n_unit] may be inlined into some op (inlining.h) and may run twice;
-                                NULL: no inlinings */
+    int64_t inlining_ps;     /* additional time of the base order, without inlining */
+    bool *inlines;           /* [n_unit] true if it may be inlined into some op (inlining.h) and may
+                                run twice; NULL: no inlinings */
     int64_t *inline_cost_ps; /* [inlinings] its cost in searches, like `cost_ps` */
     int64_t *least_cost_ps;  /* [n_unit] cheapest cost of recomputing it: `cost_ps` or an inlining;
                                 the same array without inlinings */
@@ -43,13 +43,14 @@ typedef struct cb_facts {
     uint64_t
         *again_bytes; /* [n_unit] bytes of the private copies that a rerun makes of the caller's
                          storages, whose memory is written once */
-    bool has_again;   /* true if any op does */
+    bool has_again;   /* true if a rerun of any op makes such copies */
     bool *stays;      /* [n_unit] its first run is never dropped, although it may run again: it
                          makes storages of the caller, or it is a collective */
     bool *held;       /* [n_storage] alive when the backward starts in every plan */
     uint32_t *scope;  /* [n_storage] innermost region that holds its op and all its forward readers,
                         CB_NONE: none */
-    uint8_t *wish;    /* [n_unit] cb_constraint of what it allocates, all views considered */
+    uint8_t *wish;    /* [n_unit] cb_constraint of the storage that it allocates, considering all
+                         views */
     uint32_t *wish_value; /* [n_unit] the value with that constraint; CB_NONE: none */
     bool offloads;        /* some constraint asks for offload */
     cb_follows follows;   /* gradients that are alive while an op runs */
@@ -85,8 +86,8 @@ bool cb_inside_region(const cb_facts *f, uint32_t storage, uint32_t region);
  * (schedule.h). With `all`, ops of the backward may as well, except collectives and the first op.
  * The search, the floor and explain all use this. */
 bool cb_may_rerun(const cb_facts *f, uint32_t unit);
-/* The same for all units, into `out` [n_unit], except those whose outputs all stay to the end,
- * because rerunning them frees nothing. */
+/* Computes the same for all units, in `out` [n_unit], except for those whose outputs all stay to
+ * the end, because rerunning them frees nothing. */
 void cb_facts_mark_free(const cb_facts *f, bool *out);
 /* True if a plan may run this op of the backward late. */
 static inline bool cb_may_delay(const cb_facts *f, uint32_t unit) {
@@ -100,9 +101,9 @@ static inline bool cb_may_delay_any(const cb_facts *f) {
     return false;
 }
 /* Returns the first position of the backward before whose op other ops may run again. The ops
- * before it arrive: they are the first of the backward, have an effect and read nothing, such as
- * tangents. Their outputs come from outside and are all there when the backward begins, so nothing
- * can run between them or before them. */
+ * before it are arrivals, such as tangents: they are the first ops of the backward, have an effect
+ * and read nothing. Their outputs come from outside and all exist when the backward begins, so
+ * nothing can run between them or before them. */
 uint32_t cb_arrived(const cb_facts *f);
 /* True if flags keep all outputs of the op to the end, so that a rerun would free nothing. */
 bool cb_makes_only_held(const cb_facts *f, uint32_t op);
@@ -140,7 +141,7 @@ static inline uint32_t cb_unit_made(const cb_facts *f, uint32_t unit) {
     if (unit >= f->p->n_op) return UINT32_C(1) << (unit - f->unit_begin[cb_unit_op(f, unit)]);
     return cb_has_units(f, unit) ? f->useful[unit] : CB_ALL_OUTPUTS;
 }
-/* Returns the value as a set of its op's outputs; 0: its op has no inside. */
+/* Returns the value as a set of its op's outputs; 0 if its op has no inside. */
 static inline uint32_t cb_value_made(const cb_facts *f, uint32_t value) {
     uint32_t op = f->p->value_op[value];
     return cb_has_units(f, op) ? UINT32_C(1) << (value - f->p->out_begin[op]) : 0;

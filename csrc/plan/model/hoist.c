@@ -1,4 +1,4 @@
-/* Ops that may run in either phase: those of the given backward that no tangent reaches. */
+/* Finds ops that may run in either phase: those of the given backward that no tangent reaches. */
 #include "facts.h"
 
 /* `written` [n_storage]: true if an op of the backward writes into the storage. */

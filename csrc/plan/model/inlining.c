@@ -7,7 +7,7 @@
 #include "../../base/sort.h"
 
 #define MOST_BYTES (UINT64_C(1) << 60)
-#define MOST_TIME (INT64_C(1) << 43) /* as for a member of an inside */
+#define MOST_TIME (INT64_C(1) << 43) /* the same limit as for a member of an inside */
 
 static int compare_inlinings(const void *a, const void *b) {
     const cb_inlining *x = a, *y = b;

@@ -17,7 +17,7 @@
 
 /* Returns the index of the inlining of `value` into `op` among all inlinings, or CB_NONE. */
 uint32_t cb_find_inlining(const cb_problem *p, uint32_t op, uint32_t value);
-/* The same among the op's inlinings, as a set; 0: none. */
+/* Returns the same among the op's inlinings, as a set; 0 if there is none. */
 static inline uint64_t cb_inlining_bit(const cb_problem *p, uint32_t op, uint32_t value) {
     uint32_t at = cb_find_inlining(p, op, value);
     return at == CB_NONE ? 0 : UINT64_C(1) << (at - p->inline_begin[op]);
@@ -42,7 +42,7 @@ uint64_t cb_taken_workspace(const cb_problem *p, uint32_t op, uint64_t taken);
 typedef struct cb_reading {
     const cb_problem *p;
     uint32_t op;   /* that runs */
-    uint32_t from; /* the op of the current list: the same, or that of an inlined value */
+    uint32_t from; /* the op of the current list: this op, or the op of an inlined value */
     uint32_t j;    /* next entry of that list */
     uint32_t at;   /* next inlining, by its index among the op's */
     uint64_t taken;

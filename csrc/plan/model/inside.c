@@ -5,7 +5,9 @@
 
 #define MOST_BYTES (UINT64_C(1) << 60)
 #define MOST_TIME \
-    (INT64_C(1) << 43) /* of one member; keeps the sum over all members of an op within range */
+    (INT64_C(1)   \
+     << 43) /* limit for one member, which keeps the sum over all members of an op within
+                          range */
 
 static uint64_t low_bits(uint32_t n) { return n >= 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1; }
 

@@ -23,8 +23,8 @@
 #define CB_ALL_OUTPUTS UINT32_MAX
 
 typedef struct cb_slice {
-    uint64_t members; /* indices in the op; empty: the op has no inside */
-    uint64_t inputs;  /* indices in the op's list; all bits: all of them */
+    uint64_t members; /* indices in the op; empty if the op has no inside */
+    uint64_t inputs;  /* indices in the op's list; all bits set: all inputs */
 } cb_slice;
 
 static inline bool cb_has_inside(const cb_problem *p, uint32_t op) {

@@ -1,4 +1,4 @@
-/* over.h: memory that an output takes over from an input. An op lists the inputs whose memory its
+/* over.h: outputs that take over the memory of an input. An op lists the inputs whose memory its
  * only output may take, by their indices in the op's list of inputs, in order of preference. Plans
  * do not decide about it: the output takes the memory if the life of such an input ends with the
  * step. Internal.
@@ -27,8 +27,9 @@ static inline uint64_t cb_over_bytes(const cb_problem *p, uint32_t op) {
     return p->storage_bytes[p->value_storage[p->out_begin[op]]];
 }
 
-/* Returns the same problem, in the same memory, with nothing taken over. Shares count from saving
- * everything in it, so they are the same bytes whether or not outputs take over memory. */
+/* Returns the same problem, in the same memory, without memory that is taken over. Shares refer to
+ * saving everything in that problem, so they are the same bytes whether or not outputs take over
+ * memory. */
 static inline cb_problem cb_without_over(const cb_problem *p) {
     cb_problem apart = *p;
     apart.over_begin = apart.over = NULL;

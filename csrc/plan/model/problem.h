@@ -4,7 +4,7 @@
  * be reproduced from a file.
  *
  * An op that is a PLACEHOLDER (argument of the graph) is never a step of a schedule. Values of one
- * storage are views of one allocation: bytes count once, while any of them lives. */
+ * storage are views of one allocation: bytes count once, while any of these values is alive. */
 #ifndef CB_PLAN_PROBLEM_H
 #define CB_PLAN_PROBLEM_H
 
@@ -13,7 +13,7 @@
 
 enum { /* op flags */
        CB_POP_PLACEHOLDER = 1 << 0,
-       CB_POP_BACKWARD = 1 << 1, /* depends on a tangent: runs in the backward only */
+       CB_POP_BACKWARD = 1 << 1, /* depends on a tangent: runs only in the backward */
        CB_POP_VIEW = 1 << 2,     /* allocates nothing, costs nothing */
        CB_POP_FUSIBLE = 1 << 3,  /* pointwise, or a reduction that fuses */
        CB_POP_COMPUTE = 1 << 4,  /* compute-intensive: matmul, convolution, attention */
@@ -44,7 +44,7 @@ enum { /* storage flags */
            1 << 2 /* must be alive at the end (gradients kept for the optimizer, new states) */
 };
 
-/* Which ops may run again, or have their first run later than in the given order. */
+/* The ops that may run again, or have their first run later than in the given order. */
 typedef enum cb_reruns {
     CB_RERUNS_FORWARD = 0, /* ops of the forward */
     CB_RERUNS_ALL,         /* ops of the backward as well */
@@ -60,12 +60,13 @@ typedef enum cb_work_class {
     CB_WORK_CLASS_COUNT
 } cb_work_class;
 
-typedef struct cb_member { /* of an op with an inside (inside.h): makes one value of it */
+typedef struct cb_member { /* a member of an op with an inside (inside.h), which makes one value of
+                              the op */
     uint64_t reads;        /* inputs of the op, one bit for each index in its list */
     uint64_t uses;         /* earlier members whose values it reads, one bit each */
     uint64_t size;         /* bytes of the value that it makes */
     double flops;
-    uint64_t bytes;     /* moved; writes of the op count separately */
+    uint64_t bytes;     /* bytes moved; writes of the op count separately */
     int64_t time_ps;    /* measured picoseconds, -1: use the cost model */
     uint64_t workspace; /* scratch bytes, in addition to those of the op and of other members */
     uint32_t flags;     /* CB_POP_INNER */
@@ -107,20 +108,21 @@ typedef struct cb_problem {
     uint32_t *value_op;        /* [n_value] producer */
     uint32_t *value_storage;   /* [n_value] */
     uint8_t *value_constraint; /* [n_value] cb_constraint */
-    uint64_t *value_bytes;   /* [n_value] of its elements, UINT64_MAX: as many as its storage; views
-                                may have fewer or more */
+    uint64_t *value_bytes;   /* [n_value] bytes of its elements; UINT64_MAX: as many as its storage.
+                                Views may have fewer or more */
     const char **value_type; /* [n_value] "f32[8,32]", for display */
 
     uint32_t n_storage;
     uint64_t *storage_bytes;
     uint8_t *storage_flags; /* CB_STORE_* */
-    uint32_t *updates;      /* [n_storage] of a gradient: the parameter's storage, which its update
-                          rewrites (updates.h); CB_NONE: no update reads it. NULL: there are none */
+    uint32_t *updates;      /* [n_storage] for a gradient, the parameter's storage, which its update
+                               rewrites (updates.h); CB_NONE: no update reads it. NULL: there are no
+                               updates */
 
     uint32_t n_region;
     const char **region_name;
     uint32_t *region_parent;
-    uint64_t *region_limit; /* saved bytes allowed inside, UINT64_MAX: no limit */
+    uint64_t *region_limit; /* saved bytes that are allowed inside; UINT64_MAX: no limit */
 
     uint32_t n_forward_output,
         *forward_output; /* value ids that must exist when the backward starts */
@@ -150,8 +152,8 @@ typedef struct cb_problem {
     uint32_t *over;       /* indices of inputs whose memory the output may take (over.h) */
     bool keep_saved;      /* memory that is alive between forward and backward is not taken over */
 
-    /* Counts for a device that fuses (cost.h), filled by code that knows which ops run as one
-     * kernel (plan/torch/inductor_fusion.h); NULL: every op is separate. */
+    /* Groups and traffic for a device that fuses (cost.h), filled by code that knows which ops run
+     * as one kernel (plan/torch/inductor_fusion.h); NULL: every op is separate. */
     uint32_t *fused_group; /* [n_op] last op of its group */
     uint64_t *fused_bytes; /* [n_op] bytes moved across the border of its group */
     bool *fused_launch;    /* [n_op] true for the op that carries its group's launch */
@@ -174,16 +176,16 @@ static inline uint32_t cb_once_flags(const cb_problem *p, uint32_t op) {
     uint32_t once = p->op_flags[op] & CB_POP_ONCE;
     return p->collective_again ? once & ~(uint32_t)CB_POP_COLLECTIVE : once;
 }
-/* Returns the first of the effects at the end of the given order, n_op if the last op is not an
- * effect. They represent what happens after the backward (leaves copy gradients, an optimizer
+/* Returns the first of the effects at the end of the given order; n_op if the last op is not an
+ * effect. These effects represent actions after the backward (leaves copy gradients, an optimizer
  * steps), so all other ops of the backward run before them. */
 uint32_t cb_problem_tail(const cb_problem *p);
 /* Checks everything that the planner relies on; run on every problem from outside. */
 CB_MUST_CHECK cb_status cb_problem_verify(const cb_problem *p, cb_error *err);
-/* Hash of everything except sizes and costs: equal for problems of graphs that differ only in
- * sizes. */
+/* Returns a hash of everything except sizes and costs, which is equal for problems of graphs that
+ * differ only in sizes. */
 uint64_t cb_problem_structure(const cb_problem *p);
-/* Hash of structure, sizes and flags; not of costs, names or source lines. */
+/* Returns a hash of structure, sizes and flags, but not of costs, names or source lines. */
 uint64_t cb_problem_fingerprint(const cb_problem *p);
 
 CB_MUST_CHECK cb_status cb_problem_to_json(const cb_problem *p, cb_str *out, cb_error *err);

@@ -8,7 +8,7 @@
 #include "updates.h"
 
 #define MOST_ITEMS ((uint32_t)1 << 26) /* as in problem.c */
-#define MOST_BYTES (UINT64_C(1) << 60) /* of all storages and scratch together */
+#define MOST_BYTES (UINT64_C(1) << 60) /* limit for all storages and scratch together */
 #define MOST_TIME (INT64_C(1) << 50)   /* picoseconds of one op: 18 minutes */
 #define MOST_ALIGN (UINT64_C(1) << 20)
 #define KNOWN_FLAGS ((uint32_t)(CB_POP_PARAMETER << 1) - 1)

@@ -1,6 +1,6 @@
-/* updates.h: gradients that an optimizer consumes inside the step. A storage may name the static
- * storage, a parameter's, that its update rewrites. The update is no op: it takes no step, time or
- * bytes. It comes after the last of
+/* updates.h: gradients that an optimizer update consumes inside the step. A storage may name the
+ * static storage, a parameter's, that its update rewrites. The update is not an op, and takes no
+ * step, time or bytes. It comes after the last of
  *
  *   - the step that makes the gradient, which runs once, and the gradient's last reader,
  *   - the first step of the backward,

@@ -11,9 +11,9 @@
  *
  * The bound. Take any plan of at most B bytes and time T, and keep on the device what it moves.
  * Then nothing stalls, and at a moment t it holds at most as many more bytes as were only on the
- * host at that moment. These crossed the link before t and return after it, so they are at most
- * link x T / 2 bytes. So the plan's extra time is at least the ladder's bound at B + link x T / 2;
- * and if nothing runs again, that sum is at least what saving everything takes. */
+ * host at that moment. They cross the link before t and again after it, so they are at most link x
+ * T / 2 bytes. So the plan's extra time is at least the ladder's bound at B + link x T / 2; and if
+ * nothing runs again, that sum is at least what saving everything takes. */
 #include "offload.h"
 
 #include <math.h>
@@ -32,7 +32,7 @@
 #define VAIN_EFFORT 4e4 /* or this many, times ops, without reruns */
 
 typedef struct rung {
-    cb_candidate joint, only; /* pairs in the arena; NULL: none that counts */
+    cb_candidate joint, only; /* pairs in the arena; NULL: no plan counts */
     bool has_joint, has_only; /* searched */
     bool passed;              /* the plan found belongs to a later rung */
 } rung;
@@ -45,7 +45,7 @@ typedef struct offload_chooser {
     cb_offload_sim offload_sim;
     cb_offload_search haul;
     cb_ladder ladder;
-    cb_trial runs, moves; /* without and with copies to the host */
+    cb_trial runs, moves; /* trials without and with copies to the host */
     cb_candidates *base, *candidates;
     uint32_t n_rung;
     uint64_t target[CB_RUNGS_MOST + 1];
@@ -53,10 +53,10 @@ typedef struct offload_chooser {
     rung at[CB_RUNGS_MOST];
     uint64_t floor;     /* the largest working set of an op */
     uint32_t floor_op;  /* CB_NONE: no ops */
-    cb_schedule answer; /* the best so far, if any */
+    cb_schedule answer; /* the best schedule so far, if any */
     cb_best best;
-    uint64_t smallest;        /* bytes of any plan measured */
-    uint64_t must_host_bytes; /* of values that must leave */
+    uint64_t smallest;        /* bytes of the smallest plan that was measured */
+    uint64_t must_host_bytes; /* bytes of values that must leave */
     bool weighs_all;          /* also measures plans that cannot be used */
 } offload_chooser;
 
@@ -149,8 +149,9 @@ static cb_status keep(offload_chooser *z, const cb_candidate *c, cb_candidate *o
     return CB_OK;
 }
 
-/* The plan of rung `r` is larger than that, or it does not count: smaller ones are those of later
- * rungs, or a smaller budget, which begins there, would miss what a larger one has. */
+/* Returns the next target after rung `r`. The plan of the rung counts only if it is larger than
+ * that target: smaller plans belong to later rungs. Otherwise a smaller budget, whose search starts
+ * at a later rung, would miss a plan that a larger one has. */
 static uint64_t next_target(const offload_chooser *z, uint32_t r) {
     return r + LADDER_STRIDE < z->n_rung ? z->target[r + LADDER_STRIDE] : 0;
 }
@@ -267,8 +268,9 @@ static cb_status consider_rungs(offload_chooser *z, cb_error *err) {
     return CB_OK;
 }
 
-/* Descends the rungs to the floor, or until too many in a row find nothing smaller; rungs whose
- * plan belongs to a later rung do not count. Joint searches take longer, so they end sooner. */
+/* Descends the rungs to the floor, or until too many in a row find no smaller plan; rungs whose
+ * plan belongs to a later rung do not count. Joint searches take longer, so they end after fewer
+ * rungs. */
 static cb_status consider_small_rungs(offload_chooser *z, cb_error *err) {
     double most = cb_most_time(z->f, z->goal);
     uint64_t from = has_plan(z) ? z->best.bytes : z->ladder.whole;

@@ -7,7 +7,7 @@
 
 typedef struct cb_offloaded {
     cb_schedule schedule;
-    uint64_t bytes; /* by the goal's measure */
+    uint64_t bytes; /* bytes by the goal's measure */
     int64_t time_ps;
     double least_extra_ps; /* lower bound for plans of the bound's class (docs/planner.md) that fit;
                               < 0: unknown */
@@ -25,8 +25,8 @@ typedef struct cb_ask_without {
 CB_MUST_CHECK cb_status cb_search_offload(const cb_search_tools *tools, cb_ask_without without,
                                           const cb_goal *goal, cb_arena *arena, cb_offloaded *out,
                                           cb_error *err);
-/* The schedule of a preset's pairs, with what constraints ask to offload on the host, which may be
- * at most `pinned_bytes`; 0: any number. */
+/* Makes the schedule of a preset's pairs, with the values that constraints ask to offload on the
+ * host. These may have at most `pinned_bytes`; 0: any number. */
 CB_MUST_CHECK cb_status cb_offload_preset(const cb_facts *f, uint64_t pinned_bytes,
                                           const cb_pairs *pairs, cb_arena *arena, cb_schedule *out,
                                           cb_error *err);

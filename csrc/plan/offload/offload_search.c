@@ -73,7 +73,7 @@ static void set_save_costs(cb_offload_search *h, double link) {
         h->fetch[s] = move < keep;
         double cost = fmin(keep, move) * (double)f->p->storage_bytes[s] * h->uses->scale;
         bool stays = (f->p->storage_flags[s] & CB_STORE_HOLD_END) ||
-                     h->uses->earliest[s] == CB_NONE; /* only the end may need it */
+                     h->uses->earliest[s] == CB_NONE; /* only the end of the step may need it */
         cut->save_cost[i] = stays                             ? 0
                             : h->t->forced[op] && !f->held[s] ? CB_FLOW_INF
                                                               : (int64_t)fmin(cost, CB_CUT_UNITS);
@@ -164,7 +164,7 @@ static cb_status aim(cb_offload_search *h, double link, int steps, cb_offload_pl
 
 /* ---- crossover of plans that fit ------------------------------------------------------------- */
 
-/* Ops below `split` decide as in `low`, the others as in `high`. */
+/* Combines two plans: ops below `split` decide as in `low`, the others as in `high`. */
 static bool mix(const cb_pairs *low, const cb_pairs *high, uint32_t split, cb_pairs *out) {
     out->list.len = 0;
     if (!CB_RESERVE(out->arena, out->list, low->list.len + high->list.len + 1)) return false;
@@ -246,7 +246,7 @@ static bool change(cb_offload_search *h, cb_pair gone, const cb_pair *added, siz
         if (h->now.pairs.list.at[i] != gone)
             out->list.at[out->list.len++] = h->now.pairs.list.at[i];
     }
-    for (size_t i = 0; i < n; i++) { /* in its place */
+    for (size_t i = 0; i < n; i++) { /* insert `added` in its place */
         size_t j = out->list.len++;
         for (; j > 0 && out->list.at[j - 1] > added[i]; j--) out->list.at[j] = out->list.at[j - 1];
         out->list.at[j] = added[i];
@@ -346,8 +346,8 @@ done:
     return status;
 }
 
-/* Finds values that the backward reads from the forward: each could come back for its first reader.
- * Runs after a trial of `now`. */
+/* Finds values that the backward reads from the forward. Each could be brought back for its first
+ * reader. Runs after a trial of `now`. */
 static bool list_kept(const cb_offload_search *h, cb_arena *scratch, move *list, size_t *n) {
     const cb_offload_sim *m = h->t->offload_sim;
     const cb_problem *p = h->t->f->p;

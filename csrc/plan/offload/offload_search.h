@@ -14,14 +14,14 @@ typedef struct cb_offload_plan {
 
 typedef struct cb_offload_search {
     cb_trial *t;
-    const cb_prices *uses; /* where values are used */
+    const cb_prices *uses; /* the positions at which values are used */
     cb_cut *cut;
     double *price;   /* [n_base] picoseconds for a byte held while that base op runs */
     double *sum;     /* [n_base + 1] running sum of `price` */
     uint32_t *need;  /* [n_storage] first position that needs it in the last plan */
     bool *fetch;     /* [n_storage] bringing it back is cheaper than keeping it */
     bool *may_fetch; /* [n_storage] */
-    double link_ps;  /* of a byte in one direction */
+    double link_ps;  /* picoseconds for a byte in one direction */
     bool reruns;     /* ops may run again */
     cb_pairs pairs, next;
     /* fastest that fits, by price of the link; the last is the initial plan */

@@ -1,7 +1,7 @@
 #include "blocks.h"
 
-#define LEAST_SHIFT 6    /* log2 of the least moments of a window */
-#define WINDOWS_MOST 256 /* a life that lasts has an entry in each */
+#define LEAST_SHIFT 6    /* log2 of the minimum number of moments of a window */
+#define WINDOWS_MOST 256 /* a life has an entry in each of its windows */
 #define MERGED_MOST 4    /* windows whose lives are merged for a query */
 
 cb_status cb_blocks_init(cb_blocks *b, uint32_t n_moment, cb_arena *arena, cb_error *err) {
@@ -37,10 +37,10 @@ bool cb_blocks_put(cb_blocks *b, cb_block block) {
     return insert(b, &b->all, block);
 }
 
-typedef struct gap { /* of a query, whose lives come in order of offsets */
+typedef struct gap { /* the gap of a query, which sees lives in order of offsets */
     uint64_t bytes;
     uint32_t made, last;
-    uint64_t end;         /* of the lives so far */
+    uint64_t end;         /* end of the lives so far */
     uint64_t best, width; /* UINT64_MAX: none */
 } gap;
 

@@ -1,5 +1,5 @@
-/* blocks.h: lives with offsets, listed by windows of time, so that the gaps for another life are
- * found without a look at every life.
+/* blocks.h: lives with offsets, listed by windows of time, so that gaps for another life are found
+ * without examining every life.
  *
  *     CB_TRY(cb_blocks_init(&b, n_moment, arena, err));
  *     begin = cb_blocks_find_gap(&b, bytes, made, last);
@@ -12,7 +12,7 @@
 
 typedef struct cb_block {
     uint64_t begin, end;
-    uint32_t made, last; /* alive at these moments and between them */
+    uint32_t made, last; /* alive from the first to the last of these moments */
 } cb_block;
 
 typedef CB_VEC(cb_block) cb_block_list;

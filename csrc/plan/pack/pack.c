@@ -1,34 +1,37 @@
-/* Lives are placed one by one, each on top of the lives below it, from the bottom to the top. The
- * next is always one that the lowest possible top, of the *pivot*, would be in the way of (Giffler
- * and Thompson's active schedules), or any below that top: whatever arena exists can be built so.
- * Time is cut into *sections*, the moments at which something ends after something began; what is
- * alive between is alive at one of them. In each section, the least offset of any life that is to
- * come and the bytes of all of them must fit under the capacity. If the capacity is what lives at
- * the fullest moment, no gap may be left there, so this tells at once which choice was wrong.
+/* Lives are placed one by one, each on top of the lives below it, from the bottom to the top.
+ * Consider the *pivot*, the unplaced life with the lowest possible top. The next life is always one
+ * that the pivot would be in the way of (Giffler and Thompson's active schedules), or any below
+ * that top. Every arena can be built in this way. Time is cut into *sections*, the moments at which
+ * some life ends after another began. Every life is alive in at least one section. In each section,
+ * the least offset of any unplaced life plus the bytes of all of them must fit under the capacity.
+ * If the capacity equals the bytes alive at the fullest moment, there may be no gap there, so this
+ * check finds a wrong choice at once.
  *
- * Three things keep the search out of what it knows to fail. A life that failed at its offset
- * *sleeps* until a life that meets it is placed, so no layout is built twice in another order. A
- * level that fails *blames* the levels that explain why, and the search jumps back to the deepest
- * one: what was placed elsewhere in time is not tried again in vain. And an attempt ends after a
- * number of dead ends that grows slowly: the next has other ranks, by which choices are tried, and
- * another way to search. MiniMalloc (Moffitt, ASPLOS 2023) searches by sections, dominance and
- * canonical order; jumping back is from constraint solving (Prosser 1993). */
+ * Three rules keep the search from repeating failures. A life that failed at its offset *sleeps*
+ * until a life that overlaps it in time is placed, so no layout is built twice in another order. A
+ * level that fails *blames* the levels that explain the failure, and the search jumps back to the
+ * deepest one, so it does not retry lives elsewhere in time. And an attempt ends after a slowly
+ * growing number of dead ends; the next attempt uses other ranks for its choices and another way to
+ * search. MiniMalloc (Moffitt, ASPLOS 2023) searches by sections, dominance and canonical order;
+ * backjumping comes from constraint solving (Prosser 1993). */
 #include "pack.h"
 
 #include "../../base/chance.h"
 #include "../../base/sort.h"
 
-#define MOST_CHOICES 48      /* of a level; higher lives are not tried there */
-#define MOST_SUM 5000000000u /* lives times their sections */
+#define MOST_CHOICES 48      /* choices of a level; higher lives are not tried there */
+#define MOST_SUM 5000000000u /* limit of lives times their sections */
 #define POLL_EVERY (1u << 22)
-#define FIRST_DEAD_ENDS 200  /* of the first attempts */
+#define FIRST_DEAD_ENDS 200  /* dead ends of the first attempts */
 #define MOST_DOUBLINGS 20    /* later attempts have twice as many */
 #define PLAIN_ATTEMPTS 4     /* number of attempts that backtrack step by step */
 #define LOOSE_DEAD_ENDS 4    /* dead ends before an attempt raises its capacity */
-#define CAREFUL_DEAD_ENDS 20 /* the same of one that searches thoroughly */
+#define CAREFUL_DEAD_ENDS 20 /* the same for an attempt that searches thoroughly */
 #define LOOSE_STEPS 32       /* steps from the smallest to the largest capacity */
 #define WAYS 3               /* ways to search of later attempts */
-#define ROUND_ATTEMPTS 6     /* each time all ranks have been tried with all rules */
+#define ROUND_ATTEMPTS \
+    6 /* number of attempts after which all ranks have been tried with all
+                                rules */
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
@@ -153,7 +156,7 @@ static bool is_twin(const cb_pack *z, size_t begin, uint32_t i) {
 }
 
 /* Lists `i` among the choices from `begin` on: the lowest first, then by rank, up to MOST_CHOICES.
- * False: no memory. */
+ * Returns false if out of memory. */
 static bool add_choice(cb_pack *z, size_t begin, uint32_t i) {
     bool full = z->choice.len - begin == MOST_CHOICES;
     z->looks += (z->choice.len - begin) / 4;
@@ -167,7 +170,7 @@ static bool add_choice(cb_pack *z, size_t begin, uint32_t i) {
     return true;
 }
 
-/* Begins a level: lists the lives that may come next. False: no memory. */
+/* Begins a level: lists the lives that may come next. Returns false if out of memory. */
 static bool open_level(cb_pack *z, uint32_t l) {
     const uint32_t pivot = find_pivot(z);
     const uint64_t top = z->offset[pivot] + z->life[pivot].bytes;
@@ -203,8 +206,8 @@ static int compare_ranks(const void *a, const void *b) {
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Criteria of a rank: size, length, and the load of the fullest section. The next criterion of a
- * rule breaks ties. */
+/* Returns one criterion of a rank: size, length, or the load of the fullest section. The next
+ * criterion of a rule breaks ties. */
 static double rank_of(const cb_pack *z, uint32_t i, uint32_t rule, double factor) {
     const double length = z->last[i] - z->first[i] + 1.0, bytes = (double)z->life[i].bytes;
     const double moments = (double)z->life[i].last - z->life[i].made + 1.0;
@@ -372,7 +375,7 @@ cb_status cb_pack_loosely(cb_pack *z, uint64_t least, uint64_t most, cb_pack_rul
     z->most = most;
     z->step = most > least ? (most - least) / LOOSE_STEPS + 1 : 0;
     z->most_looks = z->looks + z->effort;
-    /* of the ways to search, the first is the most thorough */
+    /* the first way to search is the most thorough */
     const bool careful = rule >= CB_PACK_CAREFUL;
     begin_attempt(z, careful ? PLAIN_ATTEMPTS + WAYS * (rule - CB_PACK_CAREFUL) : rule);
     z->most_dead_ends = careful ? CAREFUL_DEAD_ENDS : LOOSE_DEAD_ENDS;

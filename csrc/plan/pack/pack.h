@@ -4,8 +4,8 @@
  *     if (fits) CB_TRY(cb_pack_within(&z, capacity, &found, err));    z.offset, if found
  *     if (fits) CB_TRY(cb_pack_loosely(&z, least, most, CB_PACK_AREA, &found, err));
  *
- * A search that backtracks and restarts. For nearly all schedules of training steps it reaches the
- * largest sum of live bytes, in a millisecond for hundreds of lives. */
+ * The search backtracks and restarts. For nearly all schedules of training steps, it reaches the
+ * largest sum of live bytes; it takes a millisecond for hundreds of lives. */
 #ifndef CB_PLAN_PACK_H
 #define CB_PLAN_PACK_H
 
@@ -17,7 +17,7 @@
 /* `fits` is false if there are too many lives for the work limit. Memory comes from `arena`. */
 CB_MUST_CHECK cb_status cb_pack_init(cb_pack *z, const cb_pack_life *life, uint32_t n,
                                      cb_arena *arena, cb_poll poll, bool *fits, cb_error *err);
-/* CB_CANCELLED if the poll says so. */
+/* Returns CB_CANCELLED if the poll asks for it. */
 CB_MUST_CHECK cb_status cb_pack_within(cb_pack *z, uint64_t capacity, bool *found, cb_error *err);
 typedef enum cb_pack_rule { /* the order of lives */
                             CB_PACK_LENGTH,

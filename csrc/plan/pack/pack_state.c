@@ -70,7 +70,7 @@ const cb_pack_block *cb_pack_look_at(cb_pack *z, uint32_t block) {
 /* ---- placing --------------------------------------------------------------------------------- */
 
 /* Returns the lowest offset at which a sleeping life can wake up: on top of another unplaced life.
- * Looked for once until something is placed or removed. */
+ * The result is kept until a life is placed or removed. */
 static uint64_t wakes_at(cb_pack *z, uint32_t i) {
     if (z->woken_in[i] == z->round) return z->wakes[i];
     const uint32_t n = cb_pack_find_open(z, z->first[i], z->last[i], z->met);
@@ -85,7 +85,7 @@ static uint64_t wakes_at(cb_pack *z, uint32_t i) {
     return z->wakes[i];
 }
 
-/* True if the life found last for this section still fits there, below all that is to come. */
+/* True if the life last found for this section still fits there, below all unplaced lives. */
 static bool has_room(const cb_pack *z, uint32_t s) {
     const uint32_t i = z->lowest[s];
     if (z->rest[s] == 0) return true;
@@ -93,7 +93,7 @@ static bool has_room(const cb_pack *z, uint32_t s) {
     return z->offset[i] + z->rest[s] <= z->capacity;
 }
 
-/* True if some unplaced life fits in this section, below all that is to come. */
+/* True if some unplaced life fits in this section, below all other unplaced lives. */
 static bool find_room(cb_pack *z, uint32_t s) {
     const uint32_t begin = z->alive_begin[s], end = z->alive_begin[s + 1];
     bool sleeps = false;
@@ -190,7 +190,8 @@ void cb_pack_take_back(cb_pack *z, const cb_pack_level *level) {
     memcpy(z->top + z->first[i], z->below.at + level->below, length * sizeof *z->top);
     for (uint32_t s = z->first[i]; s <= z->last[i]; s++) z->rest[s] += z->life[i].bytes;
     z->level_of[i] = 0;
-    while (z->lift.len > level->lifted) { /* these rest on what they rested on before */
+    while (z->lift.len > level->lifted) { /* these lives rest again on the lives they rested on
+                                             before */
         const cb_pack_lift *was = &z->lift.at[--z->lift.len];
         z->offset[was->life] = was->offset;
         z->under[was->life] = was->under;

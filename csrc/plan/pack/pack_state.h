@@ -18,8 +18,8 @@ typedef struct cb_pack_life { /* bytes > 0; alive at moments made..last, both in
 
 typedef struct cb_pack_level { /* a placed life, or the next one to place */
     uint32_t life;
-    uint32_t choice, n_choice; /* of `choice`: the first one not tried yet, and the end */
-    size_t below, lifted;      /* first of `below`, and of `lift` */
+    uint32_t choice, n_choice; /* the first entry of `choice` that was not tried yet, and the end */
+    size_t below, lifted;      /* first entries of the level in `below` and in `lift` */
     size_t opened, placed;     /* length of `trail` when the level began, when `life` was placed */
 } cb_pack_level;
 
@@ -29,12 +29,12 @@ typedef struct cb_pack_rank {
 } cb_pack_rank;
 
 #define CB_PACK_BLOCK 32       /* ranks in a block */
-typedef struct cb_pack_block { /* of unplaced lives; UINT64_MAX: there are none */
+typedef struct cb_pack_block { /* a block of unplaced lives; UINT64_MAX: there are none */
     uint64_t low, end;         /* the least offset, and the least end */
-    bool stale;                /* these are out of date */
+    bool stale;                /* `low` and `end` are out of date */
 } cb_pack_block;
 
-typedef struct cb_pack_top { /* of a section */
+typedef struct cb_pack_top { /* the top of a section */
     uint64_t floor;          /* the next life there has at least this offset */
     uint32_t owner;          /* the life that ends at `floor`; CB_NONE: none */
 } cb_pack_top;
@@ -62,28 +62,29 @@ typedef struct cb_pack {
     uint64_t effort; /* work limit of a search; the caller may change it */
     uint64_t step;   /* bytes added to the capacity when an attempt fails; 0: the attempt ends */
     uint64_t most;   /* largest capacity that such additions may reach */
-    bool proven;     /* by the last search: no offsets fit the capacity */
+    bool proven;     /* the last search has proved that no offsets fit the capacity */
     cb_arena *arena;
     cb_poll poll;
     uint64_t looks, most_looks; /* lives or sections examined: the measure of work */
     uint64_t polled, chance;
-    uint64_t dead_ends, most_dead_ends; /* of this attempt */
+    uint64_t dead_ends, most_dead_ends; /* dead ends of this attempt */
     cb_pack_way way;
     bool complete;          /* this attempt has skipped nothing so far */
     uint32_t *first, *last; /* [n] sections */
     cb_pack_top *top;       /* [n_section] */
     uint64_t *rest;         /* [n_section] bytes of unplaced lives */
-    uint32_t *lowest;       /* [n_section] an unplaced life that had room when last looked for */
-    uint32_t stale_first;   /* sections that have changed, to stale_last; */
-    uint32_t stale_last;    /* less than the first: none */
+    uint32_t *lowest;       /* [n_section] an unplaced life that had room at the last check */
+    uint32_t stale_first;   /* the first section that has changed */
+    uint32_t stale_last;    /* the last one; less than stale_first: none has changed */
     uint32_t full;          /* a section that the unplaced lives do not fit */
-    uint64_t *offset;       /* [n] of lives; of unplaced lives, the lowest possible */
+    uint64_t *offset;       /* [n] offset of a placed life; lowest possible offset of an unplaced
+                               one */
     uint32_t *under;        /* [n] the life on which they would rest; CB_NONE: none */
-    uint32_t *level_of;     /* [n] of placed lives; levels count from 1 */
+    uint32_t *level_of;     /* [n] level of a placed life; levels count from 1 */
     uint32_t *asleep;       /* [n] the level at which it failed at its offset; 0: awake */
     cb_pack_rank *rank;     /* [n] falling */
     uint32_t *position;     /* [n] in `rank` */
-    cb_pack_block *block;   /* [n_block] of CB_PACK_BLOCK ranks each */
+    cb_pack_block *block;   /* [n_block] blocks of CB_PACK_BLOCK ranks each */
     uint32_t n_block;
     uint32_t *alive_begin; /* [n_section + 1] into `alive` */
     uint32_t *alive;       /* lives, by each section at which they are alive */
@@ -93,12 +94,12 @@ typedef struct cb_pack {
     uint64_t *wakes;       /* [n] where sleeping lives can wake up, found in `woken_in` */
     uint32_t *woken_in, round;
     cb_pack_level *level; /* [n + 2] */
-    uint64_t *blamed;     /* [n + 2][n_word] of a level: a bit for each level to blame */
+    uint64_t *blamed;     /* [n + 2][n_word] for each level, a bit for each level to blame */
     uint32_t n_word;
     CB_VEC(uint32_t) choice;
     CB_VEC(cb_pack_top) below; /* tops below placed lives */
     CB_VEC(cb_pack_sleep) trail;
-    CB_VEC(cb_pack_lift) lift; /* what placed lives raised, in order */
+    CB_VEC(cb_pack_lift) lift; /* the lives that placed lives raised, in order */
 } cb_pack;
 
 static inline bool cb_pack_meet(const cb_pack *z, uint32_t i, uint32_t j) {
@@ -112,9 +113,9 @@ uint32_t cb_pack_find_open(cb_pack *z, uint32_t low, uint32_t high, uint32_t *me
 /* Brings a block up to date. */
 const cb_pack_block *cb_pack_look_at(cb_pack *z, uint32_t block);
 
-/* Sets `rest` for the time before anything is placed; */
+/* Sets `rest` for the state in which no life is placed. */
 void cb_pack_sum(cb_pack *z);
-/* then the rest of the state, with sorted ranks. */
+/* Call it after cb_pack_sum: sets the other parts of that state, with sorted ranks. */
 void cb_pack_clear(cb_pack *z);
 /* Examines what has changed. Returns false if no order of the unplaced lives fits in the section
  * `full`. */
@@ -130,7 +131,7 @@ void cb_pack_take_back(cb_pack *z, const cb_pack_level *level);
  * layouts with it at this offset, below all other lives that overlap it, have been searched.
  * Returns false if out of memory. */
 bool cb_pack_put_to_sleep(cb_pack *z, uint32_t level);
-/* False: no memory. */
+/* Returns false if out of memory. */
 bool cb_pack_wake(cb_pack *z, uint32_t i);
 void cb_pack_wind_back(cb_pack *z, size_t length);
 

@@ -14,7 +14,7 @@ static cb_status find_fullest(const cb_pack_life *life, uint32_t n, cb_arena *sc
     CB_TRY_NEW(change, scratch, (size_t)n_moment + 1, err);
     for (uint32_t i = 0; i < n; i++) {
         change[life[i].made] += life[i].bytes;
-        change[life[i].last + 1] -= life[i].bytes; /* modulo 2^64; sums are right */
+        change[life[i].last + 1] -= life[i].bytes; /* wraps modulo 2^64, but sums are right */
     }
     for (uint32_t t = 0; t < n_moment; t++) {
         live += change[t];

@@ -9,7 +9,7 @@
 
 typedef enum cb_fit {
     CB_FIT_FOUND,
-    CB_FIT_NONE,   /* proven: no offsets fit */
+    CB_FIT_NONE,   /* proven that no offsets fit */
     CB_FIT_UNKNOWN /* none found with this effort */
 } cb_fit;
 
@@ -21,7 +21,7 @@ typedef struct cb_placed {
 } cb_placed;
 
 /* Fills `offset` [n] if it finds any. CB_INVALID if the lives' bytes add up to more than 63 bits,
- * CB_UNSUPPORTED if there are too many lives to search, CB_CANCELLED if the poll says so. */
+ * CB_UNSUPPORTED if there are too many lives to search, CB_CANCELLED if the poll asks for it. */
 CB_MUST_CHECK cb_status cb_place_within(const cb_pack_life *life, uint32_t n, uint64_t capacity,
                                         uint64_t effort, cb_arena *scratch, cb_poll poll,
                                         uint64_t *offset, cb_placed *out, cb_error *err);

@@ -1,9 +1,9 @@
 /* Gaps are the nodes of a treap: ordered by width and place from left to right, and by a hash of
- * their number from the root down, so that paths are short whatever the widths. A gap leaves the
- * tree before its width changes. */
+ * their number from the root down. So paths are short for any widths. A gap leaves the tree before
+ * its width changes. */
 #include "best_fit.h"
 
-#define IN_USE (CB_NONE - 1) /* as `left`: not in the tree */
+#define IN_USE (CB_NONE - 1) /* value of `left` for a block that is not in the tree */
 
 static bool is_gap(const cb_fit *w, uint32_t i) {
     return i != CB_NONE && w->block.at[i].left != IN_USE;
@@ -34,7 +34,7 @@ static void add_gap(cb_fit *w, uint32_t node) {
         link = side_of(w, *link, is_less(w, node, *link));
     uint32_t rest = *link, *low = &w->block.at[node].left, *high = &w->block.at[node].right;
     *link = node;
-    while (rest != CB_NONE) { /* what hung there is less than the new node, or more */
+    while (rest != CB_NONE) { /* splits the subtree at the new node */
         uint32_t **end = is_less(w, rest, node) ? &low : &high;
         **end = rest;
         *end = side_of(w, rest, end == &high);
@@ -68,7 +68,7 @@ static uint32_t find_gap(const cb_fit *w, uint64_t bytes) {
     return best;
 }
 
-/* A block in use that begins at `begin`, before block `behind` (CB_NONE: at the end). */
+/* Adds a block in use that begins at `begin`, before block `behind` (CB_NONE: at the end). */
 static uint32_t add_block(cb_fit *w, uint64_t begin, uint32_t behind) {
     uint32_t i = w->spare;
     if (i == CB_NONE) {
@@ -101,7 +101,7 @@ void cb_fit_init(cb_fit *w, cb_arena *arena) {
 
 bool cb_fit_take(cb_fit *w, uint64_t bytes, uint32_t *block) {
     uint32_t gap = find_gap(w, bytes);
-    if (gap == CB_NONE) { /* on top, from where a gap that ends there begins */
+    if (gap == CB_NONE) { /* add memory at the top, beginning with a gap that ends there */
         *block = is_gap(w, w->last) ? w->last : add_block(w, w->top, CB_NONE);
         if (*block == CB_NONE) return false;
         if (is_gap(w, *block)) remove_gap(w, *block);

@@ -8,13 +8,13 @@
 typedef struct cb_fit_block { /* a gap, or memory in use */
     uint64_t begin;
     uint32_t before, behind; /* neighbours in memory; CB_NONE: none */
-    uint32_t left, right;    /* of a gap: its children in the tree */
+    uint32_t left, right;    /* children of a gap in the tree */
 } cb_fit_block;
 
 typedef struct cb_fit {
     cb_arena *arena;
-    CB_VEC(cb_fit_block) block; /* in memory they follow each other without holes, up to `top` */
-    uint32_t root;              /* of the gaps, by width and place */
+    CB_VEC(cb_fit_block) block; /* contiguous in memory, up to `top` */
+    uint32_t root;              /* root of the tree of gaps, by width and place */
     uint32_t last;              /* block that ends at `top`; CB_NONE: none */
     uint32_t spare;             /* block that is not in use; `behind` leads to the next */
     uint64_t top;

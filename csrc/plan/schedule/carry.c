@@ -1,9 +1,9 @@
 #include "carry.h"
 
-#define MOST_OUTPUTS 64 /* of a carrier */
+#define MOST_OUTPUTS 64 /* outputs of a carrier */
 
 /* Marks of a storage: it must not move; more than one op picks it; its copy takes too long; it is
- * an output, which must exist at its time, whoever owns its memory. */
+ * an output, which must exist at its time no matter who owns its memory. */
 enum { STAYS = 1, SEVERAL = 2, LONG = 4, GIVEN = 8 };
 
 typedef struct finder {
@@ -12,11 +12,12 @@ typedef struct finder {
     cb_carriers *out;
     uint8_t *mark;    /* [n_storage] */
     uint32_t *picker; /* [n_storage] view that reads the op which allocates it */
-    bool *direct;     /* [n_op] something other than a view reads it */
-    bool *used;       /* [n_value] it is read, or is an output */
+    bool *direct;     /* [n_op] true if an op other than a view reads it */
+    bool *used;       /* [n_value] true if it is read or is an output */
 } finder;
 
-/* Held or mutated memory, and memory without values of the forward, does not move. */
+/* Marks storages that do not move: held or mutated memory, and memory without values of the
+ * forward. */
 static void mark_staying(const finder *z) {
     const cb_facts *f = z->f;
     const cb_problem *p = z->p;
@@ -32,7 +33,7 @@ static void mark_staying(const finder *z) {
         z->mark[p->value_storage[p->backward_output[i]]] = STAYS | GIVEN;
     for (uint32_t v = 0; v < p->n_value; v++) {
         uint32_t s = p->value_storage[v], op = p->value_op[v];
-        bool fixed = f->once[op] || f->stays[op]; /* a view that cannot be made elsewhere */
+        bool fixed = f->once[op] || f->stays[op]; /* the view cannot be made elsewhere */
         bool once =
             (p->op_flags[op] & CB_POP_MUTATES) || ((p->op_flags[op] & CB_POP_VIEW) && fixed);
         if (once && f->root[s] != op) z->mark[s] |= STAYS;
@@ -80,7 +81,7 @@ static uint32_t count_made(const finder *z, uint32_t op, bool *all_move) {
     *all_move = p->out_begin[op + 1] - p->out_begin[op] <= MOST_OUTPUTS;
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         uint32_t s = p->value_storage[v];
-        if (z->f->root[s] != op) { /* an input's or the caller's: not brought back */
+        if (z->f->root[s] != op) { /* memory of an input or of the caller is not brought back */
             *all_move &=
                 (p->storage_flags[s] & CB_STORE_STATIC) && !(z->mark[s] & GIVEN) && !z->used[v];
             continue;
@@ -106,7 +107,7 @@ static void choose(const finder *z) {
     }
 }
 
-/* An op with several storages carries all of them or none. */
+/* Drops ops that could carry only some of their storages: an op carries all of them or none. */
 static void drop_mixed(const finder *z) {
     const cb_facts *f = z->f;
     for (uint32_t s = 0; s < z->p->n_storage; s++) {

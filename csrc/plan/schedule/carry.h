@@ -1,4 +1,4 @@
-/* carry.h: which op moves a storage. Internal.
+/* carry.h: finds the op that moves a storage. Internal.
  *
  * A schedule moves the outputs of an op, not a storage. The op that allocates a storage carries it;
  * an op with several carries all of them. If every reader of such an op picks one output of it (a
@@ -15,8 +15,8 @@ typedef struct cb_carriers {
 } cb_carriers;
 
 /* Allocates in `arena`. Values that must be offloaded leave; if `firm`, also those with a
- * preference for it. CB_UNSUPPORTED: there is no link. CB_INVALID: a value that must leave cannot;
- * the text names it. */
+ * preference for it. Returns CB_UNSUPPORTED if there is no link, and CB_INVALID if a value that
+ * must leave cannot; the text names it. */
 CB_MUST_CHECK cb_status cb_find_carriers(const cb_facts *f, bool firm, cb_arena *arena,
                                          cb_carriers *out, cb_error *err);
 

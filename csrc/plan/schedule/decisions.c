@@ -17,7 +17,7 @@ static void find_base(const cb_facts *f, const cb_schedule *s, bool *ran, cb_dec
     }
 }
 
-/* `maker` [reads of all steps]: the step that made the value read. */
+/* Fills `maker` [reads of all steps] with the step that made the value that is read. */
 static void find_makers(const cb_facts *f, const cb_schedule *s, uint32_t *made_at,
                         uint32_t *maker) {
     const cb_problem *p = f->p;
@@ -147,7 +147,8 @@ static bool saves_forbidden(const cb_facts *f, const cb_schedule *s, const cb_li
     return false;
 }
 
-/* Views may be anywhere, and may run again unless their memory is written later. */
+/* Checks the order of steps. Views may be anywhere, and may run again unless their memory is
+ * written later. */
 static bool keeps_order(const cb_facts *f, const cb_schedule *s, bool *ran) {
     uint32_t next = 0; /* position */
     for (uint32_t t = 0; t < s->n_step; t++) {

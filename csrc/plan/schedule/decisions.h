@@ -7,7 +7,7 @@
 typedef struct cb_decisions {
     uint32_t *anchor; /* [n_step] position of the base op for which the step runs; CB_NONE: nothing
                          reads its outputs */
-    bool *base;       /* [n_step] the step is the base op at its anchor, not a rerun */
+    bool *base;       /* [n_step] true if the step is the base op at its anchor, not a rerun */
     cb_pairs pairs;   /* sorted */
 } cb_decisions;
 
@@ -23,8 +23,8 @@ CB_MUST_CHECK cb_status cb_decisions_of(const cb_facts *f, const cb_schedule *s,
 CB_MUST_CHECK cb_status cb_in_bound_class(const cb_facts *f, const cb_schedule *s,
                                           const cb_lives *lives, bool *out, cb_error *err);
 
-/* A copy whose base order is that of the schedule: ops of the given backward that it runs in the
- * forward are hoisted (cb_facts_hoist). */
+/* Makes a copy of the facts whose base order is that of the schedule: ops of the given backward
+ * that it runs in the forward are hoisted (cb_facts_hoist). */
 CB_MUST_CHECK cb_status cb_follow_schedule(const cb_facts *f, const cb_schedule *s, cb_arena *arena,
                                            cb_facts *out, cb_error *err);
 

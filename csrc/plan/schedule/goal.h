@@ -13,7 +13,7 @@ typedef struct cb_goal {
     bool smallest; /* CB_BUDGET_MIN: ignore `bytes`, take the smallest whose extra time stays within
                       `share` */
     double share;  /* of once_ps */
-    bool quick;    /* `smallest` with less effort, for position 0 */
+    bool quick;    /* like `smallest` with less effort, for position 0 */
     cb_offload offload;
     uint64_t pinned_bytes; /* maximum bytes that the host may hold */
     bool exact;            /* see cb_budget */
@@ -29,9 +29,9 @@ typedef struct cb_found {
     cb_schedule schedule;  /* the answer, if `n_step` is not 0: it is not a set of pairs */
     double least_extra_ps; /* lower bound for plans of the bound's class (prices.h) that fit; < 0:
                               unknown */
-    int64_t cost_ps;       /* of the answer, including preferences; INT64_MAX: none is as fast as
-                              the known plan */
-    uint64_t bytes;        /* of the answer, by the goal's measure */
+    int64_t cost_ps;       /* cost of the answer, including preferences; INT64_MAX: no plan is as
+                              fast as the known one */
+    uint64_t bytes;        /* bytes of the answer, by the goal's measure */
     uint64_t smallest;     /* bytes of the smallest plan measured, if nothing fits */
 } cb_found;
 

@@ -1,10 +1,10 @@
 /* Three passes build a plan as sim.c does. The first finds the steps, fetches among them, and what
  * each reads; the second, which runs are needed; the third, the lives over these runs. Then fetches
- * get their places, and the lanes are simulated.
+ * get their places, and the copy lanes are simulated.
  *
  *   run          | a | b | c |   ...   | g | h |
- *   out lane         [ a out    ]                   a keeps its room until the copy has ended
- *   in lane                        [ a in  ]        sent for in time for h, which reads it
+ *   out lane         [ a out    ]                   a keeps its memory until the copy has ended
+ *   in lane                        [ a in  ]        requested in time for h, which reads it
  *
  * Op ids are below 2^28, so the fetch bit of a pair and the action in `out` are above them. */
 #include "offload_sim.h"
@@ -88,7 +88,7 @@ static bool run_op(cb_offload_sim *m, uint32_t op, uint32_t anchor) {
     return true;
 }
 
-/* The latest outputs of `op` leave: their lives, each once, go to `gone`. */
+/* Marks the latest outputs of `op` as leaving: adds their lives, each once, to `gone`. */
 static bool add_departure(cb_offload_sim *m, uint32_t op) {
     const cb_problem *p = m->f->p;
     cb_sim_departure d = {
@@ -173,7 +173,7 @@ static bool run_with_inputs(cb_offload_sim *m, uint32_t top, uint32_t anchor) {
         }
         uint32_t value = p->in_value[j], maker = p->value_op[value];
         if (!is_due(m, value, anchor)) continue;
-        m->stack.at[m->stack.len - 1] = j; /* look again when it is there */
+        m->stack.at[m->stack.len - 1] = j; /* look again when the value exists */
         bool fetches =
             m->carrier[p->value_storage[value]] == maker && is_expected(m, value, anchor);
         if (fetches ? !fetch_op(m, maker, anchor)
@@ -184,7 +184,7 @@ static bool run_with_inputs(cb_offload_sim *m, uint32_t top, uint32_t anchor) {
     return true;
 }
 
-/* sim.h: for later readers. */
+/* Runs an early pair (pair.h), for later readers. */
 static bool run_early(cb_offload_sim *m, cb_pair pair, uint32_t anchor) {
     uint32_t op = cb_pair_op(pair);
     bool runs = cb_pair_is_early(pair) && !cb_pair_fetches(pair) &&
@@ -197,7 +197,8 @@ static bool run_early(cb_offload_sim *m, cb_pair pair, uint32_t anchor) {
 static bool hold_first_value(cb_offload_sim *m, uint32_t value) {
     const cb_facts *f = m->f;
     uint32_t position = f->position[f->p->value_op[value]];
-    uint32_t life = m->first_life[f->p->value_storage[value]]; /* of a view, another op's */
+    uint32_t life = m->first_life[f->p->value_storage[value]]; /* for a view, the life of another
+                                                                  op's storage */
     if (life != CB_NONE && !hold(m, m->life.at[life].made, life)) return false;
     return position == CB_NONE || hold(m, m->base_step[position], CB_NONE);
 }
@@ -372,10 +373,11 @@ static void end_life(const cb_sim_life *life, uint32_t *over) {
     if (last >= over[life->storage]) over[life->storage] = last + 1;
 }
 
-/* A step reads what was made last: a fetch that is sent for before an earlier life of its storages
- * begins, or while one is read, would be replaced by it, or replace it. Lives that are dropped
- * begin nowhere, so all the others count and not the one just before. `latest` is free by now: the
- * run by which the lives of a storage so far are over. */
+/* A step reads the latest life of a storage. So a fetch must not be requested before an earlier
+ * life of its storages begins, or while one is read, because one of the two would replace the
+ * other. Dropped lives begin nowhere, so all other lives count, not only the previous one. `latest`
+ * is free at this point; here it holds the run by which the earlier lives of a storage have
+ * ended. */
 static void set_soonest(cb_offload_sim *m) {
     uint32_t life = 0, *over = m->latest;
     memset(over, 0, m->f->p->n_storage * sizeof *over);
@@ -390,7 +392,7 @@ static void set_soonest(cb_offload_sim *m) {
     }
 }
 
-/* A value that comes back must have left: no stale view of it may be read later. */
+/* Checks that a value that comes back has left: no stale view of it may be read later. */
 static bool leave_first(const cb_offload_sim *m) {
     bool ok = true;
     for (size_t i = 0; i < m->fetch.len; i++)

@@ -1,9 +1,10 @@
-/* The timeline of a plan that is built (offload_sim.c): where fetches are sent for, and the clock.
+/* Makes the timeline of a plan that has been built (offload_sim.c): the places of fetches, and the
+ * clock.
  *
  * First each fetch gets its latest start, last reader first: its copy ends when its reader starts,
- * or when the next copy on the lane begins. Then, first reader first, it may begin no sooner than
- * there is room for it until it is read. What leaves is not counted there: it is under way for a
- * time that only the clock knows, and a wait makes room where it must. */
+ * or when the next copy on the lane begins. Then, first reader first, it must not begin before
+ * there is room for it until it is read. Departures do not count there, because only the clock
+ * knows how long their copies take; if necessary, a wait makes room. */
 #include "offload_timeline.h"
 
 #include "../model/over.h"
@@ -36,9 +37,9 @@ static void take_over(cb_offload_sim *m) {
         m->scratch.at[r] -= taken_bytes(m, r);
 }
 
-/* The fetch is sent for before `run`. If that is in the forward, keep_saved lets nothing in the
- * backward take over its memory, so its last readers take more bytes. Returns the largest sum of
- * bytes at one of those; 0 if there are none. */
+/* Requests the fetch before `run`. If that is in the forward, keep_saved prevents outputs in the
+ * backward from taking over its memory, so its last readers take more bytes. Returns the largest
+ * sum of bytes at one of those readers; 0 if there are none. */
 static uint64_t begin_fetch(cb_offload_sim *m, const cb_sim_fetch *x, uint32_t run) {
     const cb_problem *p = m->f->p;
     uint64_t most = 0;
@@ -141,7 +142,7 @@ static void find_room(cb_offload_sim *m, uint64_t target) {
     for (size_t i = 0; i < m->fetch.len; i++) {
         cb_sim_fetch *x = &m->fetch.at[i];
         uint64_t bytes = read_bytes(m, x);
-        uint32_t low = x->soonest; /* not before the value has left */
+        uint32_t low = x->soonest; /* must not begin before the value has left */
         if (low < before) low = before;
         if (low < x->at) low = x->at;
         x->at = x->first;
@@ -216,9 +217,9 @@ static bool send_for(player *z, cb_sim_fetch *x, uint32_t run) {
     z->live += read;
     cb_sim_departure *d = &m->departure.at[x->departure];
     z->in_free = cb_later(cb_later(z->in_free, d->end), z->clock) + m->copy_ps[x->op];
-    x->at = (uint32_t)(m->held.len); /* from now on the bytes are those of its copy */
+    x->at = (uint32_t)(m->held.len); /* from here on the bytes are those of the copy */
     cb_sim_copy copy = {.end = z->in_free, .op = x->op};
-    if (--d->fetches == 0) copy.bytes = d->bytes; /* the host is done with it */
+    if (--d->fetches == 0) copy.bytes = d->bytes; /* the host no longer needs the value */
     if (!CB_PUSH(&m->arena, m->held, copy)) z->failed = true;
     return true;
 }

@@ -11,18 +11,18 @@ typedef struct cb_sim_fetch { /* a value that comes back */
     uint32_t departure;
     uint32_t life, n_life; /* the returning lives, from `life` on */
     uint64_t bytes;
-    uint32_t soonest; /* run: all its earlier lives have ended */
-    uint32_t first;   /* run: its first reader */
-    uint32_t at;      /* run: it is requested before that one */
+    uint32_t soonest; /* first run by which all its earlier lives have ended */
+    uint32_t first;   /* run that reads it first */
+    uint32_t at;      /* run before which it is requested */
 } cb_sim_fetch;
 
 typedef struct cb_sim_departure { /* a value that leaves */
     uint32_t op, source;          /* step that made it */
     uint32_t life, n_life;        /* entries of `gone` */
     uint64_t bytes;
-    uint32_t fetches; /* that are kept and still to come */
-    uint32_t last;    /* run: last use of it so far */
-    uint32_t next;    /* after the same run; CB_NONE: last */
+    uint32_t fetches; /* fetches that are kept and still pending */
+    uint32_t last;    /* run that uses it last so far */
+    uint32_t next;    /* next departure after the same run; CB_NONE: it is the last */
     int64_t end;      /* of the copy */
 } cb_sim_departure;
 
@@ -35,7 +35,7 @@ typedef struct cb_sim_copy { /* that ends */
 typedef struct cb_offload_sim {
     const cb_facts *f;
     cb_arena arena;
-    uint32_t *carrier; /* see cb_carriers */
+    uint32_t *carrier; /* as in cb_carriers */
     int64_t *copy_ps;
     bool *must;
 
@@ -62,7 +62,7 @@ typedef struct cb_offload_sim {
     /* by run that is kept */
     CB_VEC(uint32_t) run;        /* step as built */
     CB_VEC(uint64_t) scratch;    /* [run.len] bytes in addition to its lives */
-    CB_VEC(int64_t) start;       /* [run.len + 1] if nothing stalls */
+    CB_VEC(int64_t) start;       /* [run.len + 1] start times if nothing stalls */
     CB_VEC(uint64_t) made, ends; /* [run.len + 1] bytes that begin with it, and end with it */
     CB_VEC(uint64_t) room;       /* [run.len + 1] bytes alive while it runs */
     CB_VEC(uint32_t) leaving_at; /* [run.len + 1] first departure after it */
@@ -70,7 +70,7 @@ typedef struct cb_offload_sim {
     uint32_t backward; /* first run of the backward */
 
     /* results */
-    bool broken; /* not a plan: something comes back before it has left */
+    bool broken; /* not a valid plan: a value comes back before it has left */
     uint64_t peak, moved_bytes, host_bytes;
     int64_t time_ps, stall_ps;
     uint64_t *moment; /* [n_base] peak of bytes while a base op and the runs anchored there run */

@@ -6,7 +6,7 @@
  * together. In this context "op" means either.
  *
  * A pair may be "early": the op runs again there for a later reader, before the anchor's other ops.
- * So a value can be made while its inputs are alive. With spare ops (spare.h), an early pair of the
+ * So an op can run while its inputs are alive. With spare ops (spare.h), an early pair of the
  * first spare op of the backward runs even if nothing reads it, so that memory held until the
  * backward has begun need not overlap its first op. */
 #ifndef CB_PLAN_PAIR_H
@@ -42,7 +42,7 @@ typedef struct cb_pairs {
     CB_VEC(cb_pair) list;
 } cb_pairs;
 
-/* Rising: by anchor, then by op. */
+/* Sorts pairs by anchor, then by op. */
 void cb_sort_pairs(cb_pair *pair, size_t n);
 
 #endif

@@ -28,10 +28,12 @@
 #define CLIMB_TRIES 6u        /* limit of orders per life */
 #define QUICK_LIVES 1000      /* this many lives are packed in a few milliseconds */
 #define MANY_LIVES 2600       /* more than these take tenths of a second */
-#define PACK_ROUNDS 6         /* looks from each life at each other that a search may take */
-#define LOOSE_ROUNDS 12       /* the same of an attempt with extra capacity */
+#define PACK_ROUNDS 6         /* limit of a search, as a multiple of the pairs of lives */
+#define LOOSE_ROUNDS 12       /* the same for an attempt with extra capacity */
 #define CLOSE_PART 500        /* lives are packed if the arena exceeds its floor by 1/500, */
-#define NEAR_PART 200         /* many lives if by 1/200; then also with extra capacity */
+#define NEAR_PART \
+    200             /* many lives if it exceeds it by 1/200; then also with extra
+                                 capacity */
 #define FAR_PART 50 /* a search within 1/200 is hopeless if the arena exceeds it by 1/50 */
 #define POLL_EVERY (1u << 24) /* work limit, in lives or gaps examined: some ten milliseconds */
 
@@ -41,8 +43,8 @@ typedef enum order {
     BY_LENGTH,
     BY_START,
     ORDER_COUNT,
-    BY_LOAD = ORDER_COUNT /* by the most bytes alive at one of its moments, and size; for many
-                             lives */
+    BY_LOAD = ORDER_COUNT /* by the largest sum of live bytes at a moment of the life, and by size;
+                             for many lives */
 } order;
 
 typedef struct item {
@@ -81,10 +83,11 @@ typedef struct placement {
     uint32_t n;
     uint64_t *offset; /* [n_instance] result of a pass */
     uint64_t top;     /* likewise: the bytes needed */
-    uint64_t *load;   /* [2 n_leaf] a tree over moments: the most bytes alive below each node */
+    uint64_t *load;   /* [2 n_leaf] a tree over moments: the largest sum of live bytes below each
+                         node */
     uint32_t n_leaf;
     cb_poll poll;
-    uint64_t looks; /* since the last poll */
+    uint64_t looks; /* lives examined since the last poll */
 } placement;
 
 static cb_status wait_for(placement *z, uint32_t looks, cb_error *err) {
@@ -125,8 +128,8 @@ static void insert(placement *z, const item *it, uint64_t begin, placed *at, uin
     z->offset[it->id] = begin;
 }
 
-/* Returns the most bytes alive at a moment of the life. The numbers of a node's children are twice
- * its own and one more. */
+/* Returns the largest sum of live bytes at a moment of the life. Node k has the children 2 k and 2
+ * k + 1. */
 static uint64_t load_of(const placement *z, const item *it) {
     uint64_t most = 0;
     uint32_t low = it->made + z->n_leaf, high = it->last + 1 + z->n_leaf;
@@ -141,11 +144,12 @@ static uint64_t load_of(const placement *z, const item *it) {
 static uint64_t log_of(uint64_t bytes) {
     uint64_t whole = 0, part = bytes;
     for (; part >> 1; part >>= 1) whole++;
-    part = bytes << (63 - whole) << 1 >> 48; /* the first bits below the highest */
+    part = bytes << (63 - whole) << 1 >> 48; /* the bits after the highest one */
     return (whole << 16) + part;
 }
 
-/* Twice as many bytes count as much as a load that is nearer to the largest by 1 / LOAD_WEIGHT. */
+/* Doubling the bytes counts as much as bringing the load nearer to the largest by 1 /
+ * LOAD_WEIGHT. */
 static uint64_t load_key_of(const placement *z, const item *it) {
     const double share = (double)load_of(z, it) / (double)z->load[1];
     return (uint64_t)(share * LOAD_WEIGHT * 65536) + log_of(it->bytes);
@@ -183,9 +187,9 @@ typedef struct climb {
     placement *z;
     placed *at;             /* [n] scratch */
     const uint64_t *offset; /* [n_instance] of the best order so far, */
-    uint64_t top;           /* and what it needs */
+    uint64_t top;           /* and the bytes that it needs */
     uint64_t chance;
-    uint64_t looks; /* taken so far */
+    uint64_t looks; /* looks taken so far */
 } climb;
 
 static uint32_t draw(climb *c, uint32_t n) {
@@ -193,8 +197,8 @@ static uint32_t draw(climb *c, uint32_t n) {
     return (uint32_t)((c->chance >> 33) % n);
 }
 
-/* Picks an item that ends at the top, and an earlier item that is in its way, or CB_NONE; each with
- * the same probability. */
+/* Picks an item that ends at the top, and an earlier item that is in its way or CB_NONE, each with
+ * equal probability. */
 static uint32_t draw_top(climb *c) {
     uint32_t found = CB_NONE, n = 0;
     for (uint32_t i = 0; i < c->z->n; i++) {
@@ -215,7 +219,7 @@ static uint32_t draw_before(climb *c, uint32_t i) {
     return found;
 }
 
-/* Moves item `from` to position `to`, and shifts those between by one. */
+/* Moves item `from` to position `to`, and shifts the items between by one. */
 static void move_item(item *items, uint32_t from, uint32_t to) {
     const item it = items[from];
     if (to < from) memmove(items + to + 1, items + to, (from - to) * sizeof *items);
@@ -272,8 +276,8 @@ static uint64_t effort_for(uint32_t n, uint32_t rounds) {
 
 typedef struct packer {
     cb_pack pack;
-    cb_pack_life *life; /* [n] of the items, as they are now */
-    uint32_t *id;       /* [n] of their instances */
+    cb_pack_life *life; /* [n] lives of the items in their current order */
+    uint32_t *id;       /* [n] ids of their instances */
     bool fits;
 } packer;
 
@@ -306,7 +310,7 @@ static cb_status pack_within(packer *x, uint64_t capacity, uint64_t *best, uint6
     return CB_OK;
 }
 
-/* Makes an attempt per rule with as little extra capacity as possible, below `*top`, until the
+/* Makes one attempt per rule with as little extra capacity as possible, below `*top`, until the
  * arena is near its floor. */
 static cb_status try_rules(packer *x, cb_pack_rule first, cb_pack_rule end, uint64_t floor,
                            uint64_t *best, uint64_t *top, cb_error *err) {
@@ -336,8 +340,8 @@ static cb_status pack_loosely(packer *x, uint64_t floor, uint64_t *best, uint64_
     return try_rules(x, CB_PACK_CAREFUL, CB_PACK_RULES, floor, best, top, err);
 }
 
-/* `best` [n_instance] has the offsets of the order `winner`, which needs `*top`. Small gains in
- * plans with many lives are not searched for. */
+/* `best` [n_instance] has the offsets of the order `winner`, which needs `*top`. It does not search
+ * for small gains in plans with many lives. */
 static cb_status improve(placement *z, order winner, uint64_t floor, placed *at, uint64_t *best,
                          uint32_t n_instance, cb_arena *scratch, uint64_t *top, cb_error *err) {
     packer x;
@@ -354,7 +358,7 @@ static cb_status improve(placement *z, order winner, uint64_t floor, placed *at,
 
 /* ---- the sweep ------------------------------------------------------------------------------- */
 
-/* Largest first of those that begin together. `items` are in order of their beginnings. */
+/* Sorts `items` by their beginnings; items that begin together come largest first. */
 static void sort_for_sweep(placement *z) {
     for (uint32_t i = 0; i < z->n; i++) z->items[i].key = key_of(&z->items[i], BY_START);
     for (uint32_t i = 0, end; i < z->n; i = end) {
@@ -363,14 +367,15 @@ static void sort_for_sweep(placement *z) {
     }
 }
 
-/* The lives in the order in which they end; `end` [n_moment + 1] is scratch. */
+/* Lists the lives in the order in which they end; `end` [n_moment + 1] is scratch. */
 static void list_ends(const placement *z, uint32_t *end, uint32_t n_moment, uint32_t *ending) {
     for (uint32_t i = 0; i < z->n; i++) end[z->items[i].last + 1]++;
     for (uint32_t t = 0; t < n_moment; t++) end[t + 1] += end[t];
     for (uint32_t i = 0; i < z->n; i++) ending[end[z->items[i].last]++] = i;
 }
 
-/* Until a life ends, its offset is the number of its block. */
+/* Places lives with a best-fit allocator. Until a life ends, its `offset` holds the number of its
+ * block. */
 static cb_status place_in_sweep(placement *z, uint32_t n_moment, cb_arena *scratch, cb_error *err) {
     uint32_t *ending, *end, n_gone = 0, block;
     cb_fit fit;
@@ -479,7 +484,8 @@ static uint32_t list_items(const cb_problem *p, const cb_lives *lives, item *ite
     return n;
 }
 
-/* A life that takes over memory comes after the life that it takes it from. */
+/* Sets the offsets of lives. A life that takes over memory comes after the life it takes it
+ * from. */
 static void set_offsets(cb_lives *lives, const uint64_t *offset) {
     for (uint32_t i = 0; i < lives->n_instance; i++) {
         uint32_t from = over_of(lives, i);

@@ -13,21 +13,22 @@ typedef enum cb_decision {
 } cb_decision;
 typedef enum cb_reason {
     CB_REASON_NONE = 0,
-    CB_REASON_CUT,       /* on the minimum cut: the cheapest place to save */
-    CB_REASON_FORBIDDEN, /* may not be recomputed (compute-intensive under the preset, stateful,
+    CB_REASON_CUT,       /* on the minimum cut: saving is cheapest here */
+    CB_REASON_FORBIDDEN, /* must not be recomputed (compute-intensive under the preset, stateful,
                             unknown) */
     CB_REASON_POLICY,    /* the user's constraint */
     CB_REASON_HELD,      /* an output, alive anyway */
-    CB_REASON_CHEAP,     /* recomputed: that is cheaper than keeping it */
-    CB_REASON_PEAK,      /* recomputed: it was alive at the peak and the budget needed the room */
+    CB_REASON_CHEAP,     /* recomputed, because that is cheaper than keeping it */
+    CB_REASON_PEAK,      /* recomputed, because it was alive at the peak and the budget needed the
+                            room */
     CB_REASON_PRESET     /* the preset saves or recomputes all such values */
 } cb_reason;
 
 /* The class of schedules for which a lower bound on the time holds. */
 typedef enum cb_bound_class {
-    CB_BOUND_TRIVIAL = 0, /* all: it is only the time of running every op once */
-    CB_BOUND_ANY,         /* all that keep the budget */
-    CB_BOUND_ORDERED      /* those that keep the budget and the base order (decisions.h) */
+    CB_BOUND_TRIVIAL = 0, /* all schedules; the bound is only the time of running every op once */
+    CB_BOUND_ANY,         /* all schedules that keep the budget */
+    CB_BOUND_ORDERED      /* schedules that keep the budget and the base order (decisions.h) */
 } cb_bound_class;
 
 typedef struct cb_plan {
@@ -36,8 +37,8 @@ typedef struct cb_plan {
     const cb_device *device; /* device row of the times */
     uint8_t *decision;       /* [n_value] cb_decision; NONE: the backward does not need it */
     uint8_t *reason;         /* [n_value] cb_reason */
-    cb_lives lives;          /* with offsets */
-    uint64_t fingerprint;    /* of the problem */
+    cb_lives lives;          /* the lives, with offsets */
+    uint64_t fingerprint;    /* fingerprint of the problem */
     uint64_t arena_bytes, live_bytes, saved_bytes, total_bytes;
     uint64_t save_all_arena_bytes, save_all_live_bytes,
         save_all_saved_bytes; /* the save-everything plan of the same problem */
@@ -46,12 +47,12 @@ typedef struct cb_plan {
                                search; -1: none */
     int64_t trivial_ps;     /* no schedule takes less, whatever the budget */
     cb_bound_class bound_class;
-    bool in_order;           /* of the class CB_BOUND_ORDERED */
+    bool in_order;           /* true if the schedule is in the class CB_BOUND_ORDERED */
     uint64_t budget_bytes;   /* the resolved budget, UINT64_MAX: none */
-    uint64_t program_budget; /* limit of its program, if the plan op by op may exceed it;
+    uint64_t program_budget; /* limit of its program, which the plan of single ops may exceed;
                                 UINT64_MAX: budget_bytes */
     double position;         /* the requested budget, if it was a position; -1: it was not */
-    uint64_t smallest_bytes, everything_bytes; /* of a position: its ends */
+    uint64_t smallest_bytes, everything_bytes; /* the ends of a position */
     cb_measure measure;
     cb_preset preset;
 } cb_plan;

@@ -39,7 +39,7 @@ static inline uint64_t cb_taken_at(const cb_schedule *s, uint32_t step) {
     return s->taken ? s->taken[step] : 0;
 }
 
-/* One life of one storage, or the scratch of one step (storage CB_NONE). Alive while steps
+/* One life of one storage, or the scratch of one step (storage CB_NONE). It is alive while steps
  * made..last run. A life that moves to the host lasts until the copy has ended. */
 typedef struct cb_instance {
     uint32_t storage;
@@ -55,7 +55,7 @@ typedef struct cb_lives {
     uint32_t *value_instance_in;  /* per read, in the order of cb_read_run for each step: the
                                      instance read; CB_NONE: static, or not read by this run */
     uint32_t *in_begin;           /* [n_step + 1] into value_instance_in */
-    uint32_t *value_instance_out; /* per step output likewise; CB_NONE also: not made */
+    uint32_t *value_instance_out; /* likewise per step output; CB_NONE also if it is not made */
     uint32_t *out_begin;          /* [n_step + 1] */
     uint32_t *scratch_instance;   /* [n_step] CB_NONE: no scratch */
     uint32_t *over; /* [n_instance] the instance whose memory it takes over (model/over.h), and
@@ -65,23 +65,23 @@ typedef struct cb_lives {
         peak_bytes; /* peak of live bytes: inputs, outputs and scratch of a running step are alive
                        together; memory taken over counts once */
     uint32_t peak_step;
-    uint64_t saved_bytes; /* alive between forward and backward */
+    uint64_t saved_bytes; /* bytes alive between forward and backward */
     int64_t time_ps;
-    int64_t once_ps; /* everything that runs, run once */
+    int64_t once_ps; /* time of running everything in the schedule once */
     uint32_t n_recomputed;
-    uint64_t *live_bytes;         /* [n_step] while the step runs */
-    int64_t stall_ps;             /* part of time_ps: waiting for copies */
-    uint64_t out_bytes, in_bytes; /* copied to the host, and back */
+    uint64_t *live_bytes;         /* [n_step] live bytes while the step runs */
+    int64_t stall_ps;             /* the part of time_ps that waits for copies */
+    uint64_t out_bytes, in_bytes; /* bytes copied to the host, and back */
     uint64_t host_bytes;          /* maximum held on the host at one time */
 } cb_lives;
 
 CB_MUST_CHECK cb_status cb_schedule_copy(const cb_schedule *s, cb_arena *arena, cb_schedule *out,
                                          cb_error *err);
 /* Checks every rule (inputs are alive, backward ops come after the start, run-once ops run once,
- * outputs exist, an op without an inside makes all of them, one with an inside makes none without a
- * reader, inlined values may be inlined and are read, shared memory does not move) and fills `out`
- * from `arena`. CB_INVALID names a violated rule; CB_UNSUPPORTED: something moves, but there is no
- * link. */
+ * outputs exist, an op without an inside makes all of them, an op with an inside makes no output
+ * without a reader, inlined values may be inlined and are read, shared memory does not move) and
+ * fills `out` from `arena`. CB_INVALID names a violated rule. CB_UNSUPPORTED: a value moves, but
+ * there is no link. */
 CB_MUST_CHECK cb_status cb_schedule_walk(const cb_problem *p, const cb_schedule *s,
                                          const cb_device *device, cb_arena *arena, cb_lives *out,
                                          cb_error *err);
@@ -90,8 +90,8 @@ CB_MUST_CHECK cb_status cb_schedule_walk(const cb_problem *p, const cb_schedule 
  * returns CB_CANCELLED if `poll` returns CB_POLL_CANCEL; CB_POLL_FINISH is for searches. */
 CB_MUST_CHECK cb_status cb_place(const cb_problem *p, cb_lives *lives, cb_arena *scratch,
                                  cb_poll poll, uint64_t *arena_bytes, cb_error *err);
-/* The same for lives that differ a little from placed ones, with the offsets of those: lives keep
- * their offsets if possible, so the arena seldom grows. */
+/* Does the same for lives that differ a little from placed ones, given the offsets of those. Lives
+ * keep their offsets if possible, so the arena seldom grows. */
 CB_MUST_CHECK cb_status cb_place_near(const cb_problem *p, cb_lives *lives, cb_arena *scratch,
                                       cb_poll poll, uint64_t *arena_bytes, cb_error *err);
 

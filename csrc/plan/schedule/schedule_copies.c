@@ -56,7 +56,7 @@ void cb_walk_free_gone(walker *w, uint32_t step, int64_t clock) {
     for (; m->n_gone < m->n_leaving && m->leaving[m->n_gone].end <= clock; m->n_gone++) {
         const leaver *x = &m->leaving[m->n_gone];
         cb_instance *life = &w->lives->instance[x->copy == CB_NONE ? x->instance : x->copy];
-        if (step <= life->made) life->bytes = 0; /* the copy of a held value, freed at once */
+        if (step <= life->made) life->bytes = 0; /* the copy of a held value is freed at once */
         else if (life->last < step - 1) life->last = step - 1;
         if (step == w->s->backward_starts) w->lives->saved_bytes += life->bytes;
     }

@@ -1,4 +1,5 @@
-/* schedule_parts.h: the evaluator. Included by schedule_copies.c and, above it, schedule_walk.c.
+/* schedule_parts.h: the evaluator. Included by schedule_copies.c and by schedule_walk.c, which uses
+ * it.
  *
  * It processes a schedule once, checks every rule and records lives. It is kept simple, because the
  * planner's claims depend on it; tests/reference/evaluate.py is an independent implementation.
@@ -6,8 +7,8 @@
  *   - A value is live from the step that makes it until a step makes it again; a step reads the
  *     latest copy. A run makes those outputs of its op that its step lists, and reads the inputs
  *     that these need; the lives of other outputs do not change.
- *   - A value that is inlined into a run takes no memory there: the run computes it for itself. It
- *     reads the inputs of the value, not the value, whose life goes on for other readers.
+ * - A value that is inlined into a run takes no memory there: the run computes it for itself. It
+ * reads the inputs of the value, not the value, which stays alive for other readers.
  *   - An instance is one life of one storage: it begins where its storage is allocated and ends
  *     with the last step that reads any value of it, views included.
  *   - Held values, and values in the caller's memory, belong to the first run that makes them. A
@@ -16,9 +17,9 @@
  *
  * There is no list of frees: they follow from the last reads.
  *
- * Copies to the host and back run beside the steps, on one lane per direction. A step that reads a
- * value in transit waits. A value that leaves keeps its memory until its copy has ended: its life
- * is extended to the last step that starts before then. */
+ * Copies to the host and back run in parallel with the steps, on one lane per direction. A step
+ * that reads a value in transit waits. A value that leaves keeps its memory until its copy has
+ * ended: its life is extended to the last step that starts before then. */
 #ifndef CB_PLAN_SCHEDULE_PARTS_H
 #define CB_PLAN_SCHEDULE_PARTS_H
 
@@ -33,7 +34,7 @@ typedef struct leaver { /* on its way to the host */
 } leaver;
 
 typedef struct host_copy {
-    int64_t from, until; /* held on the host */
+    int64_t from, until; /* times from and until which it is held on the host */
     uint64_t bytes;
 } host_copy;
 
@@ -62,7 +63,7 @@ typedef struct walker {
     const cb_device *device;
     cb_lives *lives;
     uint32_t *value_instance; /* [n_value] instance of the latest run; CB_NONE: none or static */
-    bool *have;               /* [n_value] made at all */
+    bool *have;               /* [n_value] true if it has been made */
     uint32_t *latest;         /* [n_storage] newest instance; CB_NONE: none */
     uint32_t *first;   /* [n_storage] the instance of the first run, which may be brought back
                           from the host; CB_NONE: none */

@@ -1,4 +1,4 @@
-/* The walk itself: a check of every rule at each step, then what the step reads and makes. */
+/* The walk: at each step it checks every rule, then handles the step's reads and outputs. */
 #include "../model/names.h"
 #include "../model/over.h"
 #include "schedule_parts.h"
@@ -126,13 +126,13 @@ static void read_inputs(walker *w, uint32_t step, cb_reading reading) {
     }
 }
 
-/* The gradients of parameters that the op reads are alive while it runs. */
+/* Keeps the gradients of parameters that the op reads alive while it runs. */
 static void hold_gradients(walker *w, uint32_t step, uint32_t op) {
     for (uint32_t j = cb_follows_begin(&w->follows, op); j < cb_follows_end(&w->follows, op); j++)
         cb_walk_hold(w, w->first[w->follows.gradient[j]], step);
 }
 
-/* The same for a run and what is inlined into it. */
+/* Does the same for a run and the values inlined into it. */
 static void hold_gradients_of_run(walker *w, uint32_t step, uint32_t op, uint64_t taken) {
     const cb_problem *p = w->p;
     hold_gradients(w, step, op);
@@ -189,7 +189,7 @@ static void take_time(walker *w, uint32_t op, uint32_t made) {
     w->lives->n_recomputed += again;
 }
 
-/* The same for values inlined into a run. */
+/* Does the same for values inlined into a run. */
 static void take_inlined_time(walker *w, uint32_t op, uint64_t taken) {
     const cb_problem *p = w->p;
     for (uint32_t i = 0; taken && i < CB_MOST_INLININGS; i++) {
@@ -254,7 +254,7 @@ static cb_status take_step(walker *w, uint32_t step) {
 
 /* ---- forward to backward, and the end -------------------------------------------------------- */
 
-/* Held to the end on behalf of a value. */
+/* Holds an instance to the end on behalf of a value. */
 static void keep(walker *w, uint32_t value, uint32_t instance) {
     lanes *m = w->lanes;
     if (!m || instance == CB_NONE) return;
@@ -390,8 +390,7 @@ static cb_status take_over(walker *w, cb_arena *arena) {
     return CB_OK;
 }
 
-/* live_bytes first holds what begins and ends at each step (as differences modulo 2^64), then their
- * sum. */
+/* live_bytes first holds the differences at each step (modulo 2^64), then their sums. */
 static void measure(walker *w) {
     cb_lives *lives = w->lives;
     uint32_t n_step = w->s->n_step, starts = w->s->backward_starts;

@@ -14,7 +14,7 @@
 
 typedef struct cb_sim_life { /* one life of a storage */
     uint32_t storage;
-    uint32_t made, last; /* steps; last == n_step: to the end */
+    uint32_t made, last; /* steps; last == n_step: alive to the end */
 } cb_sim_life;
 
 typedef struct cb_sim_step {
@@ -24,11 +24,11 @@ typedef struct cb_sim_step {
 } cb_sim_step;
 
 typedef struct cb_sim_read {
-    uint32_t step; /* that made the value; CB_NONE: a placeholder */
-    uint32_t life; /* CB_NONE: static */
+    uint32_t step; /* step that made the value; CB_NONE: a placeholder */
+    uint32_t life; /* its life; CB_NONE: static */
 } cb_sim_read;
 
-typedef struct cb_sim_forward { /* as built if nothing runs again in it */
+typedef struct cb_sim_forward { /* the forward as built if nothing runs again in it */
     bool known;
     size_t n_step, n_read, n_life;
     cb_sim_step *step;
@@ -55,7 +55,8 @@ typedef struct cb_sim {
     uint32_t *latest;                  /* [n_storage] newest life */
     uint32_t *base_step;               /* [n_base] step as built: an op's first */
     uint32_t *first_life;              /* [n_storage] its held instance */
-    uint32_t *marked, *done;  /* [n_unit] last anchor that needs it again; that ran it again */
+    uint32_t *marked, *done;  /* [n_unit] last anchor that needs it again; last anchor that ran it
+                                 again */
     uint32_t *reached, reach; /* [n_unit] the last query that visited it; NULL: no insides and no
                                  inlinings */
     cb_taking taking;         /* values inlined at the current anchor */
@@ -71,7 +72,7 @@ typedef struct cb_sim {
     uint32_t n_step, backward_starts;
     uint64_t peak, saved;
     int64_t time_ps;
-    int64_t cost_ps;  /* the same with f->cost_ps for reruns, which searches compare */
+    int64_t cost_ps;  /* the same with f->cost_ps for reruns; searches compare this one */
     uint64_t *moment; /* [n_base] peak of bytes while a base op and its anchored reruns run */
 } cb_sim;
 

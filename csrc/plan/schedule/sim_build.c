@@ -1,4 +1,4 @@
-/* From pairs to steps, with what each reads: the first pass of the simulator (sim_measure.c). Most
+/* Converts pairs to steps with their reads: the first pass of the simulator (sim_measure.c). Most
  * plans recompute nothing in the forward, so its steps are built for the first such plan and copied
  * for the others. */
 #include "sim_parts.h"
@@ -62,7 +62,7 @@ static bool run_some(cb_sim *sim, uint32_t op, uint32_t anchor, uint32_t made) {
 
 static uint32_t reached_made(const cb_sim *sim, uint32_t op);
 
-/* The inputs of inlined values are read as well. */
+/* Finds the inlined values of a step, and adds their inputs to its reads. */
 static bool begin_taking(cb_sim *sim, uint32_t op, uint64_t *taken) {
     return note_taken(sim, op, CB_ALL_OUTPUTS, taken) &&
            (!*taken || read_taken(sim, op, CB_ALL_OUTPUTS, *taken));
@@ -154,8 +154,8 @@ static bool push_reached(cb_sim *sim, uint32_t id, uint32_t top) {
     return CB_PUSH(&sim->arena, sim->stack, id);
 }
 
-/* Goes from the ops and units on the stack to what must run for them, and so on. The initial
- * entries have been visited already. */
+/* Goes from the ops and units on the stack to the units that must run for them, and so on. The
+ * initial entries have been visited already. */
 static bool spread_reach(cb_sim *sim, uint32_t anchor, uint32_t top) {
     const cb_facts *f = sim->f;
     const cb_problem *p = f->p;
@@ -174,8 +174,8 @@ static bool spread_reach(cb_sim *sim, uint32_t anchor, uint32_t top) {
     return true;
 }
 
-/* Begins a new query for what these need. Used if ops have insides, because one run makes
- * everything needed. */
+/* Begins a new query for the needs of these units. Used if ops have insides, because one run makes
+ * all needed outputs. */
 static bool ask_reach(cb_sim *sim, const uint32_t *id, uint32_t n, uint32_t anchor) {
     if (!sim->reached) return true;
     sim->reach++;
@@ -185,12 +185,12 @@ static bool ask_reach(cb_sim *sim, const uint32_t *id, uint32_t n, uint32_t anch
     return spread_reach(sim, anchor, 0);
 }
 
-/* Runs what the inputs of `top` need, then `top` itself: depth first, with an explicit stack of two
- * entries per level, op and next input. An inlined unit also has a level, but is finished without a
- * run. */
+/* Runs the ops that the inputs of `top` need, then `top`: depth first, with an explicit stack of
+ * two entries per level, op and next input. An inlined unit also has a level, but is finished
+ * without a run. */
 CB_SIM_INLINE bool run_with_inputs(cb_sim *sim, uint32_t top, uint32_t anchor, bool plain) {
     const cb_problem *p = sim->f->p;
-    if (!any_input_due(sim, top, anchor, plain)) /* nearly always */
+    if (!any_input_due(sim, top, anchor, plain)) /* nearly always true */
         return run_op(sim, top, anchor, plain);
     sim->stack.len = 0;
     if (!CB_PUSH(&sim->arena, sim->stack, top) ||
@@ -219,7 +219,7 @@ CB_SIM_INLINE bool run_with_inputs(cb_sim *sim, uint32_t top, uint32_t anchor, b
     return true;
 }
 
-typedef struct early_run { /* one of the runs of early pairs: an op, or outputs of one */
+typedef struct early_run { /* one run of early pairs: an op, or outputs of an op */
     const cb_pair *pair;
     size_t n, at; /* the next pair */
     uint32_t top, n_id, id[CB_MOST_INNER_OUTPUTS];
@@ -267,7 +267,7 @@ static bool run_early(cb_sim *sim, const cb_pair *pair, size_t n, uint32_t ancho
     return true;
 }
 
-/* Determines what is inlined at the anchor: every unit that will run there is visited once. */
+/* Determines which values are inlined at the anchor: visits every unit that will run there once. */
 static bool choose_taken(cb_sim *sim, const cb_pair *pair, size_t n, uint32_t anchor) {
     cb_taking *t = &sim->taking;
     uint32_t base = sim->f->base[anchor], top = 0;
@@ -308,7 +308,8 @@ static bool hold_first(cb_sim *sim, const uint32_t *storage, uint32_t n) {
 static bool hold_first_value(cb_sim *sim, uint32_t value) {
     const cb_facts *f = sim->f;
     uint32_t position = f->position[f->p->value_op[value]];
-    uint32_t life = sim->first_life[f->p->value_storage[value]]; /* of a view, another op's */
+    uint32_t life = sim->first_life[f->p->value_storage[value]]; /* for a view, the life of another
+                                                                    op's storage */
     if (life != CB_NONE &&
         !hold(sim, sim->life.at[life].made, life, cb_sim_made_of_life(sim, life)))
         return false;

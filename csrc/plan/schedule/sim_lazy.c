@@ -13,11 +13,11 @@ typedef struct lazy {
     uint32_t *inlined; /* [n_unit] last anchor that inlines it; NULL: no inlinings */
     uint32_t *need;    /* [n_storage] */
     cb_arena *scratch;
-    CB_VEC(reading) stack; /* whose inputs are needed */
+    CB_VEC(reading) stack; /* ops and units whose inputs are needed */
     cb_pairs *out;
 } lazy;
 
-/* A view of a recomputed value also runs again, if something reads through it. */
+/* True if a view must run again: its value is recomputed, and an op reads through it. */
 CB_SIM_INLINE bool is_view_again(const lazy *z, uint32_t op, uint32_t unit, bool plain) {
     return op != (plain ? unit : cb_unit_op(z->f, unit)) && z->recompute[unit] &&
            z->f->position[op] < z->f->base_backward;

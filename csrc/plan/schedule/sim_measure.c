@@ -1,5 +1,5 @@
-/* Three passes, each linear: build the steps with what each reads (sim_build.c); mark what is
- * needed, from the end; sum lives over the steps that are kept. */
+/* There are three linear passes: build the steps with their reads (sim_build.c); mark needed steps,
+ * from the end; sum lives over the steps that are kept. */
 #include "../model/over.h"
 #include "sim_parts.h"
 
@@ -58,7 +58,7 @@ static void number_kept(cb_sim *sim) {
     sim->backward_starts = sim->new_index.at[sim->crossing];
 }
 
-/* First runs that stay whether or not a later step reads what they make. */
+/* Marks first runs that stay even if no later step reads their outputs. */
 static void mark_acting(cb_sim *sim) {
     const cb_facts *f = sim->f;
     for (size_t t = 0; t < sim->step.len; t++) sim->keep.at[t] = false;
@@ -101,8 +101,8 @@ static void keep_taken_reads(cb_sim *sim, size_t t) {
     sim->taken.at[t] = taken;
 }
 
-/* The same if ops have insides: only outputs that are read are made, and only their inputs are
- * read. */
+/* Does the same if ops have insides: makes only outputs that are read, and reads only their
+ * inputs. */
 static void mark_kept_outputs(cb_sim *sim) {
     const cb_facts *f = sim->f;
     const cb_problem *p = f->p;
@@ -141,7 +141,7 @@ static bool is_made(const cb_sim *sim, uint32_t life, uint32_t made) {
     return own == 0 || (own & made);
 }
 
-/* The gradients of parameters that the op reads are alive while it runs. */
+/* Keeps the gradients of parameters that the op reads alive while it runs. */
 static void hold_gradients(cb_sim *sim, uint32_t op, uint32_t step) {
     const cb_follows *x = &sim->f->follows;
     for (uint32_t j = cb_follows_begin(x, op); j < cb_follows_end(x, op); j++) {
@@ -152,7 +152,7 @@ static void hold_gradients(cb_sim *sim, uint32_t op, uint32_t step) {
     }
 }
 
-/* The same for a run and what is inlined into it. */
+/* Does the same for a run and the values inlined into it. */
 static void hold_gradients_of_run(cb_sim *sim, size_t t) {
     const cb_problem *p = sim->f->p;
     const uint32_t op = sim->step.at[t].op, step = sim->new_index.at[t];
@@ -246,7 +246,7 @@ static uint64_t bytes_again(cb_sim *sim, uint32_t op) {
     return first ? 0 : sim->f->again_bytes[op];
 }
 
-/* Bytes that a step saves as its output takes over an input's memory. */
+/* Returns the bytes that a step saves because its output takes over an input's memory. */
 static uint64_t bytes_over(const cb_sim *sim, size_t t) {
     const cb_problem *p = sim->f->p;
     const cb_sim_step *step = &sim->step.at[t];
@@ -285,7 +285,8 @@ CB_SIM_INLINE void measure(cb_sim *sim, bool plain) {
         uint64_t taken = plain ? 0 : taken_at(sim, t);
         if (taken) bytes += cb_taken_workspace(f->p, step->op, taken);
         if (f->has_again) bytes += bytes_again(sim, step->op);
-        const bool counts = bytes > sim->moment[step->anchor]; /* with what is not taken over */
+        const bool counts = bytes > sim->moment[step->anchor]; /* includes memory that is not taken
+                                                                  over */
         if (counts && f->p->over_begin && !taken) bytes -= bytes_over(sim, t);
         if (bytes > sim->moment[step->anchor]) sim->moment[step->anchor] = bytes;
         if (bytes > sim->peak) sim->peak = bytes;

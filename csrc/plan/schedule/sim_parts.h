@@ -14,7 +14,7 @@ static inline void cb_sim_fill_none(uint32_t *ids, size_t n) {
     for (size_t i = 0; i < n; i++) ids[i] = CB_NONE;
 }
 
-/* Returns the output of a life, as a set; 0: its op has no inside. */
+/* Returns the output of a life, as a set; 0 if its op has no inside. */
 static inline uint32_t cb_sim_made_of_life(const cb_sim *sim, uint32_t life) {
     if (cb_sim_is_plain(sim)) return 0;
     uint32_t unit = sim->f->unit[sim->life.at[life].storage];

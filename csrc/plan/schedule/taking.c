@@ -28,7 +28,7 @@ static int compare_reached(const void *a, const void *b) {
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* This run reads the inputs of units that run or are inlined. */
+/* Notes that this run reads the inputs of units that run or are inlined. */
 static void note_reads(cb_taking *t, const cb_reached *x, uint64_t host) {
     const cb_problem *p = t->f->p;
     cb_slice slice = cb_slice_of(p, x->op, cb_unit_made(t->f, x->id));

@@ -27,7 +27,7 @@ typedef struct cb_taking {
     uint32_t *wished; /* [n_unit] round; NULL: no inlinings */
     uint32_t *taken;  /* [n_unit] round */
     uint32_t *read;   /* [n_unit] round in which a run reads it, */
-    uint64_t *host;   /* [n_unit] which: top << 32 | op, or several */
+    uint64_t *host;   /* [n_unit] that run: top << 32 | op, or several */
 } cb_taking;
 
 CB_MUST_CHECK bool cb_taking_init(cb_taking *t, const cb_facts *f, cb_arena *arena);
@@ -36,7 +36,8 @@ static inline void cb_taking_begin(cb_taking *t) {
     t->n_wish = 0;
     t->list.len = 0;
 }
-/* Or that it must run separately, overriding earlier requests. */
+/* Requests that the unit be inlined, or that it run separately; the latter overrides earlier
+ * requests. */
 void cb_taking_wish(cb_taking *t, uint32_t unit, bool inlines);
 void cb_taking_choose(cb_taking *t);
 static inline bool cb_is_taken(const cb_taking *t, uint32_t unit) {

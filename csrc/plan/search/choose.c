@@ -105,7 +105,7 @@ cb_status cb_consider(cb_chooser *k, const cb_candidate *c, cb_error *err) {
     return consider(k, c, NULL, err);
 }
 
-/* Fastest first: sizes fall from the end. */
+/* Considers the fastest candidates first: sizes fall from the end of the list. */
 cb_status cb_consider_all_of(cb_chooser *k, const cb_candidates *all, cb_error *err) {
     for (uint32_t i = all->n; i-- > 0;) {
         if (cb_has_best(k) && all->at[i].time_ps > k->best.time_ps) return CB_OK;

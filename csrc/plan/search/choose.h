@@ -15,13 +15,13 @@ typedef struct cb_weighed {
     cb_weight weight;
 } cb_weighed;
 
-/* Results that budgets of one search share. */
+/* The results that budgets of one search share. */
 typedef struct cb_memo {
     cb_arena *arena;
     CB_VEC(cb_weighed) list;                     /* plans that were placed */
     struct cb_chooser *min[CB_MEASURE_COUNT];    /* the answer to CB_BUDGET_MIN (pick.c); or NULL */
-    struct cb_chooser *coarse[CB_MEASURE_COUNT]; /* without consider_further */
-    struct cb_chooser *low[CB_MEASURE_COUNT];    /* and that to position 0 */
+    struct cb_chooser *coarse[CB_MEASURE_COUNT]; /* the same without consider_further */
+    struct cb_chooser *low[CB_MEASURE_COUNT];    /* the answer to position 0 */
 } cb_memo;
 
 typedef struct cb_chooser {
@@ -31,9 +31,10 @@ typedef struct cb_chooser {
     cb_arena *arena;
     cb_candidate best; /* pairs in `arena`; size 0: nothing fits so far */
     uint64_t best_bytes;
-    uint64_t smallest; /* least bytes measured, and the op at its peak */
+    uint64_t smallest; /* the smallest bytes measured, and the op at that peak */
     uint32_t smallest_op;
-    uint64_t solved; /* the same over all plans, by the exact solver; UINT64_MAX: unknown */
+    uint64_t solved; /* the smallest bytes over all plans, by the exact solver; UINT64_MAX:
+                        unknown */
     uint32_t solved_op;
     const cb_swept *swept;       /* the best schedule, if no pairs describe it; or NULL */
     bool climbed[CB_RUNGS_MOST]; /* rungs considered */
@@ -41,7 +42,8 @@ typedef struct cb_chooser {
 } cb_chooser;
 
 static inline bool cb_has_best(const cb_chooser *k) { return k->best.pair != NULL; }
-/* Extra time of the best so far or of another known plan; infinite: none. */
+/* Returns the extra time of the best plan so far or of another known plan; infinite if there is
+ * none. */
 double cb_time_to_beat(const cb_chooser *k);
 
 CB_MUST_CHECK cb_status cb_weigh(cb_chooser *k, const cb_candidate *c, cb_weight *out,

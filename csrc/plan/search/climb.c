@@ -1,5 +1,5 @@
-/* The searches of a ladder: at near rungs, at deep ones, and below the last. A deep target below
- * the floor is missed without a search, since no plan meets it. */
+/* The searches of a ladder: at near rungs, at deep rungs, and below the last rung. A deep target
+ * below the floor is missed without a search, since no plan meets it. */
 #include <math.h>
 
 #include "ladder.h"
@@ -33,7 +33,7 @@ void cb_ladder_begin(const cb_ladder *d, cb_worker *c) {
     c->t->candidates = c->work;
 }
 
-/* The first job of a search, so that it depends only on the base. */
+/* This is the first job of a search, so its result depends only on the base. */
 static cb_status guess_rung(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
     uint64_t target = d->target[r];
     CB_TRY(cb_guess_rung(&c->prices, start_of(d, d->start, target), target, err));
@@ -62,7 +62,7 @@ static cb_status search_with_prices(cb_ladder *d, cb_worker *c, uint32_t r, cb_e
 
 /* ---- a near rung ----------------------------------------------------------------------------- */
 
-/* The rival's plan also belongs to this class. */
+/* Offers the rival's plans, which also belong to this class. */
 static cb_status offer_rivals(const cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
     const cb_candidate *from = d->follows && r != CB_NONE ? d->from_rival[r] : NULL;
     if (!from) return CB_OK;
@@ -89,10 +89,11 @@ typedef struct deep_search {
     uint64_t target[CB_ATTEMPTS]; /* two for each rung, with equal contents */
     double descent, share, least_ps, most_ps;
     uint32_t r;                       /* CB_NONE: the target is not a rung */
-    bool last;                        /* full effort: usual effort found none */
+    bool last;                        /* true: full effort, because the usual effort found no
+                                         plan */
     bool full;                        /* as in cb_dig_effort */
-    cb_candidate out[CB_ATTEMPTS];    /* the fastest; size 0: none that fits */
-    cb_candidate winner[CB_ATTEMPTS]; /* the fastest that counts for rung r */
+    cb_candidate out[CB_ATTEMPTS];    /* the fastest plan that fits; size 0: none */
+    cb_candidate winner[CB_ATTEMPTS]; /* the fastest plan that counts for rung r */
 } deep_search;
 
 static cb_status attempt(cb_ladder *d, deep_search *s, cb_worker *c, uint32_t i, cb_error *err) {
@@ -175,7 +176,7 @@ cb_status cb_ladder_find_floor(cb_ladder *d, cb_error *err) {
 static bool is_decided(const searches *s, uint32_t job) {
     const deep_search *deep = &s->deep;
     if (deep->most_ps <= 0 || job == 0 || job >= s->n_attempt) return false;
-    if (cb_workers_at_once(s->d->workers) > 1) return false; /* the other has not ended */
+    if (cb_workers_at_once(s->d->workers) > 1) return false; /* the other attempt has not ended */
     const cb_candidate *found = &deep->out[job - 1];
     const double once = (double)s->d->first.t->f->once_ps;
     return deep->target[job - 1] < deep->target[job] && found->size > 0 &&
@@ -263,7 +264,7 @@ cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best, c
         CB_TRY(ask_rival(d, r, err));
         CB_TRY(search_all(&s, err));
     }
-    for (uint32_t i = d->n_near; i <= r && i < d->n_rung; i++) { /* until one has no plan */
+    for (uint32_t i = d->n_near; i <= r && i < d->n_rung; i++) { /* until a rung has no plan */
         if (!d->searched[i]) CB_TRY(climb_deep(d, i, err));
     }
     *best = d->plan[r].size > 0 ? &d->plan[r] : NULL;
@@ -275,7 +276,7 @@ bool cb_ladder_passes(const cb_ladder *d, uint32_t r) {
     return cb_candidates_fitting(d->base, d->target[r + 1]) != CB_NONE;
 }
 
-/* The last near rung: the plans of those before it are larger than its target. */
+/* Returns the last near rung. The plans of the rungs before it are larger than its target. */
 static uint32_t last_near(const cb_ladder *d) { return d->n_near > 0 ? d->n_near - 1 : 0; }
 
 /* Returns the smallest plan of the base and of the rungs that are always searched, so that the

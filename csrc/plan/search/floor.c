@@ -3,18 +3,18 @@
  * cut between values that cannot be recomputed and later reads:
  *
  *   source --inf--> in(s)              s was made before t by an op that may not run again
- *   in(s) --bytes--> out(s)            0 for what t reads: it is counted already
+ *   in(s) --bytes--> out(s)            0 for values that t reads: they are counted already
  *   out(s) --inf--> in(s')             making s' again reads s
  *   out(s) --inf--> sink               an op after t reads s, or it is an output
  *
  * Proof: take a plan, and the storages that it has in memory both while t runs and afterwards.
  * Every path contains one of them or one that t reads. Otherwise the last storage of the path,
  * which an op after t reads, would have to be made after t, so the one before it would be read
- * after t, and so on to the first, which cannot be made any more. Every t gives a floor, so any
+ * after t, and so on to the first, which can no longer be made. Every t gives a floor, so any
  * choice of t is valid: we take those where most bytes are alive for certain, and others evenly
- * spread. Only two kinds of ops count: those that run exactly once, because others may run at
- * other times as well, and ops of the backward whose outputs are all held to the end, because
- * their first run stays in its place. For all others, only what is alive while they run counts.
+ * spread. Only two kinds of ops are used: those that run exactly once, because others may run at
+ * other times as well, and ops of the backward whose outputs are all held to the end, because their
+ * first run stays in its place. For all others, only the values alive while they run count.
  *
  * A value that an op may inline (inlining.h) needs no bytes where the op runs, but its inputs are
  * read there, so the proof holds for them. We assume that t needs no bytes for values that it may
@@ -27,7 +27,8 @@
  * still be made, like values that can be recomputed. The ops that read s after t run after t in any
  * case.
  *
- * It holds for plans that keep the base order and run only ops late or again that may (facts.h). */
+ * The floor holds for plans that keep the base order and in which only ops run late or again that
+ * may do so (facts.h). */
 #include "floor.h"
 
 #include "../../base/sort.h"
@@ -144,7 +145,7 @@ static void find_stays(const cb_ledger *l, const uint32_t *last, uint64_t *stays
         for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++) {
             uint32_t s = l->made[j];
             if (cb_may_rerun(f, f->unit[s])) continue;
-            if (last[s] <= k + 1) continue; /* differences modulo 2^64 */
+            if (last[s] <= k + 1) continue; /* these are differences modulo 2^64 */
             stays[k + 1] += f->p->storage_bytes[s];
             stays[last[s]] -= f->p->storage_bytes[s];
         }
@@ -187,8 +188,8 @@ static uint32_t choose(const cb_ledger *l, const uint32_t *last, uint64_t *stays
     return most < 5 ? 5 : most;
 }
 
-/* An op runs at some time, and what it reads, makes and needs is there then: unless it is always
- * inlined, or each of its runs makes a part. */
+/* Finds the largest working set. While an op runs, its inputs, outputs and scratch are in memory,
+ * unless it is always inlined or each of its runs makes only a part. */
 static cb_floor largest_working_set(const cb_ledger *l) {
     cb_floor floor = {0, CB_NONE};
     for (uint32_t k = 0; k < l->n; k++) {

@@ -7,7 +7,7 @@
 
 typedef struct cb_floor {
     uint64_t bytes;
-    uint32_t op; /* that sets it; CB_NONE: no ops */
+    uint32_t op; /* op that sets it; CB_NONE: no ops */
 } cb_floor;
 
 /* The bytes alive while an op of the base order runs, in every plan: its inputs, outputs and

@@ -9,7 +9,7 @@
 typedef struct walks {
     cb_ladder *d;
     uint32_t round;
-    uint64_t floor; /* no plan is known below */
+    uint64_t floor; /* no known plan is smaller */
     cb_candidates *found[CB_FRONT_WALKS];
 } walks;
 
@@ -18,7 +18,7 @@ static double share_of(const cb_worker *c) {
     return ease < 1 ? CB_POINT_SHARE * ease * ease : CB_POINT_SHARE;
 }
 
-/* The next target is below `size`. */
+/* Returns the next target, which is below `size`. */
 static uint64_t below(const cb_ladder *d, uint64_t target, uint64_t size) {
     uint64_t step = d->whole / CB_FRONT_POINTS;
     uint64_t next = size > 0 ? size - 1 : 0, far = target > step ? target - step : 0;

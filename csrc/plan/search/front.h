@@ -1,6 +1,6 @@
 /* front.h: the set of plans from which budgets choose if there are few ops. Internal.
  *
- * The targets of a ladder are shares of the memory apart. With few ops every value is such a share,
+ * The targets of a ladder differ by shares of the memory. With few ops every value is such a share,
  * and the best plan for a budget is often between two rungs. So a search walks down the front of
  * plans instead: it starts from save-everything, and each target is below the plan just found,
  * until no search finds a plan. The walk depends only on the problem, so the promises for smaller

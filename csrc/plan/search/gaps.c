@@ -14,7 +14,7 @@ typedef struct finder {
     cb_gaps *out;
     cb_arena *arena;
     bool *pinned;    /* [n_unit] */
-    bool *pinned_op; /* [n_op] some unit of it is pinned */
+    bool *pinned_op; /* [n_op] true if some unit of it is pinned */
     uint32_t *lead;  /* [n_unit] the storage that represents all outputs of the unit: one run makes
                           all of them and is paid for once. CB_NONE: none */
     uint32_t *read_at; /* [n_storage] position of the last read seen; CB_NONE: none */
@@ -83,7 +83,7 @@ static void set_held_due(finder *z) {
     }
 }
 
-/* The end of the step needs what the backward returns. */
+/* Sets the demands of the end of the step, which needs the values that the backward returns. */
 static void set_end_due(finder *z) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
@@ -231,7 +231,8 @@ static void note_end(finder *z, uint32_t unit, uint32_t k, bool *sure) {
     }
 }
 
-/* A value that only reruns read is needed when the first of their outputs is. `need` [n_storage] */
+/* Propagates ends: a value that only reruns read is needed when the first of their outputs is.
+ * `need` [n_storage] */
 static void hand_end_on(const finder *z, uint32_t unit, uint32_t *need) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
@@ -302,7 +303,8 @@ static bool add_gap(finder *z, uint32_t s, uint32_t from, uint32_t to) {
     return CB_PUSH(z->arena, z->out->list, gap);
 }
 
-/* At its moment an op may take over the memory of an input, which then counts once (over.h). */
+/* Subtracts memory that ops may take over from an input at their moment, so that it counts once
+ * (over.h). */
 static void forgive_over(finder *z) {
     const cb_facts *f = z->f;
     for (uint32_t k = 0; f->p->over_begin && k < f->n_base; k++)

@@ -2,26 +2,26 @@
  * plan may either keep a value or run its op again. Internal.
  *
  * The class of plans: base ops run in the given order. A forward op that may run again
- * (cb_may_rerun) may do so before any base op or after the last one, as often as the plan likes,
- * and its first run may be that late too, if nothing reads the value earlier. So may ops of the
- * backward that may run again; the others run once, in their place. This is the class of the exact
+ * (cb_may_rerun) may do so before any base op or after the last one, any number of times. Its first
+ * run may also be that late, if nothing reads the value earlier. The same holds for ops of the
+ * backward that may run again. All others run once, in their place. This is the class of the exact
  * solver and of the lower bound (prices.h); the search covers most of it.
  *
  * Moments. Moment k is the run of the base op at position k, or, if that op may be run late, its
  * first run: only ops whose first run must come before the next such run are used ("pinned"), so
  * that these runs keep their order in every plan. The moment of any other position is that of the
- * last pinned op before it: what a plan keeps over the position is in memory then. Ops of the
- * backward that may be late are pinned likewise, from the end of the step on.
+ * last pinned op before it: values that a plan keeps over the position are in memory at that
+ * moment. Ops of the backward that may be late are pinned likewise, from the end of the step on.
  *
  * Gaps. Between two reads of a value a plan keeps it, or runs its op at least once. The gap between
- * the last forward and the first backward read is the main one: whether a value is kept over it is
- * decided by the cut, because a rerun needs its inputs. All other gaps are independent of each
- * other. The main gap of a value starts only after the last forward reads of the inputs of a rerun
- * (`start`), if the backward does not read those inputs itself: before that they are in memory
- * anyway, and a rerun there costs nothing but its own time. What is left between the value's own
- * last forward read and `start` is a gap like the others. The main gap ends at the first read by a
- * pinned op of the backward. If there is none, any read will do: it ends (`end`) after the last
- * moment that must come before that read. */
+ * the last forward and the first backward read is the main gap. The cut decides whether a value is
+ * kept over it, because a rerun needs its inputs. All other gaps are independent of each other. The
+ * main gap of a value starts only after the last forward reads of the inputs of a rerun (`start`),
+ * if the backward does not read those inputs itself: before that they are in memory anyway, and a
+ * rerun there costs only its own time. The rest, between the value's own last forward read and
+ * `start`, is a gap like the others. The main gap ends at the first read by a pinned op of the
+ * backward. If there is none, any read will do: it ends (`end`) after the last moment that must
+ * come before that read. */
 #ifndef CB_PLAN_GAPS_H
 #define CB_PLAN_GAPS_H
 

@@ -12,8 +12,9 @@
 
 typedef struct cb_guess_uses {
     const uint32_t *last_forward; /* [n_storage] last position in the forward that reads it */
-    const uint32_t *direct;     /* [n_storage] first position in the backward that does, CB_NONE */
-    const bool *unused_forward; /* [n_unit] the forward does not need its outputs */
+    const uint32_t *direct;       /* [n_storage] first position in the backward that reads it, or
+                                   CB_NONE */
+    const bool *unused_forward;   /* [n_unit] true if the forward does not need its outputs */
 } cb_guess_uses;
 
 /* Computes the bytes in memory at each moment in all of these plans. `out` is [n_base]. */

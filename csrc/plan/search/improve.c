@@ -36,7 +36,7 @@ static size_t mix(const cb_facts *f, const pair_list *low, const pair_list *high
     return n;
 }
 
-typedef struct mixed { /* a mix that was tried */
+typedef struct mixed { /* a tried mix */
     pair_list list;
     bool tried, fits;
     int64_t time_ps;
@@ -56,7 +56,7 @@ static bool same_pairs(const mixed *a, const mixed *b) {
 }
 
 typedef struct crossover {
-    const pair_list *fast, *small; /* over the target, and under it */
+    const pair_list *fast, *small; /* a plan over the target, and one under it */
     bool fast_first;               /* ops before the split decide as in `fast` */
     uint64_t target;
     mixed *end; /* [3] mixes at both ends of the bisection, and the new one; each has room */
@@ -194,7 +194,7 @@ typedef struct remover {
     rerun *order; /* [n] */
     bool *gone;   /* [n] */
     cb_pair *buffer;
-    int64_t time_ps; /* of the best so far */
+    int64_t time_ps; /* time of the best plan so far */
 } remover;
 
 static cb_status try_without(remover *r, block b, uint64_t target, bool *fits, cb_error *err) {

@@ -2,7 +2,7 @@
  * every rung, a start for its prices, and tangents of the guess (guess.h) and of the bound.
  *
  * A rung's plans are held to the guess, with a little slack, so "this rung cannot win" is true of
- * the set by definition. Where a plan of the base beats the guess, the bound takes its place. The
+ * the set by definition. If a plan of the base beats the guess, the bound replaces it. The
  * searches at rungs are in climb.c. */
 #include "ladder.h"
 
@@ -150,7 +150,7 @@ cb_status cb_ladder_follow_base(cb_ladder *d, cb_error *err) {
     return CB_OK;
 }
 
-/* Everything except the base. */
+/* Initializes everything except the base. */
 static cb_status init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_error *err) {
     const cb_facts *f = t->f;
     cb_arena *a = t->scratch;

@@ -2,12 +2,12 @@
  *
  * A rung is a target in bytes and the fastest plan that a search at that target finds. Targets and
  * searches depend only on the problem, and so does the set. The answer to a budget is the fastest
- * plan of the set that fits: a smaller budget never gives a larger plan and a larger one never a
- * slower, in one process or in several. Only rungs that may hold the answer are searched: the plan
- * of rung r is larger than the target of rung r + 1 and takes at least `least_ps[r]`, or it does
- * not count. Deep rungs, which prices do not reach, start from the plan of the one before, are no
- * faster than it, and end with the first that has none. Near rungs are searched in parallel by the
- * available threads; at a deep rung, its two attempts are. */
+ * plan of the set that fits: a smaller budget never gives a larger plan, and a larger budget never
+ * a slower one, in one process or in several. Only rungs that may hold the answer are searched: the
+ * plan of rung r counts only if it is larger than the target of rung r + 1 and takes at least
+ * `least_ps[r]`. A deep rung, which prices do not reach, starts from the plan of the rung before it
+ * and is no faster; the first one without a plan is the last. Threads search near rungs in
+ * parallel, and the two attempts at a deep rung. */
 #ifndef CB_PLAN_LADDER_H
 #define CB_PLAN_LADDER_H
 
@@ -28,25 +28,25 @@ typedef struct cb_stairs {
 
 typedef struct cb_ladder {
     cb_worker first;      /* the caller's */
-    cb_workers *workers;  /* it and those of other threads */
+    cb_workers *workers;  /* the first worker and those of other threads */
     cb_candidates *base;  /* plans of the searches that every budget needs first */
     cb_candidates *drops; /* plans of the steps on the bound. Every budget considers them as well.
                              They are in the base only if one of them beats the guess */
     bool *may_rerun;
     uint64_t whole; /* save-everything's bytes */
     uint32_t n_rung;
-    uint64_t target[CB_RUNGS_MOST + 1]; /* falling; a 0 after the last */
+    uint64_t target[CB_RUNGS_MOST + 1]; /* targets in falling order, with a 0 after the last */
     double least_ps[CB_RUNGS_MOST];     /* rising: plans of the rung with less extra time do not
                                            count. See cb_ladder_least */
     double own_ps[CB_RUNGS_MOST];       /* the same for near rungs, from a guess at each; 0: not
                                            computed yet */
     uint32_t n_near;                    /* rungs that the base reaches; later ones are deep */
-    uint32_t n_priced;                  /* rungs that prices reach. Where that is few, windows
-                                           (windows.h) add plans to the base; else
+    uint32_t n_priced;                  /* rungs that prices reach. If these are few, windows
+                                           (windows.h) add plans to the base; otherwise
                                            CB_RUNGS_MOST */
     bool orders_pages;                  /* rungs that only windows reach are searched in order */
     bool searched[CB_RUNGS_MOST];
-    cb_candidate plan[CB_RUNGS_MOST];  /* size 0: none that counts */
+    cb_candidate plan[CB_RUNGS_MOST];  /* plan of each rung; size 0: no plan counts */
     cb_candidate tight[CB_RUNGS_MOST]; /* plan whose offsets fit although those of the rung's plan
                                           do not; size 0: none */
     bool tightened[CB_RUNGS_MOST];     /* that plan was searched for (pick.c) */
@@ -60,7 +60,7 @@ typedef struct cb_ladder {
                              ops for a front (front.h); or NULL */
     cb_candidates *front; /* NULL: not walked so far */
     bool has_front;       /* it is done */
-    cb_swept swept;       /* below all of the front */
+    cb_swept swept;       /* the smallest plan of the sweep, below all of the front */
     struct cb_ladder *rival;                       /* see cb_ladder_init; or NULL */
     bool follows;                                  /* see cb_ladder_follow */
     bool has_followed;                             /* its base is built */
@@ -70,14 +70,15 @@ typedef struct cb_ladder {
     bool judged[CB_RUNGS_MOST], spared[CB_RUNGS_MOST]; /* see cb_ladder_spares */
     bool modest; /* set by the caller: peaks are solved exactly, so no effort is added */
     bool has_floor;
-    cb_floor floor; /* of all plans of the ladder's class; computed for the first deep search */
+    cb_floor floor; /* floor of all plans of the ladder's class, computed for the first deep
+                       search */
     bool has_dug;
     cb_candidate dug[CB_DUG_MOST]; /* see cb_ladder_dig_down */
     uint32_t n_dug;
-    cb_price_span start[CB_LADDER_STARTS];       /* for shares 0.9, 0.8 ... 0.1 */
+    cb_price_span start[CB_LADDER_STARTS];       /* initial prices for shares 0.9, 0.8 ... 0.1 */
     cb_price_span proof_start[CB_LADDER_STARTS]; /* the same for the bound */
-    size_t n_tangent;                            /* of the base: tangents of the bound, and of the
-                                                    guess */
+    size_t n_tangent;                            /* numbers of the base's tangents of the bound and
+                                                    of the guess */
 } cb_ladder;
 
 /* Call after cb_try_pairs of the save-everything plan. `threads` may be NULL. With a `rival`, the
@@ -85,12 +86,12 @@ typedef struct cb_ladder {
  * of the effort. */
 CB_MUST_CHECK cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *threads,
                                        cb_ladder *rival, cb_error *err);
-/* The same for a ladder that follows `rival`, which has been built: it searches from the plans of
- * the rival, and only where they cost more than cb_ladder_little_extra. Call cb_ladder_follow_base
- * before any function except cb_ladder_prove. */
+/* Does the same for a ladder that follows `rival`, which has been built: it searches from the plans
+ * of the rival, and only at targets where they cost more than cb_ladder_little_extra. Call
+ * cb_ladder_follow_base before any function except cb_ladder_prove. */
 CB_MUST_CHECK cb_status cb_ladder_follow(cb_ladder *d, cb_trial *t, cb_cut *cut,
                                          cb_threads *threads, cb_ladder *rival, cb_error *err);
-/* Has no effect if called again. */
+/* Searches the base of a following ladder. Has no effect if called again. */
 CB_MUST_CHECK cb_status cb_ladder_follow_base(cb_ladder *d, cb_error *err);
 void cb_ladder_free(cb_ladder *d);
 /* True if position 0 has a separate answer. With few ops the answer to `min` is found quickly and
@@ -120,8 +121,8 @@ bool cb_ladder_may_take(const cb_ladder *d, uint32_t r, int64_t time_ps);
 /* True if the rival's plan of near rung `r` is so close to the bound that budgets need no search of
  * this rung. Depends only on the rung, so the set of plans does not depend on the budget. */
 CB_MUST_CHECK cb_status cb_ladder_spares(cb_ladder *d, uint32_t r, bool *out, cb_error *err);
-/* `least_ps` gets the least extra time of the plan of near rung `r`, from a guess at its target: at
- * least cb_ladder_least, and worth computing before a search. */
+/* Sets `least_ps` to the least extra time of the plan of near rung `r`, from a guess at its target.
+ * It is at least cb_ladder_least, and worth computing before a search. */
 CB_MUST_CHECK cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error *err);
 /* Computes `floor`, once. */
 CB_MUST_CHECK cb_status cb_ladder_find_floor(cb_ladder *d, cb_error *err);
@@ -139,7 +140,7 @@ CB_MUST_CHECK cb_status cb_ladder_climb_stairs(cb_ladder *d, uint32_t r, const c
                                                cb_error *err);
 /* With few ops, also searches the target of rung `r` op by op (local/beam.h), if the searched rung
  * has a plan. `found` gets the result if it is faster and counts for the rung; or NULL. No search
- * starts from it, so all other plans stay what they are. */
+ * starts from it, so no other plan changes. */
 CB_MUST_CHECK cb_status cb_ladder_build(cb_ladder *d, uint32_t r, const cb_candidate **found,
                                         cb_error *err);
 /* For a searched rung without a plan: true if a plan was found that is so small that it belongs to
@@ -149,8 +150,8 @@ bool cb_ladder_passes(const cb_ladder *d, uint32_t r);
  * `dug`, independently of the request. */
 CB_MUST_CHECK cb_status cb_ladder_dig_down(cb_ladder *d, cb_error *err);
 typedef struct cb_dig_effort { /* shares of the usual effort */
-    double descent;            /* to get under a target */
-    double share;              /* once under it */
+    double descent;            /* share to get under a target */
+    double share;              /* share once under it */
     double most_ps;            /* the extra time allowed (rung.h); 0: any */
     bool full;                 /* a following ladder also uses the usual effort */
 } cb_dig_effort;

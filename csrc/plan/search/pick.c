@@ -3,9 +3,9 @@
  * searches for the smallest plan, so that its refusal can name it.
  *
  * The answers to `min` (CB_MIN_SHARE) and to position 0, which is found with less effort, may be
- * between two rungs, and still be the best for a budget. That of `min` is no faster than the
- * smallest plan of the rungs that `min` accepts, so a budget with an answer that `min` accepts has
- * one at least as fast, and all others consider it. That of position 0 costs at least
+ * between two rungs, and still be the best for a budget. The answer to `min` is no faster than the
+ * smallest plan of the rungs that `min` accepts. So a budget with an answer that `min` accepts has
+ * one at least as fast, and all others consider it. The answer to position 0 costs at least
  * cb_ladder_little_extra, so only budgets whose answer costs more consider it. */
 #include "pick.h"
 
@@ -17,7 +17,7 @@
 
 /* ---- within a budget ------------------------------------------------------------------------- */
 
-/* Used instead of rungs for problems with few ops. */
+/* Considers the front, which replaces rungs for problems with few ops. */
 static cb_status consider_front(cb_chooser *k, cb_ladder *d, cb_error *err) {
     CB_TRY(cb_front_walk(d, err));
     for (uint32_t i = d->front->n; i-- > 0;) CB_TRY(cb_consider(k, &d->front->at[i], err));
@@ -51,7 +51,7 @@ static cb_status consider_tighter(cb_chooser *k, cb_ladder *d, uint32_t r, const
     cb_weight w;
     if (k->t->goal->measure != CB_MEASURE_ARENA || k->t->f->n_base > CB_TIGHT_OPS) return CB_OK;
     if (d->follows) return CB_OK;
-    if (cb_ladder_pages(d)) return CB_OK; /* the next target is near, and its plan may fit */
+    if (cb_ladder_pages(d)) return CB_OK; /* the next target is close, and its plan may fit */
     if (!d->tightened[r]) {
         CB_TRY(cb_weigh(k, c, &w, err));
         uint64_t over = w.bytes > most ? w.bytes - most : 0;
@@ -68,8 +68,8 @@ static cb_status consider_tighter(cb_chooser *k, cb_ladder *d, uint32_t r, const
     return counts ? cb_consider(k, tight, err) : CB_OK;
 }
 
-/* A plan of the rung that exceeds the budget may be followed by smaller ones. They are no faster,
- * so a budget that has room for the rung's plan does not need them. */
+/* Considers the stairs of a rung: smaller plans may follow a plan of the rung that exceeds the
+ * budget. They are no faster, so a budget that has room for the rung's plan does not need them. */
 static cb_status consider_stairs(cb_chooser *k, cb_ladder *d, uint32_t r, const cb_candidate *c,
                                  cb_error *err) {
     const cb_stairs *stairs;
@@ -160,8 +160,8 @@ static cb_status consider_between(cb_chooser *k, cb_ladder *d, uint64_t missed, 
 }
 
 /* Near rungs from `first` on are worth a search only if the first deep rung has no plan that is
- * fast enough; then all that may have one are searched at once. `first` gets the rung to continue
- * from. */
+ * fast enough. Then all rungs that may have one are searched at once. `first` gets the rung to
+ * continue from. */
 static cb_status skip_near(const cb_chooser *k, cb_ladder *d, double most_ps, uint32_t *first,
                            cb_error *err) {
     double once = (double)k->t->f->once_ps;
@@ -245,8 +245,8 @@ static cb_status consider_as_min(cb_chooser *k, cb_ladder *d, double share, cb_e
 /* State of a search below the smallest plan. */
 typedef struct low_search {
     cb_candidate from; /* the smallest plan so far, which may be too fast to be the answer */
-    uint64_t high;     /* its size, or that of a smaller plan of the base */
-    uint64_t low;      /* the largest target missed; at first where the search ends */
+    uint64_t high;     /* the size of `from`, or that of a smaller plan of the base */
+    uint64_t low;      /* the largest missed target; initially the size at which the search ends */
     double least_ps;   /* minimum time of an answer */
     cb_dig_effort effort;
 } low_search;
@@ -425,8 +425,8 @@ static void take_smaller(cb_chooser *k, const cb_chooser *other) {
     k->smallest_op = other->smallest_op;
 }
 
-/* The answer to `min` without consider_further, likewise. It is not larger than that to position
- * 0. */
+/* Returns the answer to `min` without consider_further, likewise. It is not larger than that to
+ * position 0. */
 static cb_status find_coarse(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
     cb_chooser **known = &k->memo->coarse[k->t->goal->measure];
     if (!*known) {
@@ -464,7 +464,7 @@ static cb_status hasten_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
     return status;
 }
 
-/* The answer to `min`, likewise. It is not larger than the coarse one. */
+/* Returns the answer to `min`, likewise. It is not larger than the coarse one. */
 static cb_status find_min(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
     cb_chooser **known = &k->memo->min[k->t->goal->measure];
     if (!*known) {
@@ -542,7 +542,7 @@ static cb_status consider_min(cb_chooser *k, cb_ladder *d, cb_error *err) {
     return cb_has_best(other) ? cb_consider(k, &other->best, err) : CB_OK;
 }
 
-/* The smallest plan at any cost is not larger than the answer to `min`. */
+/* Picks the smallest plan. At any cost, it is not larger than the answer to `min`. */
 static cb_status pick_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
     const cb_goal *goal = k->t->goal;
     const double most_ps = cb_most_time(k->t->f, goal);

@@ -1,4 +1,4 @@
-/* pick.h: chooses which candidates are made and measured for a goal. Internal. */
+/* pick.h: chooses the candidates that are made and measured for a goal. Internal. */
 #ifndef CB_PLAN_PICK_H
 #define CB_PLAN_PICK_H
 

@@ -13,13 +13,13 @@
 #include <float.h>
 #include <math.h>
 
-/* Returns the time of an op, or of one output of a forward op with an inside. */
+/* Notes the uses of the inputs of an op, or of one output of a forward op with an inside. */
 static void note_uses(cb_prices *z, uint32_t id, uint32_t k) {
     const cb_facts *f = z->trial->f;
     const cb_problem *p = f->p;
     uint32_t op = cb_unit_op(f, id), made = cb_unit_made(f, id), when = k;
     cb_slice slice = cb_slice_of(p, op, made);
-    if (k < f->base_backward) { /* a forward op is needed when the first of its outputs is */
+    if (k < f->base_backward) { /* a forward op is needed when its first needed output is */
         when = CB_NONE;
         for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
             uint32_t s = p->value_storage[v];
@@ -59,7 +59,7 @@ static void find_uses(cb_prices *z) {
     }
 }
 
-/* Finds what the base run of an op makes in every plan. */
+/* Returns the outputs that the base run of an op makes in every plan. */
 static uint32_t surely_made(const cb_prices *z, uint32_t op) {
     const cb_facts *f = z->trial->f;
     uint32_t made = 0;
@@ -87,7 +87,8 @@ static void find_direct(cb_prices *z) {
     }
 }
 
-/* A member that runs only for inlined values costs as much as the inlining. */
+/* Finds members that may run only for inlined values; such a member costs as much as the
+ * inlining. */
 static void find_inlined(cb_prices *z) {
     const cb_facts *f = z->trial->f;
     for (uint32_t u = f->p->n_op; u < f->n_unit; u++) {
@@ -122,8 +123,8 @@ cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *e
     const cb_guess_uses uses = {z->last_forward, z->direct, z->unused_forward};
     CB_TRY(cb_guess_least(f, &uses, z->guess_least, err));
     memcpy(z->first_moment, trial->sim->moment, f->n_base * sizeof *z->first_moment);
-    /* Initial prices: holding the whole save-everything peak during the whole step costs 2 % of the
-     * step's time. */
+    /* With the initial prices, holding the whole save-everything peak during the whole step costs 2
+     * % of the step's time. */
     double once = (double)f->once_ps + 1, bytes = (double)trial->size + 1;
     z->start = 0.02 * once / bytes / (double)(f->n_base + 1);
     z->lowest = z->start * 1e-6;
@@ -176,7 +177,8 @@ static double save_price(const cb_prices *z, uint32_t storage) {
     return main + fmin(z->gaps.again_ps[storage], price_before(z, storage));
 }
 
-/* A member that may be skipped in the forward costs nothing to run in the backward. */
+/* Sets the costs of members. A member that may be skipped in the forward costs nothing to run in
+ * the backward. */
 static void set_inner_costs(cb_prices *z) {
     cb_cut *cut = z->cut;
     const cb_facts *f = z->trial->f;
@@ -191,8 +193,8 @@ static void set_inner_costs(cb_prices *z) {
     }
 }
 
-/* Values that the user wants recomputed run again in every plan. (Plans that keep a region's limit
- * may differ from `forced`.) */
+/* True if the value must be recomputed in every plan because the user wants it. (Plans that keep a
+ * region's limit may differ from `forced`.) */
 static bool must_rerun(const cb_prices *z, uint32_t storage) {
     uint32_t unit = z->trial->f->unit[storage];
     return z->trial->f->wish[unit] == CB_MUST_RECOMPUTE && !z->unused_forward[unit];
@@ -214,7 +216,7 @@ static void set_costs(cb_prices *z) {
         uint32_t s = cut->save_storage[i], op = f->unit[s];
         double cost = save_price(z, s);
         bool stays = f->p->storage_flags[s] & CB_STORE_HOLD_END;
-        /* Only the end of the backward needs it, which the gaps handle. */
+        /* Only the end of the backward needs the value, and the gaps handle that. */
         if (z->earliest[s] == CB_NONE && z->trial->goal->measure != CB_MEASURE_SAVED) stays = true;
         bool forced = z->trial->forced[op] && !f->held[s];
         if (forced && z->rule == CB_PRICE_BOUND) {
@@ -242,7 +244,7 @@ static void move_prices(cb_prices *z, double target, double eta) {
     }
 }
 
-/* Values that the user wants recomputed run again, even if the bound's cut saves them. */
+/* Recomputes the values that the user wants recomputed, even if the bound's cut saves them. */
 static void force(cb_prices *z) {
     const cb_facts *f = z->trial->f;
     for (uint32_t i = 0; z->trial->has_demands && i < z->cut->n_save; i++) {
@@ -317,7 +319,8 @@ static void relax(cb_prices *z) {
     }
 }
 
-/* Lowers a sum of doubles by more than its rounding errors can add. */
+/* Returns the tangent at these prices. Its constant is lowered by more than rounding errors can
+ * add. */
 static cb_tangent tangent_here(const cb_prices *z) {
     const cb_facts *f = z->trial->f;
     cb_tangent line = {(double)z->cut->flow.value / z->scale, 0, 0};
@@ -423,7 +426,7 @@ cb_status cb_prices_polyak(cb_prices *z, cb_price_rule rule, uint64_t target,
     return CB_PUSH(t->scratch, *known, top) ? CB_OK : cb_no_memory(err);
 }
 
-/* Extra time x >= constant - slope (bytes + link (once + x) / 2). */
+/* The extra time satisfies x >= constant - slope (bytes + link (once + x) / 2). */
 double cb_prices_bound_moves(const cb_prices *z, double bytes, double link) {
     const double half = link / 2, once = (double)z->trial->f->once_ps;
     double best = 0;

@@ -5,8 +5,8 @@
  *     cut + sum over gaps of min(hold, one rerun) + sum of price_t (least_t - B)
  *
  * is at most the extra time of every plan of at most B bytes that keeps the base order. gaps.h has
- * the gaps and what each plan holds in any case, docs/planner.md the proof. It is linear in B: a
- * tangent, good for all budgets.
+ * the gaps and the bytes that every plan holds, docs/planner.md the proof. The bound is linear in
+ * B, so it is a tangent that holds for all budgets.
  *
  * The same sum over fewer plans is a guess (guess.h): it is larger, so it guides the search better,
  * but it proves nothing. */
@@ -20,9 +20,9 @@
 
 typedef enum cb_price_rule {
     CB_PRICE_NEED = 0, /* a value is kept until the last schedule needed it */
-    CB_PRICE_DIRECT,   /* until the backward reads it */
+    CB_PRICE_DIRECT,   /* a value is kept until the backward reads it */
     CB_PRICE_GUESS,    /* the same, with the counts of guess.h */
-    CB_PRICE_BOUND,    /* over the main gaps of gaps.h */
+    CB_PRICE_BOUND,    /* a value is kept over the main gaps of gaps.h */
     CB_PRICE_RULES
 } cb_price_rule;
 
@@ -38,11 +38,11 @@ typedef struct cb_prices {
     double *price;          /* [n_base] picoseconds for a byte held while that base op runs */
     double *best;           /* [n_base] prices of the best bound of the last cb_prices_polyak */
     double *sum;            /* [n_base + 1] running sum of `price` */
-    double *relaxed;        /* [n_base + 1] bytes of the last cut's plan, transients aside */
-    double *direction;      /* [n_base] of the last step of cb_prices_polyak */
+    double *relaxed;        /* [n_base + 1] bytes of the last cut's plan, without transients */
+    double *direction;      /* [n_base] direction of the last step of cb_prices_polyak */
     uint64_t *first_moment; /* [n_base] most bytes alive when everything is saved */
     double start, lowest, highest; /* first price of a crowded moment, and bounds on all prices */
-    double scale;                  /* cut units a picosecond */
+    double scale;                  /* cut units per picosecond */
     cb_price_rule rule;
     uint32_t *last_forward; /* [n_storage] position of the last forward use */
     uint32_t *earliest;     /* [n_storage] first position in the backward that could need it,
@@ -54,7 +54,7 @@ typedef struct cb_prices {
                              it in the backward costs nothing more */
     double *guess_least;  /* [n_base] bytes that guess.h counts at each moment */
     cb_gaps gaps;
-    cb_pairs pairs, dropped; /* of the last plan, and with reruns in all gaps (drops.h) */
+    cb_pairs pairs, dropped; /* pairs of the last plan, and with reruns in all gaps (drops.h) */
     cb_tangents tangent, guess;
     bool ignores_guess; /* set by the caller: cb_prices_guess returns the bound */
     bool tries_drops;   /* steps on the bound try plans */
@@ -69,18 +69,19 @@ CB_MUST_CHECK cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cu
  * than `target` bytes. */
 CB_MUST_CHECK cb_status cb_prices_aim(cb_prices *z, uint64_t target, cb_price_rule rule, int steps,
                                       cb_error *err);
-/* `steps` of Polyak's method at `target`, on the bound (CB_PRICE_BOUND) or the guess
- * (CB_PRICE_GUESS), from `from` (NULL: from what is over the target when everything is
- * saved), with `extra_ps` an upper estimate of the least extra time. The best tangent is noted, its
- * prices stay in `best`. Steps on the guess try the plan of each cut. Steps on the bound try that
- * plan with reruns in the other gaps, where the prices ask for some and `tries_drops` is set. */
+/* Takes `steps` of Polyak's method at `target`, on the bound (CB_PRICE_BOUND) or the guess
+ * (CB_PRICE_GUESS). They start from `from`, or, if it is NULL, from the excess over the target when
+ * everything is saved. `extra_ps` is an upper estimate of the least extra time. Notes the best
+ * tangent and keeps its prices in `best`. Steps on the guess try the plan of each cut. Steps on the
+ * bound try that plan with reruns in the other gaps, if the prices suggest some and `tries_drops`
+ * is set. */
 CB_MUST_CHECK cb_status cb_prices_polyak(cb_prices *z, cb_price_rule rule, uint64_t target,
                                          const cb_price_span *from, double extra_ps, int steps,
                                          cb_error *err);
 /* Copies `best` of the last step to the trial's scratch. */
 CB_MUST_CHECK cb_status cb_prices_keep(const cb_prices *z, cb_price_span *out, cb_error *err);
-/* Returns what the tangents say of plans that may also hold values on the host: a plan of `bytes`
- * and time T at most link x T / 2 bytes. At least 0. */
+/* Returns the best bound, at least 0, for plans that may also hold values on the host. A plan of
+ * `bytes` and time T holds at most link x T / 2 bytes there. */
 double cb_prices_bound_moves(const cb_prices *z, double bytes, double link);
 /* Returns the best bound of all tangents at `bytes`; at least 0. */
 double cb_prices_bound(const cb_prices *z, double bytes);

@@ -1,4 +1,4 @@
-/* refusal.h: why a search has no plan, as data. Internal. */
+/* refusal.h: reports, as data, why a search has no plan. Internal. */
 #ifndef CB_PLAN_REFUSAL_H
 #define CB_PLAN_REFUSAL_H
 
@@ -7,11 +7,11 @@
 /* All return CB_INFEASIBLE and fill err->refusal. The planner adds the requested share and the
  * bytes of saving everything. */
 
-/* A goal `smallest`, whose plan may have any size: only its time is bounded. */
+/* For a goal `smallest`, whose plan may have any size: only its time is bounded. */
 CB_MUST_CHECK cb_status cb_fail_time(const cb_goal *goal, uint64_t smallest, cb_error *err);
-/* Any other goal, once the smallest plan is known. `d` is NULL if no ladder was searched. */
+/* For any other goal, once the smallest plan is known. `d` is NULL if no ladder was searched. */
 CB_MUST_CHECK cb_status cb_fail_budget(const cb_chooser *k, const cb_ladder *d, cb_error *err);
-/* The caller ended the search before anything fitted. */
+/* For a search that the caller ended before any plan fitted. */
 CB_MUST_CHECK cb_status cb_fail_ended(const cb_goal *goal, cb_error *err);
 
 #endif

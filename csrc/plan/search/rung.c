@@ -1,6 +1,6 @@
-/* The methods, in order of measured benefit on traced graphs: Polyak steps on the guess for prices,
- * crossover of plans on both sides of the target, removal, ruin and recreate. Work is counted in
- * moves, never in seconds, so that results repeat. */
+/* The methods are, in order of measured benefit on traced graphs: Polyak steps on the guess for
+ * prices, crossover of plans on both sides of the target, removal, ruin and recreate. Work is
+ * counted in moves, never in seconds, so that results repeat. */
 #include "rung.h"
 
 #include <math.h>
@@ -8,7 +8,8 @@
 #include "improve.h"
 #include "tuning.h"
 
-/* Shares of the steps below for a large graph, where each step costs its size. */
+/* Returns the share of the steps below that a large graph takes, since the cost of a step grows
+ * with its size. */
 static double pace_of(const cb_trial *t) {
     return fmin(1, CB_UNHURRIED_OPS / (t->f->n_base + 1.0));
 }
@@ -17,8 +18,8 @@ static int paced(const cb_trial *t, int steps, int least) {
     return (int)fmax(least, pace_of(t) * steps);
 }
 
-/* In thousandths. Near the top little time is at stake, but a large share of the extra time; near
- * the bottom a lot of both. */
+/* Returns the step in thousandths. Near the top, little time but a large share of the extra time is
+ * at stake; near the bottom, much of both. */
 static int step_below(int share) { return share > 900 ? 5 : share > 120 ? 20 : 10; }
 
 uint32_t cb_rung_targets(uint64_t whole, bool fine, uint64_t *target) {
@@ -95,7 +96,7 @@ static cb_status mix(cb_trial *t, uint64_t target, cb_error *err) {
 }
 
 static uint32_t effort(const cb_moves *m, double share) {
-    const uint32_t n_op = m->l->f->spared ? m->l->n / 2 : m->l->n; /* spare ops are no choices */
+    const uint32_t n_op = m->l->f->spared ? m->l->n / 2 : m->l->n; /* spare ops are not choices */
     double n = n_op + 1.0, most = CB_MOST_EFFORT * n;
     double least = cb_is_bare_search(m) ? CB_BARE_EFFORT : CB_LEAST_EFFORT;
     if (cb_is_small_search(m))
@@ -196,7 +197,7 @@ static cb_status search_deep(cb_moves *m, const cb_deep_search *s, const cb_cand
     return ruin(m, s->target, s->share, CB_DEEP_PATIENCE, s->least_ps, err);
 }
 
-/* Works on a copy of its start, because a result may replace the start among the candidates. */
+/* Works on a copy of the start, because a result may replace the start among the candidates. */
 cb_status cb_search_deep_rung(cb_moves *m, const cb_deep_search *s, cb_error *err) {
     cb_trial *t = m->trial;
     m->chance = s->target ^ (uint64_t)(s->attempt + 1) << 32;

@@ -23,13 +23,13 @@ struct cb_searcher {
     cb_facts spared; /* with spare ops; `t`, `spared_sim` and `spared_cut` then refer to it */
     cb_sim spared_sim;
     cb_cut spared_cut;
-    cb_goal goal; /* the one at hand */
+    cb_goal goal; /* the current goal */
     cb_ladder d;
     cb_memo memo;
     bool ready;         /* the part that all goals share is done */
-    cb_searcher *rival; /* of a smaller class; or NULL */
+    cb_searcher *rival; /* the searcher of a smaller class, or NULL */
     cb_threads *threads;
-    const cb_goal *expected; /* goals to come, with this one; none once they were searched */
+    const cb_goal *expected; /* pending goals, including this one; none once they were searched */
     uint32_t n_expected;
 };
 
@@ -134,7 +134,8 @@ static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err) {
 
 /* ---- one goal -------------------------------------------------------------------------------- */
 
-/* The results of a search that was ended early are not a base. */
+/* Makes the base of a following ladder. The results of a search that was ended early are not a
+ * base. */
 static cb_status follow_base(cb_searcher *s, cb_error *err) {
     s->ready = false;
     CB_TRY(cb_ladder_follow_base(&s->d, err));
@@ -221,7 +222,7 @@ static cb_status solve_exactly(const cb_searcher *s, cb_found *out, bool *solved
     return CB_OK;
 }
 
-/* When the caller ends the search here, the plan stands, without a bound. */
+/* If the caller ends the search here, the plan remains, without a bound. */
 cb_status cb_searcher_prove(cb_searcher *s, const cb_goal *goal, cb_found *found, cb_error *err) {
     uint64_t most = goal->smallest ? found->bytes : goal->bytes;
     uint64_t bytes = most - cb_beside_bytes(s->f, goal);
@@ -237,10 +238,10 @@ cb_status cb_searcher_prove(cb_searcher *s, const cb_goal *goal, cb_found *found
     return CB_OK;
 }
 
-/* Keep on the device what a plan moves: it holds at most as many bytes more as were on the host
- * alone, and of its time T those take half to leave and half to return, so they are at most
- * link x T / 2. So a plan of at most B bytes takes what the bound says of B + link x T / 2, or
- * more. */
+/* Suppose that the values a plan moves stay on the device. The plan then holds at most as many more
+ * bytes as were only on the host. These leave and return within its time T, so they are at most
+ * link x T / 2. So a plan of at most B bytes takes at least the time of the bound at B + link x T /
+ * 2. */
 cb_status cb_searcher_prove_moves(cb_searcher *s, const cb_goal *goal, cb_found *found,
                                   cb_error *err) {
     const double link = cb_link_bytes_per_s(s->f->p, s->f->device) * 1e-12,

@@ -1,4 +1,4 @@
-/* search.h: the fastest schedule found that keeps a budget. Internal. */
+/* search.h: searches for the fastest schedule that keeps a budget. Internal. */
 #ifndef CB_PLAN_SEARCH_H
 #define CB_PLAN_SEARCH_H
 
@@ -12,7 +12,7 @@ typedef struct cb_search_tools {
     const cb_facts *f;
     cb_cut *cut;
     cb_sim *sim;
-    cb_threads *threads; /* may be NULL: the search then takes longer and finds the same */
+    cb_threads *threads; /* may be NULL: the search then takes longer, with the same result */
 } cb_search_tools;
 
 typedef struct cb_searcher cb_searcher; /* allocated in an arena */
@@ -25,13 +25,13 @@ CB_MUST_CHECK cb_status cb_searcher_new(const cb_search_tools *tools, cb_arena *
 /* Announces goals in the order in which they will be asked; they are borrowed. The first one asked
  * does the work for all of them. */
 void cb_searcher_expect(cb_searcher *s, const cb_goal *goal, uint32_t n);
-/* For a search for peaks that has answered: answers that cost at most this share of time are no
- * slower than position 0. */
+/* Applies to a search for peaks that has answered: answers that cost at most this share of time are
+ * no slower than position 0. */
 double cb_searcher_little_extra(const cb_searcher *s);
 /* Also considers the answers of `rival`, a search of a smaller class of plans, and asks for them
  * first: targets at which it comes close to the bound need no search. */
 void cb_searcher_set_rival(cb_searcher *s, cb_searcher *rival);
-/* For a search for peaks with a rival: true if all its plans are slower than
+/* True for a search for peaks with a rival if all its plans are slower than
  * cb_searcher_little_extra of the rival. */
 bool cb_searcher_follows(const cb_searcher *s);
 void cb_searcher_free(cb_searcher *s); /* NULL is fine */
@@ -44,7 +44,7 @@ CB_MUST_CHECK cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_
  * the search. */
 CB_MUST_CHECK cb_status cb_searcher_prove(cb_searcher *s, const cb_goal *goal, cb_found *found,
                                           cb_error *err);
-/* The same where plans may also move values to the host. */
+/* Does the same for plans that may also move values to the host. */
 CB_MUST_CHECK cb_status cb_searcher_prove_moves(cb_searcher *s, const cb_goal *goal,
                                                 cb_found *found, cb_error *err);
 

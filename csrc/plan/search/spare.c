@@ -61,7 +61,7 @@ static void set_spare(cb_problem *p, uint32_t op, bool backward) {
     if (p->fused_group) p->fused_group[op] = op;
 }
 
-/* The same for an array of units: `n_own` more entries after those of the ops. */
+/* Does the same for an array of units, which has `n_own` more entries after those of the ops. */
 #define SPREAD_ARRAY(array)                                                                \
     do {                                                                                   \
         void *units = (array) + n;                                                         \
@@ -85,7 +85,7 @@ static cb_status renumber_units(cb_facts *f, uint32_t n, uint32_t more, cb_arena
 
 static cb_status extend_facts(cb_facts *f, uint32_t n, uint32_t more, cb_arena *arena,
                               cb_error *err) {
-    uint32_t n_own = f->n_unit - n; /* which come after the spare ops */
+    uint32_t n_own = f->n_unit - n; /* units that come after the spare ops */
     bool same = f->least_cost_ps == f->cost_ps;
     SPREAD_ARRAY(f->time_ps);
     SPREAD_ARRAY(f->cost_ps);

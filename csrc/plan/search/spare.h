@@ -11,8 +11,8 @@
 #include "../model/facts.h"
 
 /* Adds `count` [f->n_base] spare ops before each base op; NULL: one. Ids of ops, values and
- * storages stay; spare ops have ids from f->p->n_op on. `out` has a separate problem in `arena`,
- * which shares everything except the arrays of ops with that of `f`. */
+ * storages do not change; spare ops have ids from f->p->n_op on. `out` has a separate problem in
+ * `arena`, which shares everything except the arrays of ops with that of `f`. */
 CB_MUST_CHECK cb_status cb_add_spares(const cb_facts *f, const uint32_t *count, cb_arena *arena,
                                       cb_facts *out, cb_error *err);
 #endif

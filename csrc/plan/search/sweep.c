@@ -16,7 +16,7 @@ typedef struct state {
     uint64_t set;
     int64_t time_ps;
     uint32_t from, stage;
-    uint32_t op; /* that ran last; CB_NONE: the base op was skipped */
+    uint32_t op; /* op that ran last; CB_NONE: the base op was skipped */
     bool again;
 } state;
 
@@ -24,23 +24,25 @@ typedef CB_VEC(uint32_t) states; /* indices into `at` */
 
 typedef struct sweep {
     const cb_facts *f;
-    const cb_ledger *l; /* for its tables */
+    const cb_ledger *l; /* provides its tables */
     cb_arena *arena;
     uint32_t arrived; /* cb_arrived of `f`, whose positions are not those of the ledger */
     uint32_t n_bit, n_stage;
     uint64_t bytes_of[MOST_BITS];   /* falling */
     uint32_t *bit_of;               /* [n_storage] */
     uint64_t *reads, *makes, *room; /* [n_op] sets, and bytes of its outputs and scratch */
-    uint64_t held, stays, ends;     /* held until the backward, from the first run, at the end */
-    uint64_t *useful, *fixed;       /* [n_stage + 1] may still be read; must not be lost */
+    uint64_t held, stays, ends;     /* storages held until the backward, from the first run on, and
+                                       at the end */
+    uint64_t *useful, *fixed;       /* [n_stage + 1] storages that may still be read; storages that
+                                       must not be lost */
     uint64_t most;                  /* bytes */
     uint32_t effort;                /* spent */
     CB_VEC(state) at;
     states *waiting; /* [n_stage + 1] heaps, the fastest first */
-    states grown;    /* of the stage at hand */
+    states grown;    /* new states of the current stage */
 } sweep;
 
-/* Ops of the backward run in their place. */
+/* True if the op may run again. Ops of the backward run in their place. */
 static bool may_rerun(const sweep *z, uint32_t op) {
     return z->l->may_rerun[op] && z->f->position[op] < z->f->base_backward;
 }
@@ -94,9 +96,9 @@ static void set_ops(sweep *z) {
     }
 }
 
-/* Runs from the end. Finds what base ops read from here on, and the inputs of ops that could
- * recompute it; and the part of that which only a first run makes and an op that certainly runs
- * reads. */
+/* Goes backwards from the end. Finds the values that base ops read from each stage on, and the
+ * inputs of ops that could recompute them. Also finds those of them that only a first run makes and
+ * that an op which certainly runs reads. */
 static void set_stages(sweep *z) {
     const cb_facts *f = z->f;
     uint64_t once = 0, useful = z->ends, needed = z->ends;
@@ -161,7 +163,7 @@ static uint32_t pop(const sweep *z, states *heap) {
     return top;
 }
 
-/* The states that have been extended are equally fast. */
+/* True if an extended state holds all of this set; extended states are at least as fast. */
 static bool is_beaten(const sweep *z, uint64_t set) {
     for (size_t i = 0; i < z->grown.len; i++)
         if ((z->at.at[z->grown.at[i]].set & set) == set) return true;
@@ -197,8 +199,8 @@ static bool make_room(sweep *z, state to, uint64_t loose, uint64_t need, uint32_
     return need > 0 || enter(z, to);
 }
 
-/* Runs an op after the state `id`, on to `stage`. If it runs again, existing outputs are freed
- * first, except those that must not be: for these it makes a copy, which is useful where the
+/* Runs an op after the state `id`, which leads to `stage`. If it runs again, existing outputs are
+ * freed first, except those that must not be: for these it makes a copy, which is useful where the
  * backward begins (as is a view, which makes nothing), because memory held until then can be
  * freed. */
 static bool run(sweep *z, uint32_t id, uint32_t op, uint32_t stage, bool again) {
@@ -272,7 +274,8 @@ static cb_status sweep_once(sweep *z, const cb_trial *t, uint32_t *end, cb_error
 
 typedef struct writing {
     CB_VEC(state) run;        /* reruns, in order */
-    uint32_t *spares, *first; /* [n_base] before each base op; and the first's position */
+    uint32_t *spares, *first; /* [n_base] spare ops before each base op, and the position of the
+                                 first one */
     cb_pairs pairs;
     cb_facts f;
     cb_sim sim;

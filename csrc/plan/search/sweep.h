@@ -12,7 +12,7 @@
 #include "local/ledger.h"
 
 typedef struct cb_swept {
-    cb_schedule schedule; /* no steps: none was found */
+    cb_schedule schedule; /* has no steps if no plan was found */
     uint64_t size;
     int64_t time_ps; /* as for a candidate */
 } cb_swept;

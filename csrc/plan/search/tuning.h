@@ -199,15 +199,17 @@
 
 /* ---- walk: local/walk.c ---------------------------------------------------------------------- */
 
-#define CB_WALK_PEAK_WEIGHT 2.0     /* weight of the peak's excess over the target, against time */
-#define CB_WALK_PENALTY 10.0        /* initial penalty on the excess of all moments */
-#define CB_WALK_PENALTY_MOST 1000.0 /* maximum; it rises while the plan exceeds the target */
-#define CB_WALK_PENALTY_LEAST 5.0   /* minimum; it falls while the plan fits */
-#define CB_WALK_REVIEW 300          /* moves between changes of the penalty */
-#define CB_WALK_WARM 3e-4           /* initial temperature, as a share of the step's time */
-#define CB_WALK_COLD 3e-6           /* final temperature */
-#define CB_WALK_DEEP_SHARE 0.75     /* share of proposals that recompute all missing ancestors */
-#define CB_WALK_HOT_SHARE 0.97      /* share of the target above which moments are hot */
+#define CB_WALK_PEAK_WEIGHT 2.0 /* weight of the peak's excess over the target, against time */
+#define CB_WALK_PENALTY 10.0    /* initial penalty on the excess of all moments */
+#define CB_WALK_PENALTY_MOST \
+    1000.0                        /* maximum penalty; it rises while the plan exceeds the
+                                       target */
+#define CB_WALK_PENALTY_LEAST 5.0 /* minimum penalty; it falls while the plan fits */
+#define CB_WALK_REVIEW 300        /* moves between changes of the penalty */
+#define CB_WALK_WARM 3e-4         /* initial temperature, as a share of the step's time */
+#define CB_WALK_COLD 3e-6         /* final temperature */
+#define CB_WALK_DEEP_SHARE 0.75   /* share of proposals that recompute all missing ancestors */
+#define CB_WALK_HOT_SHARE 0.97    /* share of the target above which moments are hot */
 
 /* ---- ruin and recreate: local/ruin.c --------------------------------------------------------- */
 

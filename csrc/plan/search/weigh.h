@@ -8,9 +8,9 @@
 #include "../schedule/plan.h"
 
 typedef struct cb_weight {
-    uint64_t bytes;   /* by the goal's measure, including offsets */
-    int64_t time_ps;  /* without preferences */
-    uint32_t peak_op; /* op at the peak; CB_NONE: no steps */
+    uint64_t bytes;   /* bytes by the goal's measure, including offsets */
+    int64_t time_ps;  /* time without preferences */
+    uint32_t peak_op; /* op at the peak; CB_NONE: the schedule has no steps */
 } cb_weight;
 
 typedef struct cb_best {

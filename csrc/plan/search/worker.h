@@ -18,8 +18,8 @@ typedef struct cb_worker {
 /* Call after cb_try_pairs of the save-everything plan by `t`. */
 CB_MUST_CHECK cb_status cb_worker_init(cb_worker *c, cb_trial *t, cb_cut *cut,
                                        const bool *may_rerun, uint64_t whole, cb_error *err);
-/* The same for another thread, with a separate trial and cut: it gets the first `n_tangent`
- * tangents of the bound and of the guess of `like`. */
+/* Does the same for another thread, with a separate trial and cut. The worker gets the first
+ * `n_tangent` tangents of the bound and of the guess of `like`. */
 CB_MUST_CHECK cb_status cb_worker_init_like(cb_worker *c, const cb_worker *like, size_t n_tangent,
                                             cb_trial *t, cb_cut *cut, cb_error *err);
 /* Copies a plan to the worker's arena. */

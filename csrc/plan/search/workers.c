@@ -77,7 +77,7 @@ struct cb_workers {
     uint32_t n_job;
     atomic_uint next_job, next_helper, at_work;
     atomic_bool stop;
-    cb_status status[CB_HELPERS_MOST + 1]; /* [n] by worker */
+    cb_status status[CB_HELPERS_MOST + 1]; /* [n] status of each worker */
     cb_error err[CB_HELPERS_MOST + 1];
 };
 

@@ -1,6 +1,7 @@
 /* The table behind aten.h. Its first column of marks follows the default op lists of PyTorch 2.13's
- * partitioner; besides them it recomputes every aten op tagged pointwise, which traced graphs tell
- * by the tag (FUSIBLE here). Random ops are those the reference evaluator of traced plans names. */
+ * partitioner; it also recomputes every aten op with the tag `pointwise`, which traced graphs
+ * record (FUSIBLE here). Random ops are those that the reference evaluator of traced plans
+ * lists. */
 #include "aten.h"
 
 #include <ctype.h>
@@ -151,8 +152,8 @@ static const aten_row table[] = {
     {"prims.var", S},
 };
 
-/* Each element of the output is a function of the elements at its place in the inputs, and is
- * written after these are read. */
+/* In these ops each output element depends only on the input elements at its place, and is written
+ * after these are read. */
 /* clang-format off */
 static const char *const over_names[] = { /* sorted */
     "aten.abs", "aten.acos", "aten.acosh", "aten.add", "aten.addcdiv", "aten.addcmul",
@@ -181,7 +182,7 @@ static const char *const random_words[] = {"rand",   "dropout", "bernoulli", "mu
 static const char *const compute_words[] = {"mm.", "addmm", "bmm", "convolution", "attention"};
 static const char *const known_spaces[] = {"aten.", "prims.", "_operator."};
 
-/* Bytes of "aten.mul" in "aten.mul.Tensor". */
+/* Returns the length of "aten.mul" in "aten.mul.Tensor". */
 static size_t packet_length(const char *op) {
     const char *dot = strchr(op, '.');
     if (dot) dot = strchr(dot + 1, '.');

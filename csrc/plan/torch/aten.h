@@ -6,7 +6,7 @@
 
 #include "../model/problem.h"
 
-enum {                             /* of an op's row */
+enum {                             /* flags of an op's row */
        CB_ATEN_RECOMPUTE = 1 << 0, /* PyTorch's partitioner may recompute it, and fuses it */
        CB_ATEN_VIEW = 1 << 1,      /* PyTorch's partitioner treats it as a view */
        CB_ATEN_RANDOM = 1 << 2,    /* the partitioner fuses it, but never recomputes it */
@@ -18,8 +18,8 @@ enum {                             /* of an op's row */
 
 /* Returns the row of an op named "aten.mul.Tensor" or "aten.mul"; 0: none. */
 uint32_t cb_aten_row(const char *op);
-/* Flags of the op by its name and row (FUSIBLE, REDUCTION, COMPUTE, RANDOM_STATEFUL, COLLECTIVE,
- * UNKNOWN). */
+/* Returns the flags of the op by its name and row (FUSIBLE, REDUCTION, COMPUTE, RANDOM_STATEFUL,
+ * COLLECTIVE, UNKNOWN). */
 uint32_t cb_aten_flags(const char *op);
 /* True if the op works element by element, so that its output may take over the memory of an input
  * with the same shape, strides and width. */

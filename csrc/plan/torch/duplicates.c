@@ -1,6 +1,6 @@
-/* Value numbering in one pass: a node is looked up by its key and by the numbers of its inputs,
- * which are final when it comes. Rows with equal hashes are compared; the later row takes the next
- * free slot. */
+/* Does value numbering in one pass: it looks a node up by its key and by the numbers of its inputs,
+ * which are final by then. Rows with equal hashes are compared; the later row takes the next free
+ * slot. */
 #include "duplicates.h"
 
 #include "../../base/map.h"

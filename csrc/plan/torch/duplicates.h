@@ -5,8 +5,8 @@
 #include "../../base/alloc.h"
 #include "../../base/status.h"
 
-/* Nodes in an order in which each reads earlier ones. Two nodes are equal if their keys (the
- * operator and its constants) and their inputs are equal, one by one. */
+/* The nodes of a graph, in an order in which each reads only earlier ones. Two nodes are equal if
+ * their keys (the operator and its constants) and their inputs are equal, one by one. */
 typedef struct cb_calls {
     uint32_t n;
     const uint32_t *key;      /* [n]; CB_NONE: equal to no other */
@@ -15,8 +15,8 @@ typedef struct cb_calls {
     uint32_t n_in;
 } cb_calls;
 
-/* same[i]: the first node that computes the same as node i, possibly i itself. CB_INVALID names a
- * node whose inputs are not earlier ones. */
+/* Sets same[i] to the first node that computes the same as node i, possibly i. CB_INVALID names a
+ * node whose inputs are not earlier nodes. */
 CB_MUST_CHECK cb_status cb_find_duplicates(cb_alloc *alloc, const cb_calls *calls, uint32_t *same,
                                            cb_error *err);
 

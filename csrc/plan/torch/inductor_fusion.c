@@ -9,7 +9,8 @@ typedef struct fusion {
     cb_problem *p;
     uint32_t *root;   /* [n_storage] op that allocates it; CB_NONE: the caller's */
     uint32_t *reader; /* [n_storage] its only reader; CB_NONE: none */
-    bool *leaves; /* [n_storage] held, returned, or read by several ops, later by other groups */
+    bool *leaves;     /* [n_storage] true if it is held, returned, or read by several ops; later, if
+                     other groups read it */
 } fusion;
 
 static bool is_work(const cb_problem *p, uint32_t op) {
@@ -49,7 +50,7 @@ static uint32_t partner_of(const fusion *z, uint32_t op) {
     const cb_problem *p = z->p;
     uint32_t partner = CB_NONE;
     if (!(p->op_flags[op] & CB_POP_FUSIBLE) || (p->op_flags[op] & CB_POP_REDUCTION)) return CB_NONE;
-    if (cb_has_inside(p, op)) return CB_NONE; /* it is a kernel already */
+    if (cb_has_inside(p, op)) return CB_NONE; /* the op is already a kernel */
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         uint32_t s = p->value_storage[v];
         if (z->root[s] != op || z->leaves[s] || z->reader[s] == CB_NONE) return CB_NONE;
@@ -67,7 +68,7 @@ static int compare_keys(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Groups are named by their last op. `key` [n_op]: given group and op, sorted. */
+/* Names groups by their last op. `key` [n_op] has the given group and the op, sorted. */
 static void name_groups(fusion *z, uint64_t *key) {
     cb_problem *p = z->p;
     uint32_t n = 0;
@@ -89,7 +90,8 @@ static void name_groups(fusion *z, uint64_t *key) {
     }
 }
 
-/* From here on a storage leaves its group if an op of another group reads it. */
+/* Recomputes `leaves`: from here on a storage leaves its group if an op of another group reads
+ * it. */
 static void find_borders(fusion *z) {
     const cb_problem *p = z->p;
     for (uint32_t s = 0; s < p->n_storage; s++) z->leaves[s] = p->storage_flags[s] != 0;

@@ -1,11 +1,10 @@
 /* The rules are those of min_cut_rematerialization_partition in PyTorch 2.13 at its default
  * settings; `rules` holds their numbers, aten.c their op lists. They are kept unchanged, even where
- * others would do better: conservative and aggressive are the presets to plan with.
+ * other rules would do better; the presets meant for planning are conservative and aggressive.
  *
  *   weight: bytes x 1.1^distance to the backward, twice that if no reader needs it in memory
- *   bans:   what is not on the list, what the backward needs in memory anyway, results much smaller
- *           than their inputs, readers beyond an op that does not fuse, ends of long fused
- * chains */
+ * bans: ops that are not on the list, values that the backward needs in memory anyway, results much
+ * smaller than their inputs, readers beyond an op that does not fuse, ends of long fused chains */
 #include "torch_compat.h"
 
 #include <math.h>
@@ -13,7 +12,7 @@
 #include "aten.h"
 
 static const struct {
-    double growth;     /* of the weight with each op between a value and the backward */
+    double growth;     /* growth of the weight with each op between a value and the backward */
     uint32_t farthest; /* distance at which the growth ends */
     double unwritten;  /* factor for a value that fusion would keep out of memory */
     double shrink;     /* results this many times smaller than their inputs are saved */
@@ -25,16 +24,18 @@ typedef struct torch_graph {
     cb_arena *scratch;
     uint32_t *class_of;          /* [n_op] CB_ATEN_* */
     uint32_t *user_begin, *user; /* [n_op + 1], distinct readers in order */
-    uint64_t *bytes;             /* [n_op] of all its tensors */
-    bool *part;                  /* [n_op] an argument, or in the base order */
-    bool *forward;               /* [n_op] forward outputs need it; all arguments but tangents */
+    uint64_t *bytes;             /* [n_op] bytes of all its tensors */
+    bool *part;                  /* [n_op] true for arguments and for ops in the base order */
+    bool *forward;               /* [n_op] true if forward outputs need it, and for all arguments
+                                    except tangents */
     bool *output;                /* [n_op] */
-    bool *gradient;              /* [n_op] a backward output */
+    bool *gradient;              /* [n_op] true for backward outputs */
     bool *banned;                /* [n_op] */
-    uint32_t *distance;          /* [n_op] to the backward; CB_NONE: it does not lead there */
+    uint32_t *distance;          /* [n_op] distance to the backward; CB_NONE: it does not lead
+                                    there */
     uint32_t *order;             /* [n_op] place among the forward ops */
     uint32_t n_forward, *forward_op;
-    double scale; /* of all weights: 1, less only where their sum would pass 2^61 */
+    double scale; /* factor of all weights: 1, or less if their sum would exceed 2^61 */
 } torch_graph;
 
 static bool is_tangent(const torch_graph *g, uint32_t op) {
@@ -180,9 +181,9 @@ static void ban_by_op(torch_graph *g, const bool *needed) {
     }
 }
 
-/* Follows fused chains from the forward readers of `from` in program order; the place of the first
- * op that does not fuse, `most` if none does until there. `fused`, `other` [n_op] remember at which
- * `from` an op was reached which way. */
+/* Follows fused chains from the forward readers of `from` in program order. Returns the place of
+ * the first op that does not fuse, or `most` if all ops before it fuse. `fused` and `other` [n_op]
+ * note the `from` for which an op was reached in each way. */
 static uint32_t first_unfused(const torch_graph *g, uint32_t from, uint32_t most, uint32_t *fused,
                               uint32_t *other) {
     uint32_t start = most;
@@ -205,7 +206,8 @@ static uint32_t first_unfused(const torch_graph *g, uint32_t from, uint32_t most
     return most;
 }
 
-/* A reader beyond an op that breaks the fusion would be recomputed apart from the other readers. */
+/* Bans readers beyond an op that breaks the fusion: they would be recomputed separately from the
+ * other readers. */
 static bool ban_far_readers(torch_graph *g) {
     uint32_t n = g->f->p->n_op, *fused = CB_NEW(g->scratch, uint32_t, n),
              *other = CB_NEW(g->scratch, uint32_t, n);
@@ -227,7 +229,7 @@ static bool ban_far_readers(torch_graph *g) {
     return true;
 }
 
-typedef struct heap { /* of positions; one may occur several times */
+typedef struct heap { /* a heap of positions, which may occur several times */
     uint32_t *at, len;
 } heap;
 
@@ -248,7 +250,7 @@ static uint32_t heap_pop(heap *h) {
     return top;
 }
 
-/* A fused walk that has come far and narrowed to one op is cut there. */
+/* Cuts long fused chains at places where a walk has narrowed to one op. */
 static bool ban_long_chains(torch_graph *g) {
     heap h = {.at = CB_NEW(g->scratch, uint32_t, (size_t)g->f->p->in_begin[g->f->p->n_op] + 1)};
     bool *visited = CB_NEW(g->scratch, bool, g->n_forward);
@@ -284,7 +286,8 @@ static bool find_bans(torch_graph *g) {
 
 /* ---- network --------------------------------------------------------------------------------- */
 
-/* An op with several tensors that are all picked from it: PyTorch saves those picked. */
+/* True for an op with several tensors that are all picked from it: PyTorch saves the picked
+ * ones. */
 static bool is_tuple(const torch_graph *g, uint32_t op) {
     const cb_problem *p = g->f->p;
     if (p->out_begin[op + 1] - p->out_begin[op] < 2) return false;
@@ -303,7 +306,7 @@ static double weigh(const torch_graph *g, uint32_t op) {
     return written ? weight : rules.unwritten * weight;
 }
 
-/* Weights are bytes times up to 2 x 1.1^100, and bytes may be as many as 2^60. */
+/* Sets the scale. Weights are bytes times up to 2 x 1.1^100, and bytes may be as large as 2^60. */
 static void set_scale(torch_graph *g) {
     double sum = 0;
     for (uint32_t op = 0; op < g->f->p->n_op; op++)

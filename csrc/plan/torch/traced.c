@@ -1,9 +1,9 @@
-/* The reader of traced graphs. In two passes: the first checks nodes and gives every tensor a value
- * id and a storage, the second fills the problem in.
+/* The reader of traced graphs. It takes two passes: the first checks nodes and gives every tensor a
+ * value id and a storage, the second fills in the problem.
  *
- * In the file tensors with one storage id share memory, but an op that reads no tensor of a storage
- * makes a new allocation of that size, even if the id is in use. Problems have no such reuse of
- * ids, so the second allocation gets a separate storage here.
+ * In the file, tensors with the same storage id share memory. But an op that reads no tensor of a
+ * storage makes a new allocation of that size, even if the id is in use. Problems have no such
+ * reuse of ids, so the second allocation gets a separate storage here.
  *
  * With `over` outputs may take over the memory of inputs. Files hold no strides: tensors are
  * assumed to be contiguous, so that an elementwise op may write over an input with the same shape
@@ -17,14 +17,14 @@
 #include "../model/over.h"
 #include "aten.h"
 
-#define LONG_TEXT ((size_t)1 << 20) /* bytes; of shorter ones the document takes little memory */
-#define LONG_TEXT_HEAD 1024         /* where the format is looked for */
+#define LONG_TEXT ((size_t)1 << 20) /* bytes; the document of a shorter text takes little memory */
+#define LONG_TEXT_HEAD 1024         /* number of bytes that are searched for the format */
 
 #define MOST_BYTES (UINT64_C(1) << 60)
 #define MOST_READS (UINT32_C(1) << 24) /* values that ops read, counted with repetition */
 
 typedef struct tensor {
-    const cb_json *node; /* in the document */
+    const cb_json *node; /* the node in the document */
     uint64_t bytes;
     uint32_t file_storage; /* id in the file */
     uint32_t storage;      /* id in the problem */
@@ -45,7 +45,7 @@ typedef struct reader {
     node *nodes;
     tensor *tensors;
     uint64_t *file_bytes; /* [n_file_storage] */
-    bool *is_static;      /* [n_file_storage] of a placeholder */
+    bool *is_static;      /* [n_file_storage] true for the storage of a placeholder */
     uint32_t *seen,
         *seen_as;     /* [n_file_storage] last node that reads or makes it, and its storage */
     uint32_t *source; /* [n_file_storage + n_tensor] file storage of each storage */
@@ -145,7 +145,8 @@ static cb_status count_reads(reader *r, uint32_t i) {
     return CB_OK;
 }
 
-/* The storages of the tensors that node i reads are in `seen_as` at entries where `seen` is i. */
+/* Stores the storages of the tensors that node i reads in `seen_as`, at entries where `seen` is
+ * i. */
 static void see_inputs(reader *r, uint32_t i) {
     for (const cb_json *c = r->nodes[i].inputs->as.child; c; c = c->next) {
         uint32_t from = (uint32_t)c->as.integer;
@@ -156,7 +157,7 @@ static void see_inputs(reader *r, uint32_t i) {
     }
 }
 
-/* `made` [n_file_storage]: true if a node has made it. */
+/* Gives each tensor a storage. `made` [n_file_storage] is true if a node has made the storage. */
 static void set_storages(reader *r, bool *made) {
     r->n_storage = r->n_file_storage;
     for (uint32_t s = 0; s < r->n_file_storage; s++) {
@@ -257,11 +258,11 @@ static bool has_tag(const node *n, const char *tag) {
 }
 
 static uint64_t add_bytes(uint64_t a, uint64_t b) {
-    return a > MOST_BYTES - b ? MOST_BYTES + 1 : a + b; /* more than a problem may hold */
+    return a > MOST_BYTES - b ? MOST_BYTES + 1 : a + b; /* saturates above the limit of a problem */
 }
 
-/* Computes the bytes that the node moves, and how many of its tensors are in memory of an input
- * (`aliases`). `read` [n_file_storage] is 0 before and after. */
+/* Computes the bytes that the node moves, and the number of its tensors that are in memory of an
+ * input (`aliases`). `read` [n_file_storage] is 0 before and after. */
 static uint64_t bytes_moved(reader *r, uint32_t i, uint64_t *read, uint32_t *aliases) {
     const node *n = &r->nodes[i];
     uint64_t moved = 0;
@@ -359,7 +360,8 @@ static void fill_storages(const reader *r) {
     }
 }
 
-/* Forward and backward outputs are held to the end. Null: an input without a gradient. */
+/* Fills in forward and backward outputs, which are held to the end. Null stands for an input
+ * without a gradient. */
 static cb_status fill_ends(const reader *r, const cb_json *root, const char *key, uint32_t *n,
                            uint32_t **out) {
     cb_problem *p = r->p;
@@ -383,7 +385,7 @@ static cb_status fill_ends(const reader *r, const cb_json *root, const char *key
     return CB_OK;
 }
 
-/* Positions among the placeholders that are not tangents. */
+/* Marks parameters, by their positions among the placeholders that are not tangents. */
 static cb_status mark_parameters(const reader *r, const cb_json *root) {
     const cb_json *list = cb_json_get(root, "static_inputs");
     uint32_t n = 0, *input = CB_NEW(r->scratch, uint32_t, r->n_node);
@@ -471,7 +473,7 @@ static cb_status read_traced(cb_alloc *alloc, cb_arena *scratch, const cb_json *
     return status;
 }
 
-/* A problem whose text is long, by its first lines. */
+/* True if the first lines show that the text is a problem, and the text is long. */
 static bool is_long(const char *text, size_t length) {
     static const char word[] = "\"cutback.problem\"";
     const char *end = text + LONG_TEXT_HEAD;

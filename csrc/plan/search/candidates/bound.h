@@ -1,15 +1,16 @@
 /* bound.h: proven lower bounds on the extra time of plans of a size. Internal.
  *
- * A bound that is linear in the budget (prices.h says where it comes from and which plans it is
- * about) is a tangent of the best one; several together bound better than each. */
+ * A bound that is linear in the budget is a tangent of the best bound (prices.h explains its origin
+ * and its class of plans). Several tangents together give a better bound than each. */
 #ifndef CB_PLAN_BOUND_H
 #define CB_PLAN_BOUND_H
 
 #include "../../../base/vec.h"
 
-typedef struct cb_tangent { /* extra picoseconds >= constant - slope x bytes */
+typedef struct cb_tangent { /* the bound is extra picoseconds >= constant - slope x bytes */
     double constant, slope;
-    double reach; /* sum over moments of price x the smaller of the times before and after */
+    double reach; /* the sum over moments of the price times the smaller of the times before and
+                     after */
 } cb_tangent;
 
 typedef CB_VEC(cb_tangent) cb_tangents;

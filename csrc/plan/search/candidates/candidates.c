@@ -64,7 +64,7 @@ void cb_candidates_borrow(cb_candidates *set, const cb_candidates *from) {
     for (uint32_t i = 0; i < from->n; i++) {
         cb_candidate c = from->at[i];
         if (is_beaten(set, c.size, c.time_ps)) continue;
-        cb_arena_init(&c.arena, set->alloc); /* owns nothing */
+        cb_arena_init(&c.arena, set->alloc); /* owns nothing yet */
         insert(set, c);
     }
 }

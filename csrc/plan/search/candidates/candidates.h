@@ -8,7 +8,7 @@
 
 typedef struct cb_candidate {
     uint64_t size;   /* bytes under the measure of the search: peak or saved */
-    int64_t time_ps; /* with preferences, see facts.h: cost_ps */
+    int64_t time_ps; /* time with preferences (cost_ps in facts.h) */
     cb_arena arena;  /* owns `pair` */
     cb_pair *pair;
     size_t n_pair;

@@ -4,7 +4,8 @@
 
 #include "../tuning.h"
 
-/* `backward_starts`: the step at which the backward of these lives starts. */
+/* Checks the constraints. `backward_starts` is the step at which the backward of these lives
+ * starts. */
 static bool is_lawful(const cb_trial *t, const cb_sim_life *life, size_t n,
                       uint32_t backward_starts) {
     const cb_facts *f = t->f;

@@ -21,8 +21,8 @@ typedef struct cb_trial {
     bool has_demands;   /* a schedule may violate some constraint */
     double least_ps;    /* faster plans do not answer a goal */
     uint32_t count;
-    const cb_tangents *proven; /* whose bound is reported; NULL: none so far */
-    /* of the last trial */
+    const cb_tangents *proven; /* the tangents whose bound is reported; NULL: none so far */
+    /* size of the last trial's schedule */
     uint64_t size;
     int64_t time_ps; /* in f->cost_ps, stalls included */
     bool lawful;     /* MUST_RECOMPUTE and limits of regions and the host hold */
@@ -31,7 +31,7 @@ typedef struct cb_trial {
 /* Fills the goal's progress and polls. Returns CB_CANCELLED if the caller's poll function says
  * so. */
 CB_MUST_CHECK cb_status cb_trial_poll(const cb_trial *t, cb_error *err);
-/* CB_CANCELLED likewise. */
+/* Tries a schedule. Returns CB_CANCELLED likewise. */
 CB_MUST_CHECK cb_status cb_try_pairs(cb_trial *t, const cb_pair *pair, size_t n_pair,
                                      cb_error *err);
 

@@ -2,38 +2,38 @@
  * which builds on those before it: exact_tables (the problem as bits and events), exact_path (the
  * shortest path), exact_schedule (its events as steps), exact.
  *
- * A shortest path. A state is a position in the base order and the set of those values in memory
- * about which there is a choice, a bit each; edges are single events:
+ * The solver finds a shortest path. A state is a position in the base order, and the set of values
+ * in memory about which there is a choice, with one bit each. Edges are single events:
  *
  *     drop a value             takes nothing
  *     run a forward op again   its time, if its inputs are there and there is room
  *     run the base op          its time, likewise; on to the next position
  *     leave the base op out    takes nothing, if it may run later; on to the next position
  *
- * The first position of the backward counts twice: as long as nothing of the backward has run, and
- * afterwards. These are the stages. In one more stage, after the last base op, ops of the forward
- * whose outputs are only results may run.
+ * The first position of the backward counts twice: before anything of the backward has run, and
+ * afterwards. These positions are the stages. One more stage follows the last base op, in which ops
+ * of the forward whose outputs are only results may run.
  *
- * An op with an inside has an event for each set of its outputs that may be made again, also as
- * base op: it leaves out what may be made later. Any op has an event for each set of values that it
- * may inline: it reads the inputs of these values and does not need the values themselves.
+ * An op with an inside has an event for each set of its outputs that may be made again, also as a
+ * base op, which leaves out the outputs that may be made later. Any op has an event for each set of
+ * values that it may inline: it reads the inputs of these values and does not need the values.
  *
  * An op that may take over the memory of an input (model/over.h) has an event for each such input
  * with a bit: the value is gone afterwards, and its bytes are room for the output. An input without
  * a bit is taken over whenever the op is the last to read it.
  *
- * All other values live from their op to their last reader whatever the plan. Dijkstra's algorithm
- * goes through the sets of one position after the other; labels are compared by time, then by peak,
- * so that of the fastest schedules the smallest wins. Views are not represented: they are restored
- * where something reads through them.
+ * All other values live from their op to their last reader in every plan. Dijkstra's algorithm goes
+ * through the sets of one position after the other; labels are compared by time, then by peak, so
+ * the smallest of the fastest schedules wins. Views are not represented: they are restored where
+ * something reads through them.
  *
  * Held values belong to their op's first run: they are alive from then on, until the first step of
  * the backward has run or to the end. A rerun makes a separate copy, which counts in its step and
- * may stay to be read: while a copy is the newest, the first instance is not read. So one bit says
- * that the first instance is alive, one that a copy is, and one that the newest, a copy, has been
- * freed.
+ * may stay to be read: while a copy is the newest, the first instance is not read. So one bit means
+ * that the first instance is alive, one that a copy is, and one that the newest instance, a copy,
+ * has been freed.
  *
- * So the first step of the backward can be worth choosing: a rerun of something small, even of an
+ * So the choice of the first step of the backward can matter: a rerun of a small op, even of an
  * existing value, or an unneeded view frees the rest. Such a view is tried only if nothing else has
  * room, since it looks odd. Outputs of an inside must be read: one with which the backward begins
  * has a bit for its pending read, and stays until then. Elsewhere unread outputs bring no gain and
@@ -90,12 +90,12 @@ typedef struct solver {
     uint32_t stays; /* bits that stay to the end once made */
     uint32_t
         doubled;   /* bits of `held` or `stays` that two more follow: for a copy and for its end */
-    uint32_t ends; /* bits that are set at the end */
-    uint32_t gone; /* bits that are not */
+    uint32_t ends; /* bits that must be set at the end */
+    uint32_t gone; /* bits that must be clear at the end */
     uint32_t owes[CB_EXACT_BITS]; /* by bit: the bit of its pending read; 0: none */
-    uint32_t owed;                /* all of these */
+    uint32_t owed;                /* all bits of pending reads */
     uint32_t leading;             /* bits of the views that the backward begins with */
-    uint32_t viewed;              /* the same, and of the forward's views */
+    uint32_t viewed;              /* the same, and the bits of the forward's views */
     uint32_t n_leading;
     uint32_t arrived;     /* cb_arrived */
     uint32_t opener;      /* a view of memory without a bit that is alive when the backward begins,
@@ -114,18 +114,18 @@ typedef struct solver {
     label *heap;
     size_t n_heap, room_heap;
     uint64_t most;    /* the budget */
-    uint64_t refused; /* the smallest excess of an event over it */
+    uint64_t refused; /* the smallest excess of an event over the limit */
     int64_t most_ps;  /* slower labels are useless */
 } solver;
 
-/* The base position of a stage. */
+/* Returns the base position of a stage. */
 static inline uint32_t cb_exact_position(const solver *z, uint32_t stage) {
     uint32_t backward = z->f->base_backward;
     if (stage < backward) return stage;
     return stage + z->n_leading - (stage > backward);
 }
 
-/* Returns the bits of what a view can show: the newest instance is alive. */
+/* Returns the bits of the values that a view can show: those whose newest instance is alive. */
 static inline uint32_t cb_exact_shows(const solver *z, uint32_t set) {
     return set & ~(set >> 2 & z->doubled);
 }
@@ -139,7 +139,7 @@ static inline bool cb_exact_may_skip(const solver *z, uint32_t k) {
 
 /* Returns the number of bits of the problem; above CB_EXACT_BITS it is unsuitable. */
 CB_MUST_CHECK cb_status cb_exact_count_bits(const cb_facts *f, uint32_t *n, cb_error *err);
-/* For a suitable problem; all of `z` is allocated in `arena`. */
+/* Sets up the solver for a suitable problem; all of `z` is allocated in `arena`. */
 CB_MUST_CHECK cb_status cb_exact_set_up(solver *z, const cb_facts *f, cb_arena *arena,
                                         cb_error *err);
 /* Returns the best label after the last stage within `most` bytes; its time is negative if there is

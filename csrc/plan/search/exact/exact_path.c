@@ -32,7 +32,7 @@ typedef enum { RUNS, NO_ROOM, NO_WAY } outcome;
 static outcome after(solver *z, const label *from, const event *e, uint32_t stage, label *out) {
     uint32_t again = from->set & e->holds & z->doubled, makes = e->makes | again << 1;
     uint64_t bytes = z->fixed[stage] + z->set_bytes[from->set] + e->room;
-    uint32_t gone = (e->reads & z->doubled) << 2; /* the newest, the copy, is read */
+    uint32_t gone = (e->reads & z->doubled) << 2; /* the newest instance, the copy, is read */
     if ((from->set & (e->reads | gone)) != e->reads || (from->set & makes)) return NO_WAY;
     if (from->time_ps + e->time_ps > z->most_ps) return NO_WAY;
     if (bytes > z->most) {
@@ -61,7 +61,8 @@ static void relax(solver *z, label l, uint32_t from, uint32_t stage, int how) {
     if (enter(z, z->now, l, from, stage, how)) push(z, l);
 }
 
-/* A freed copy leaves a mark; if the first instance is gone, a copy replaces it. */
+/* Returns the set without value `b`. A freed copy leaves a mark; if the first instance is gone, a
+ * copy replaces it. */
 static uint32_t without(const solver *z, uint32_t set, uint32_t b) {
     uint32_t bit = 1u << b;
     bool first = z->doubled & bit, copy = z->doubled << 1 & bit;
@@ -73,7 +74,8 @@ static uint32_t without(const solver *z, uint32_t set, uint32_t b) {
 static void drop(solver *z, const label *l, uint32_t stage, uint32_t fixed) {
     fixed |= z->stays | z->doubled << 2 | z->owed;
     for (uint32_t b = 0; b < z->n_bit; b++) {
-        bool replaced = (z->doubled << 1 & l->set) >> (b + 1) & 1; /* the first, by its copy */
+        /* the first instance is replaced by its copy */
+        bool replaced = (z->doubled << 1 & l->set) >> (b + 1) & 1;
         if (!(l->set >> b & 1) || fixed >> b & 1) continue;
         if ((l->set & z->owes[b]) && !(z->doubled >> b & 1 && replaced)) continue;
         label to = *l;
@@ -111,7 +113,7 @@ static void cross(solver *z, const label *l, uint32_t stage, uint32_t k) {
     drop(z, l, stage, z->held);
     rerun(z, l, stage, k);
     if ((l->set & z->held) != z->held) return;
-    if (cb_exact_shows(z, l->set) & z->leading) { /* no step is smaller */
+    if (cb_exact_shows(z, l->set) & z->leading) { /* no other first step is smaller */
         (void)enter(z, z->next, *l, l->set, stage + 1, SHOW);
         return;
     }

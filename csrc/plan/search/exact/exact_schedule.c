@@ -57,7 +57,7 @@ static bool show(writer *w, uint32_t value) {
     return !stale || !cb_is_view(w->z->f, op) || emit(w, op, CB_ALL_OUTPUTS, 0);
 }
 
-/* A view of freed memory waits for its reader. */
+/* True if the view's memory is alive. A view of freed memory waits for its reader. */
 static bool is_there(const solver *z, uint32_t op, uint32_t set) {
     const cb_problem *p = z->f->p;
     if (!cb_is_view(z->f, op)) return true;
@@ -69,7 +69,7 @@ typedef struct past { /* an event of the schedule */
     uint32_t op;      /* CB_NONE: nothing to run */
     uint32_t made;    /* outputs */
     uint64_t taken;   /* in */
-    bool first;       /* of the backward */
+    bool first;       /* the first step of the backward */
 } past;
 
 /* Returns the view of memory in `set` with which the backward starts: one of those at its start in
@@ -86,7 +86,7 @@ static uint32_t view_of(const solver *z, uint32_t set) {
     return found == CB_NONE ? z->opener : found;
 }
 
-/* One event back from the state (stage, set). */
+/* Goes one event back from the state (stage, set). */
 static past step_back(const solver *z, uint32_t *stage, uint32_t *set) {
     size_t at = ((size_t)*stage << z->n_bit) + *set;
     uint8_t how = z->how[at];
@@ -121,7 +121,7 @@ static past step_back(const solver *z, uint32_t *stage, uint32_t *set) {
 /* ---- runs whose results are never read ------------------------------------------------------- */
 
 typedef struct use {
-    bool *needed;    /* [n_value] of later reads, of the latest version */
+    bool *needed;    /* [n_value] true if a later step reads its latest version */
     bool *held;      /* [n_storage] */
     uint32_t *first; /* [n_value] step that makes it first */
 } use;
@@ -185,7 +185,7 @@ static bool drop_unread(writer *w, cb_schedule *out) {
 
 /* ---- the schedule ---------------------------------------------------------------------------- */
 
-/* Values alive at the end without a hold are of the newest version. */
+/* Shows values that are alive at the end without a hold; they are of the newest version. */
 static bool show_newest(writer *w, uint32_t n, const uint32_t *value) {
     const cb_facts *f = w->z->f;
     for (uint32_t i = 0; i < n; i++) {
@@ -206,7 +206,7 @@ static bool start_backward(writer *w, cb_schedule *out) {
 bool cb_exact_write(solver *z, uint32_t set, cb_arena *arena, cb_schedule *out) {
     const cb_facts *f = z->f;
     writer w = {.z = z, .arena = arena};
-    CB_VEC(past) list = {0}; /* the last first */
+    CB_VEC(past) list = {0}; /* last event first */
     w.made = CB_NEW(z->arena, uint32_t, f->p->n_storage);
     w.shown = CB_NEW(z->arena, uint32_t, f->p->n_value);
     if (!w.made || !w.shown) return false;

@@ -6,7 +6,7 @@
 
 /* ---- bits ------------------------------------------------------------------------------------ */
 
-/* True if it is alive when the backward starts because the caller gets it. */
+/* True if the storage is alive when the backward starts because the caller gets it. */
 static bool is_returned(const cb_facts *f, uint32_t storage) {
     const cb_problem *p = f->p;
     bool held = p->storage_flags[storage] & CB_STORE_HOLD_FORWARD;
@@ -132,7 +132,7 @@ static uint64_t free_inlinings(const cb_facts *f, const bool *may_rerun, uint32_
     return taken;
 }
 
-/* True if there are more than that many events. `n` grows by powers of two. */
+/* True if there are too many subsets of `set`. Multiplies `n` by two for each of its bits. */
 static bool has_more_sets(uint64_t set, uint32_t *n) {
     for (; set; set &= set - 1) {
         *n *= 2;
@@ -205,7 +205,7 @@ cb_status cb_exact_count_bits(const cb_facts *f, uint32_t *n, cb_error *err) {
         if (chooses && !has_few_sets(f, may_rerun)) *n = CB_EXACT_BITS + 1;
         if (*n <= CB_EXACT_BITS && f->base_backward < f->n_base &&
             f->base_backward + count_leading(f, bit_of) == f->n_base)
-            *n = CB_EXACT_BITS + 1; /* no step with which the backward can certainly start */
+            *n = CB_EXACT_BITS + 1; /* the backward has no step with which it can certainly start */
     }
     cb_arena_free(&scratch);
     return status;
@@ -377,7 +377,7 @@ static void mark_bits(solver *z, const bool *is_read) {
         z->owed |= z->owes[b];
         if (!is_held(f, s) || !is_read[s] || !z->may_rerun[f->unit[s]]) continue;
         z->doubled |= 1u << b;
-        z->owes[b + 1] = z->owes[b]; /* the copy replaces the first, which may be freed */
+        z->owes[b + 1] = z->owes[b]; /* the copy replaces the first instance, which may be freed */
         z->bytes_of[b + 1] = p->storage_bytes[s];
         if (is_kept_to_the_end(f, s) && !cb_stays_to_end(f, s)) z->gone |= 4u << b;
     }
@@ -392,8 +392,8 @@ static void mark_bits(solver *z, const bool *is_read) {
     }
 }
 
-/* Runs from the end. A value counts if a base op reads it from there on, or an op that makes such a
- * value again. Up to the first step of the backward any rerun may be that step. */
+/* Runs from the end. A value counts if a base op reads it from there on, or if an op reads it that
+ * makes such a value again. Up to the first step of the backward any rerun may be that step. */
 static void mark_useful(solver *z) {
     uint32_t useful = z->ends | z->stays | z->owed | z->doubled * 7;
     for (uint32_t b = 0; b < z->n_bit; b++) useful |= z->owes[b] ? 1u << b : 0;

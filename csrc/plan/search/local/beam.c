@@ -6,7 +6,7 @@
  *
  * States compete with those of the same stage whose base op needs as many ops. Otherwise states
  * that have dropped what the base op needs would crowd out those that have not: their time so far
- * is less or equal, and what memory will cost them is not known. */
+ * is less or equal, and the future cost of their lack of memory is not known. */
 #include "beam.h"
 
 #include "../tuning.h"
@@ -19,7 +19,8 @@ typedef struct set {
 
 typedef struct beam_op {
     uint32_t id;
-    bool again, late; /* may run again or late; may be left out in its place */
+    bool again, late; /* true if the op may run again or late; true if it may be left out in its
+                         place */
     int64_t time_ps;
     uint64_t scratch; /* bytes */
     set reads, makes;
@@ -27,7 +28,7 @@ typedef struct beam_op {
 
 typedef struct state {
     set in;                    /* memory */
-    int64_t time_ps, least_ps; /* so far; and at the end, without a limit of memory */
+    int64_t time_ps, least_ps; /* time so far; time at the end without a limit of memory */
     uint32_t from, stage;
     uint32_t due;  /* ops that must run again before the base op can run */
     uint32_t last; /* 1 + the op that ran again last in this stage; 0: none */
@@ -37,19 +38,21 @@ typedef CB_VEC(uint32_t) states; /* heap of indices into `at`, the most promisin
 
 typedef struct beam {
     const cb_facts *f;
-    const cb_ledger *l; /* for its tables */
+    const cb_ledger *l; /* provides its tables */
     cb_arena *arena;
     uint32_t n_bit, *bit_of; /* [n_storage] */
     uint64_t bytes_of[MOST_BITS], target;
     beam_op *op;           /* [n_base] */
     bool *due, *own_due;   /* [n_base] scratch */
-    set held, stays, ends; /* until the backward begins, from the first run on, at the end */
-    set small;             /* too small to be worth a rerun */
+    set held, stays, ends; /* storages held until the backward begins, from the first run on, and at
+                              the end */
+    set small;             /* storages that are too small to be worth a rerun */
     int64_t below_ps;
-    uint32_t effort, used, most; /* in all, so far, and at the end of this stage */
+    uint32_t effort, used, most; /* effort allowed in total, used so far, and allowed until the end
+                                    of this stage */
     CB_VEC(state) at;
     uint32_t *table, mask;    /* finds a state by its contents */
-    states now[MOST_DUE + 1]; /* of this stage, by `due` */
+    states now[MOST_DUE + 1]; /* states of this stage, by `due` */
     states next;              /* of the next */
     uint32_t level;           /* the largest `due` that is still examined */
 } beam;
@@ -131,7 +134,7 @@ static void set_storages(beam *z) {
     }
 }
 
-/* Views are no ops here: the simulator adds them where they are needed. */
+/* Fills in the ops. Views are not ops here, since the simulator adds them where they are needed. */
 static void set_ops(beam *z, const bool *may_rerun) {
     const cb_facts *f = z->f;
     const cb_ledger *l = z->l;
@@ -145,7 +148,7 @@ static void set_ops(beam *z, const bool *may_rerun) {
             if (cb_is_made(f, l->read[j])) o->reads = either(o->reads, only(z->bit_of[l->read[j]]));
         for (uint32_t j = l->made_begin[id]; j < l->made_begin[id + 1]; j++)
             o->makes = either(o->makes, only(z->bit_of[l->made[j]]));
-        /* a held output belongs to the first run, in its place */
+        /* a held output belongs to the first run, which is in its place */
         o->late = o->again && !f->stays[id] && !is_empty(o->makes) &&
                   is_empty(both(o->makes, either(z->held, z->stays)));
     }
@@ -182,8 +185,8 @@ static set useful_in(const beam *z, uint32_t stage, set in) {
     return stage <= z->f->base_backward ? either(use, z->held) : use;
 }
 
-/* Returns the time of the ops that must still run if memory had no limit; -1: what is needed cannot
- * be made. */
+/* Returns the time of the ops that must still run if memory had no limit; -1 if a needed value
+ * cannot be made. */
 static int64_t time_left(const beam *z, uint32_t stage, set in) {
     set want = without(z->ends, in);
     int64_t sum = 0;
@@ -258,7 +261,8 @@ static bool is_as_good(const state *a, const state *b) {
     return a->time_ps != b->time_ps ? a->time_ps < b->time_ps : a->last <= b->last;
 }
 
-/* A slower state with the same contents stays in its heap, and is skipped there (is_beaten). */
+/* Enters a state. A slower state with the same contents stays in its heap and is skipped there
+ * (is_beaten). */
 static bool enter(beam *z, state s) {
     if (z->used >= z->most) return true;
     z->used++;
@@ -279,7 +283,7 @@ static bool is_beaten(const beam *z, uint32_t id) { return *find(z, &z->at.at[id
 
 typedef struct room { /* values that may be dropped, the largest first */
     uint32_t n, bit[MOST_BITS];
-    uint64_t after[MOST_BITS + 1]; /* bytes of those from here on */
+    uint64_t after[MOST_BITS + 1]; /* bytes of the values from here on */
 } room;
 
 /* Enters `to` without each minimal set of values that has `need` bytes. Values are tried from the
@@ -296,8 +300,8 @@ static bool make_room(beam *z, state to, const room *r, uint32_t i, uint64_t nee
     return true;
 }
 
-/* Runs an op after the state `id`, on to the state `to`. Outputs that exist are freed first, except
- * those that stay: of these the op makes a copy. */
+/* Runs an op after the state `id`, which gives the state `to`. Outputs that exist are freed first,
+ * except those that stay: of these the op makes a copy. */
 static bool run(beam *z, uint32_t id, const beam_op *o, uint32_t stage, uint32_t last) {
     const state *from = &z->at.at[id];
     if (!is_within(o->reads, from->in)) return true;
@@ -339,8 +343,8 @@ static bool grow(beam *z, uint32_t id) {
     return true;
 }
 
-/* States whose base op needs most come first, so that all that reach it compete there. Returns
- * false if memory runs out. */
+/* Extends the states of a stage. States whose base op needs most ops come first, so that all states
+ * that reach it compete there. Returns false if memory runs out. */
 static bool grow_stage(beam *z, uint32_t share) {
     const uint32_t all = z->used + share;
     for (uint32_t due = 0; due <= MOST_DUE; due++) z->now[due].len = 0;
@@ -361,7 +365,8 @@ static bool grow_stage(beam *z, uint32_t share) {
     }
 }
 
-/* Returns the fastest final state, or CB_NONE. Each stage gets an equal share of what is left. */
+/* Returns the fastest final state, or CB_NONE. Each stage gets an equal share of the remaining
+ * effort. */
 static cb_status sweep(beam *z, const cb_trial *t, uint32_t *end, cb_error *err) {
     const uint32_t n = z->f->n_base;
     *end = CB_NONE;
@@ -378,7 +383,7 @@ static cb_status sweep(beam *z, const cb_trial *t, uint32_t *end, cb_error *err)
     return CB_OK;
 }
 
-/* The simulator measures the plan. */
+/* Offers the plan; the simulator measures it. */
 static cb_status offer(const beam *z, cb_trial *t, uint32_t end, cb_error *err) {
     cb_pairs pairs = {.arena = z->arena};
     for (uint32_t id = end; id != CB_NONE; id = z->at.at[id].from) {

@@ -1,10 +1,10 @@
 /* beam.h: searches for a fast plan at a target op by op, in problems with few ops. Internal.
  *
- * A search among sets of pairs goes from plan to plan. Where single values take much of the memory,
- * a faster plan may differ in many reruns at once, and it is not found. So plans are built from
- * their first op on, many at once. Of those that have advanced equally far, the most promising are
- * continued: their time so far, and what they would still take without a limit of memory, is the
- * least. */
+ * A search among sets of pairs goes from plan to plan. If single values take much of the memory, a
+ * faster plan may differ in many reruns at once, and that search does not find it. So this one
+ * builds plans from their first op on, many at the same time. Of plans that have advanced equally
+ * far, it continues the most promising ones: those with the least sum of the time so far and the
+ * time they would still take without a limit of memory. */
 #ifndef CB_PLAN_BEAM_H
 #define CB_PLAN_BEAM_H
 

@@ -1,16 +1,16 @@
-/* ledger.h: the incremental evaluator: the peak of one plan, its time and its bytes over a target,
- * kept up to date change by change. Internal.
+/* ledger.h: the incremental evaluator: it keeps the peak of one plan, its time and its bytes over a
+ * target up to date after each change. Internal.
  *
  *     CB_TRY(cb_ledger_init(&l, f, may_rerun, alloc, err));
  *     CB_TRY(cb_ledger_load(&l, pair, n_pair, target, err));
  *     cb_ledger_set(&l, anchor, op, n) && cb_ledger_settle(&l)      false: out of memory
  *     l.peak, l.extra_ps, l.area
  *
- * A move replaces the reruns at one anchor. Its cost depends on what it touches, whereas cb_sim_run
- * processes the whole plan: 100 times less at 2,000 ops. As in the simulator, a first run that
- * nothing reads before its op runs again is idle: it takes neither time nor memory. If the two
- * differ (for an idle op's own chain, or values held for one step only), the ledger's peak is
- * higher.
+ * A move replaces the reruns at one anchor. Its cost depends on the lives it touches, whereas
+ * cb_sim_run processes the whole plan. At 2,000 ops a move costs 100 times less. As in the
+ * simulator, a first run that nothing reads before its op runs again is idle: it takes neither time
+ * nor memory. If the two differ (for an idle op's own chain, or values held for one step only), the
+ * ledger's peak is higher.
  *
  * Held outputs belong to the op's first run: that span lasts until the hold ends, in addition to
  * the span of a rerun.
@@ -58,11 +58,11 @@ typedef struct cb_ledger_notes { /* the undo log: old contents that a trial over
     cb_ledger_ids chained, n_chain, chain; /* anchors, and their old chains */
     double *sums;                          /* [3 n_block] peaks, areas and lifts of all blocks */
     cb_ledger_ids block;
-    CB_VEC(double) moment; /* of each block */
+    CB_VEC(double) moment; /* moments of each block */
     cb_ledger_ids anchor;
-    CB_VEC(double) local; /* of each anchor */
+    CB_VEC(double) local; /* rise inside each anchor */
     cb_ledger_ids storage, n_span;
-    cb_ledger_spans span;           /* of each storage, `n_span` of them */
+    cb_ledger_spans span;           /* spans of each storage, `n_span` of them */
     uint32_t *moment_in, *chain_in; /* [n_block], [n] the last trial that saved them */
 } cb_ledger_notes;
 
@@ -85,11 +85,11 @@ typedef struct cb_ledger {
     uint32_t *need;        /* inputs of an op that represent themselves */
     uint32_t *over_begin;  /* [n_unit + 1] into `over`; NULL: nothing is taken over */
     uint32_t *over;        /* storages whose memory an output may take over, as represented */
-    double *life_bytes;    /* [n_storage] of it and those that it represents */
-    double *made_bytes;    /* [n_unit] of all its outputs */
+    double *life_bytes;    /* [n_storage] bytes of it and of those that it represents */
+    double *made_bytes;    /* [n_unit] bytes of all its outputs */
     uint32_t *held_until;  /* [n_storage] anchor until which the first run's instance is held; n: to
-                             the end, 0: not held */
-    bool *holds;           /* [n_unit] some output of it is held */
+                              the end; 0: not held */
+    bool *holds;           /* [n_unit] true if some output of it is held */
     cb_ledger_ids *chain;  /* [n] ops that run again at an anchor, in running order; with CB_EARLY
                              for later readers (sim.h) */
     cb_ledger_ids *runs;   /* [n_unit] anchors at which an op runs, rising */
@@ -104,9 +104,9 @@ typedef struct cb_ledger {
     double *rise;          /* [n_block + 1] to be added to the lifts from that block on */
     double *block_peak;    /* [n_block] largest `moment` of a block */
     double *block_area;    /* [n_block] */
-    bool *stale;           /* [n_block] the two are out of date */
+    bool *stale;           /* [n_block] true if peak and area of the block are out of date */
     uint32_t n_block;
-    double *local; /* [n] part of it above the bytes alive when the anchor is entered */
+    double *local; /* [n] the part of `moment` above the bytes alive when the anchor is entered */
     double target;
     /* results of cb_ledger_settle */
     double peak;
@@ -134,14 +134,14 @@ CB_MUST_CHECK cb_status cb_ledger_load(cb_ledger *l, const cb_pair *pair, size_t
                                        double target, cb_error *err);
 /* In a chain: made by the same run as the previous entry, as another output of its op. */
 #define CB_JOINED (UINT32_C(1) << 29)
-/* Inlined into the next run of the chain. CB_INLINE requests that, if possible. */
+/* In a chain: inlined into the next run. CB_INLINE requests inlining, if possible. */
 #define CB_TAKEN (UINT32_C(1) << 27)
 static inline uint32_t cb_chain_op(uint32_t id) {
     return id & ~(CB_EARLY | CB_JOINED | CB_INLINE | CB_TAKEN);
 }
-/* Sets the reruns at `anchor`: those of `op` [n], entries as in a chain, that are early or that its
- * base op or an early one needs. There are none before ops that arrive (facts.h). The results are
- * stale until cb_ledger_settle. */
+/* Sets the reruns at `anchor`: the entries of `op` [n], as in a chain, that are early or that its
+ * base op or an early one needs. There are none before arrivals (cb_arrived in facts.h). The
+ * results are stale until cb_ledger_settle. */
 CB_MUST_CHECK bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n);
 CB_MUST_CHECK bool cb_ledger_settle(cb_ledger *l);
 /* Begins a trial: changes are logged from here on, until they are kept or undone. Call between
@@ -151,7 +151,7 @@ static inline bool cb_ledger_has_tried(const cb_ledger *l) { return l->notes.cha
 void cb_ledger_keep(cb_ledger *l);
 CB_MUST_CHECK bool cb_ledger_take_back(cb_ledger *l);
 /* Returns the results that cb_ledger_set and cb_ledger_settle would give, without changing the
- * ledger. Only between settlings, outside a trial. */
+ * ledger. Call it between settlings, outside a trial. */
 CB_MUST_CHECK bool cb_ledger_probe(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n,
                                    cb_ledger_sums *out);
 /* Appends the plan, sorted. */
@@ -188,8 +188,8 @@ static inline uint32_t cb_spans_last(const cb_ledger_spans *spans, uint32_t anch
 bool cb_ledger_crosses(const cb_ledger *l, uint32_t storage, uint32_t anchor, uint32_t *next);
 /* True if it is alive when `anchor` is entered. */
 bool cb_ledger_alive(const cb_ledger *l, uint32_t storage, uint32_t anchor);
-/* Returns a lower bound on the peak if `op` no longer ran at `anchor`; 0: unknown without a trial.
- * Call between settlings; costs a small part of one. */
+/* Returns a lower bound on the peak if `op` no longer ran at `anchor`; 0 if only a trial can tell.
+ * Call it between settlings; it costs a small part of one. */
 double cb_ledger_peak_without(cb_ledger *l, uint32_t anchor, uint32_t op);
 static inline uint64_t cb_ledger_bytes(const cb_ledger *l, uint32_t op) {
     uint64_t bytes = 0;

@@ -1,6 +1,6 @@
-/* Per storage: the anchors that make it (those at which its op runs) and the anchors that read it.
- * A change undoes the runs and reads of entries that leave a chain and applies those of entries
- * that join it; entries that stay are not touched.
+/* Keeps, for each storage, the anchors that make it (those at which its op runs) and the anchors
+ * that read it. A change undoes the runs and reads of entries that leave a chain and applies those
+ * of entries that join it; entries that stay are not touched.
  *
  * Views are seen through: reading a view is reading its storage's latest run, as the simulator
  * refreshes views for free. */
@@ -23,7 +23,7 @@ size_t cb_ledger_find_use(const cb_ledger_uses *u, uint32_t anchor) {
     return low;
 }
 
-/* Skips views for the caller, for which nothing runs again. */
+/* Skips reads that only show a view to the caller, for which nothing runs again. */
 size_t cb_ledger_find_reader(const cb_ledger *l, const cb_ledger_uses *u, uint32_t anchor) {
     size_t i = cb_ledger_find_use(u, anchor);
     while (i < u->len && u->at[i].anchor < l->n && cb_is_view(l->f, l->f->base[u->at[i].anchor]))
@@ -73,7 +73,7 @@ void cb_ledger_touch_made(cb_ledger *l, uint32_t op) {
         cb_ledger_touch(l, l->life[j]);
 }
 
-/* A gradient is used where its parameter is read, until its update. */
+/* Notes that a gradient is used where its parameter is read, until its update. */
 static bool follow(cb_ledger *l, uint32_t id, uint32_t anchor, bool adds) {
     const cb_follows *x = &l->f->follows;
     const uint32_t op = cb_unit_op(l->f, id);
@@ -103,8 +103,8 @@ void cb_ledger_drop_uses(cb_ledger *l, uint32_t op, uint32_t anchor) {
     if (l->f->follows.begin) (void)follow(l, op, anchor, false);
 }
 
-/* The cost of outputs of an op with an inside depends on the other outputs of the run:
- * cost_of_chain. */
+/* Returns the cost of a separate run. For an op with an inside, it depends on the other outputs of
+ * the run (cost_of_chain). */
 static int64_t cost_alone(const cb_ledger *l, uint32_t unit) {
     return unit < l->f->p->n_op ? l->f->cost_ps[unit] : 0;
 }
@@ -128,7 +128,7 @@ void cb_ledger_pull_run(cb_ledger *l, uint32_t op, uint32_t anchor) {
     cb_ledger_drop_uses(l, op, anchor);
 }
 
-/* Inlined at the anchor: adds its reads, but no run. cost_of_chain gives the cost. */
+/* Applies an inlining at the anchor: adds its reads, but no run. cost_of_chain gives the cost. */
 bool cb_ledger_put_taken(cb_ledger *l, uint32_t unit, uint32_t anchor) {
     cb_ledger_ids *t = &l->taken[unit];
     if (!CB_RESERVE(&l->arena, *t, 1)) return false;
@@ -271,7 +271,7 @@ static bool enter_op(cb_ledger *l, uint32_t op) {
     return CB_PUSH(&l->arena, l->path, op) && CB_PUSH(&l->arena, l->path, l->need_begin[op]);
 }
 
-/* Values inlined into a run come before it in the chain, in order of ids. */
+/* Adds the values inlined into a run, which come before it in the chain, in order of ids. */
 static bool put_taken_entries(cb_ledger *l, uint32_t op, uint32_t made) {
     const cb_problem *p = l->f->p;
     uint64_t taken = cb_taken_now(&l->taking, op, made);
@@ -403,7 +403,7 @@ static uint32_t next_early(const uint32_t *id, size_t n, uint32_t next) {
     return least;
 }
 
-/* Determines what is inlined: every unit that will run is visited once (taking.h). */
+/* Determines the inlined values: visits every unit that will run once (taking.h). */
 static bool choose_taken(cb_ledger *l, uint32_t anchor, const uint32_t *id, size_t n) {
     uint32_t question = 0, top[CB_MOST_INNER_OUTPUTS];
     cb_taking *t = &l->taking;
@@ -430,8 +430,8 @@ static bool choose_taken(cb_ledger *l, uint32_t anchor, const uint32_t *id, size
     return ok;
 }
 
-/* Early ops run first, in the order of their ids, each with what it needs; then what the base op
- * needs. */
+/* Builds a chain. Early ops run first, in the order of their ids, each after the ops that it needs;
+ * then the ops that the base op needs. */
 static bool grow_all(cb_ledger *l, uint32_t anchor, const uint32_t *id, size_t n) {
     bool more = false;
     l->grown.len = 0;
@@ -455,7 +455,7 @@ static bool grow_all(cb_ledger *l, uint32_t anchor, const uint32_t *id, size_t n
     return l->asks ? grow_joined(l, base, 1, *base) : grow_chain(l, *base, false);
 }
 
-/* Before the chain changes for the first time in a trial. */
+/* Logs the chain before it changes for the first time in a trial. */
 static bool note_chain(cb_ledger *l, uint32_t anchor) {
     cb_ledger_notes *notes = &l->notes;
     const cb_ledger_ids *chain = &l->chain[anchor];
@@ -469,8 +469,8 @@ static bool note_chain(cb_ledger *l, uint32_t anchor) {
     return true;
 }
 
-/* Memory held for the backward may be freed after its first step: a spare op is not a step, but a
- * rerun before it is. */
+/* Updates memory held for the backward, which may be freed after its first step. A spare op is not
+ * a step, but a rerun before it is. */
 void cb_ledger_hold_until_backward(cb_ledger *l, bool touches) {
     const cb_facts *f = l->f;
     if (!f->spared || f->base_backward == f->n_base) return;
@@ -478,7 +478,7 @@ void cb_ledger_hold_until_backward(cb_ledger *l, bool touches) {
     for (size_t i = 0; i < l->chain[f->base_backward].len; i++) {
         uint32_t id = l->chain[f->base_backward].at[i];
         bool runs = !(id & CB_TAKEN) && cb_chain_op(id) < f->p->n_op;
-        if (runs) until = f->base_backward; /* nothing may read some outputs of an inside */
+        if (runs) until = f->base_backward; /* some outputs of an inside may have no reader */
     }
     for (uint32_t s = 0; s < f->p->n_storage; s++) {
         if (l->held_until[s] == 0 || l->held_until[s] == l->n) continue;

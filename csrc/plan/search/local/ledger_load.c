@@ -2,7 +2,7 @@
  * chain. A pair at a view's position moves to the next reader. */
 #include "ledger_parts.h"
 
-/* A reader of a view gets the version that the view's op saw. */
+/* Adds a read through a view: the reader gets the version that the view's op saw. */
 static bool add_shown(cb_ledger *l, uint32_t value) {
     const cb_facts *f = l->f;
     uint32_t op = f->p->value_op[value], s = f->p->value_storage[value];

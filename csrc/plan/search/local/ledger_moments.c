@@ -14,7 +14,7 @@
 
 /* ---- bytes added ----------------------------------------------------------------------------- */
 
-/* Before the moments of a block change for the first time in a trial. */
+/* Logs the moments of a block before they change for the first time in a trial. */
 static bool note_moments(cb_ledger *l, uint32_t block) {
     cb_ledger_notes *notes = &l->notes;
     if (!notes->on || notes->moment_in[block] == notes->trial) return true;
@@ -40,7 +40,7 @@ bool cb_ledger_add_in_block(cb_ledger *l, uint32_t block, uint32_t from, uint32_
 /* Lifts whole blocks, all at once when they are summed. In the two blocks at the ends, the smaller
  * part is visited: the moments to change, or, with a lift, the others. */
 bool cb_ledger_add_load(cb_ledger *l, uint32_t from, uint32_t to, double bytes) {
-    if (to >= l->n) to = l->n - 1; /* held to the end */
+    if (to >= l->n) to = l->n - 1; /* the storage is held to the end */
     if (from > to) return true;
     uint32_t first = from >> CB_LEDGER_BLOCK, last = to >> CB_LEDGER_BLOCK, end = to + 1;
     if (first == last) return cb_ledger_add_in_block(l, first, from, end, bytes);
@@ -85,7 +85,7 @@ static two load_two(const double *at) {
     return both;
 }
 
-/* Moments behind the last anchor are 0. */
+/* Returns the peak of a block. Moments after the last anchor are 0. */
 static double peak_of(const double *moment) {
     two peak[LEDGER_LANES];
     for (uint32_t j = 0; j < LEDGER_LANES; j++) peak[j] = load_two(moment + 2 * j);
@@ -107,7 +107,7 @@ static double area_above(const double *moment, double level) {
     return all[0] + all[1];
 }
 
-/* Most blocks are below the target, so their area is skipped. */
+/* Updates the sums of a block. Most blocks are below the target, so their area is skipped. */
 static void sum_up_block(cb_ledger *l, uint32_t block) {
     const double *moment = l->moment + ((size_t)block << CB_LEDGER_BLOCK);
     double lift = l->lift[block], peak = peak_of(moment) + lift;

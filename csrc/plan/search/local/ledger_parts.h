@@ -1,13 +1,13 @@
 /* ledger_parts.h: declarations shared by the files of the ledger. Included only by ledger_*.c; each
  * builds on those before it:
  *
- *     ledger_tables    what depends on the problem alone
- *     ledger_chains    runs and reads come and go: cb_ledger_set
- *     ledger_moments   bytes added to many moments at once, and their peak and area
- *     ledger_settle    spans, what runs inside an anchor, base runs that fall idle
- *     ledger_trial     what was overwritten is put back
- *     ledger_load      a plan into the books, and out of them
- *     ledger_queries   what a search asks before it proposes a change
+ *     ledger_tables    tables that depend only on the problem
+ *     ledger_chains    adds and removes runs and reads: cb_ledger_set
+ *     ledger_moments   adds bytes to many moments at once; peak and area
+ *     ledger_settle    spans, runs inside an anchor, base runs that become idle
+ *     ledger_trial     restores overwritten state
+ *     ledger_load      reads a plan into the ledger, and out of it
+ *     ledger_queries   queries of a search before it proposes a change
  *
  * Between cb_ledger_set and cb_ledger_settle the storages and anchors that changed wait in
  * `touched` and `marked`. Functions that return bool return false if memory runs out. */
@@ -47,11 +47,11 @@ static inline size_t cb_ledger_count_taken(const cb_ledger *l, uint32_t unit) {
 
 /* ---- ledger_chains --------------------------------------------------------------------------- */
 
-/* Returns the first use at `anchor` or later; `len`: none. */
+/* Returns the index of the first use at `anchor` or later; `len` if there is none. */
 size_t cb_ledger_find_use(const cb_ledger_uses *u, uint32_t anchor);
-/* The same, without reads that only show a view to the caller, for which nothing runs again. */
+/* Does the same without reads that only show a view to the caller, for which nothing runs again. */
 size_t cb_ledger_find_reader(const cb_ledger *l, const cb_ledger_uses *u, uint32_t anchor);
-/* The same, for reads of the storage itself, at anchors where the value is not inlined. */
+/* Does the same for reads of the storage, at anchors where the value is not inlined. */
 size_t cb_ledger_find_true_reader(const cb_ledger *l, uint32_t storage, uint32_t anchor);
 CB_MUST_CHECK bool cb_ledger_add_use(cb_ledger *l, uint32_t storage, uint32_t anchor);
 /* Applies all reads of `op` at `anchor`. */
@@ -69,7 +69,7 @@ void cb_ledger_pull_taken(cb_ledger *l, uint32_t unit, uint32_t anchor);
 /* Returns the index of the inlining of an inlined entry of a chain. */
 uint32_t cb_ledger_inlining(const cb_ledger *l, uint32_t anchor, const cb_ledger_ids *chain,
                             size_t at);
-/* The same, noted in a trial. */
+/* Does the same, and logs it in a trial. */
 CB_MUST_CHECK bool cb_ledger_add_run(cb_ledger *l, uint32_t op, uint32_t anchor);
 /* Call after the chain of `anchor` has changed; tells whether it had any runs before. */
 CB_MUST_CHECK bool cb_ledger_note_busy(cb_ledger *l, uint32_t anchor, bool was);

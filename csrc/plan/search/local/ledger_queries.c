@@ -1,5 +1,5 @@
-/* Answers what is alive where, and bounds the peak after a change from below, at a small part of
- * the cost of the change. The bound rules out most changes. */
+/* Finds the values alive at an anchor, and computes a lower bound on the peak after a change, at a
+ * small part of the cost of the change. The bound rules out most changes. */
 #include "ledger_parts.h"
 
 #include <math.h>
@@ -37,8 +37,8 @@ static bool may_shorten(const cb_ledger *l, uint32_t op, uint32_t anchor, double
     return true;
 }
 
-/* Finds what the chain would lose in addition to `op`: the entries that only `op` needs. Marks the
- * others in `done`. */
+/* Finds the entries that the chain would lose in addition to `op`: those that only `op` needs.
+ * Marks the others in `done`. */
 static bool shorten_chain(cb_ledger *l, uint32_t anchor, uint32_t op, double *bytes) {
     const cb_ledger_ids *chain = &l->chain[anchor];
     uint32_t reader = l->f->base[anchor];
@@ -66,7 +66,8 @@ static uint32_t rise_from(const cb_ledger *l, uint32_t storage, uint32_t anchor)
     return 1 + (i > 1 ? spans->at[i - 2].last : l->f->position[l->f->unit[storage]]);
 }
 
-/* If a value is inlined, or would be without a second reader, more than one run changes. */
+/* True if a value is inlined, or would be without a second reader, so that more than one run
+ * changes. */
 static bool may_inline(const cb_ledger *l, uint32_t anchor) {
     const cb_ledger_ids *chain = &l->chain[anchor];
     bool inlines = false;

@@ -8,7 +8,7 @@
 
 /* ---- spans ----------------------------------------------------------------------------------- */
 
-/* Reads at that anchor refer to the inlined value. */
+/* True if the unit is inlined at the anchor; reads there refer to the inlined value. */
 static inline bool is_inlined(const cb_ledger *l, uint32_t unit, uint32_t anchor) {
     return cb_ledger_count_taken(l, unit) > 0 && cb_ledger_takes_at(l, unit, anchor);
 }
@@ -60,7 +60,8 @@ static bool change_span(cb_ledger *l, cb_ledger_span a, double bytes) {
     return cb_ledger_add_load(l, a.made + 1, a.last, bytes);
 }
 
-/* Most storages are made once, and end earlier or later than before. */
+/* Handles a storage with a single life, the usual case; its life ends earlier or later than
+ * before. */
 static bool lives_once(const cb_ledger *l, uint32_t storage) {
     const cb_ledger_ids *runs = &l->runs[l->f->unit[storage]];
     const cb_ledger_spans *spans = &l->span[storage];
@@ -82,7 +83,7 @@ static bool respan_once(cb_ledger *l, uint32_t storage) {
     return true;
 }
 
-/* The moments between change by the difference of old and new spans. */
+/* Adds the difference of old and new spans to the moments between. */
 static bool respan(cb_ledger *l, uint32_t storage) {
     if (lives_once(l, storage)) return respan_once(l, storage);
     if (!list_spans(l, storage)) return false;
@@ -116,7 +117,7 @@ static void count_reads(cb_ledger *l, uint32_t op) {
     for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) l->left[l->need[j]]++;
 }
 
-/* Frees what a step of a chain read for the last time. */
+/* Frees the storages that a step of a chain read for the last time. */
 CB_LEDGER_INLINE void end_reads(cb_ledger *l, uint32_t op, uint32_t anchor, double *now) {
     for (uint32_t j = l->need_begin[op]; j < l->need_begin[op + 1]; j++) {
         uint32_t s = l->need[j];
@@ -125,7 +126,7 @@ CB_LEDGER_INLINE void end_reads(cb_ledger *l, uint32_t op, uint32_t anchor, doub
     }
 }
 
-/* An inlined value is read, but takes no memory. */
+/* Hides inlined values, which are read but take no memory. */
 static void hide_taken(cb_ledger *l, uint32_t anchor, bool hides) {
     const cb_ledger_ids *chain = &l->chain[anchor];
     for (size_t i = 0; l->taking.wished && i < chain->len; i++) {
@@ -136,7 +137,7 @@ static void hide_taken(cb_ledger *l, uint32_t anchor, bool hides) {
     }
 }
 
-/* After a step of a chain: frees its unused outputs and the inputs that it read for the last
+/* Ends a step of a chain: frees its unused outputs and the inputs that it read for the last
  * time. */
 CB_LEDGER_INLINE void end_step(cb_ledger *l, uint32_t op, uint32_t anchor, double *now) {
     for (uint32_t j = l->life_begin[op]; j < l->life_begin[op + 1]; j++) {
@@ -147,9 +148,9 @@ CB_LEDGER_INLINE void end_step(cb_ledger *l, uint32_t op, uint32_t anchor, doubl
     end_reads(l, op, anchor, now);
 }
 
-/* Bytes that a step saves as its output takes over an input's memory: an input that no other step
- * reads from then on. `left` is the number of remaining reads, including the step's own; 0: the
- * step is the last of its anchor. */
+/* Returns the bytes that a step saves because its output takes over the memory of an input that no
+ * later step reads. `left` is the number of remaining reads, including the step's own; 0: the step
+ * is the last of its anchor. */
 static double bytes_over(const cb_ledger *l, uint32_t op, uint32_t anchor, uint32_t left) {
     if (!l->over_begin) return 0;
     for (uint32_t i = l->over_begin[op]; i < l->over_begin[op + 1]; i++) {
@@ -226,7 +227,8 @@ static uint64_t run_chain(cb_ledger *l, uint32_t anchor, double *now, double *mo
     return 0;
 }
 
-/* For the base op and its inlined values, whose reads are not counted down. */
+/* Clears the read counts of the base op and its inlined values, whose reads are not counted
+ * down. */
 static void forget_reads(cb_ledger *l, uint32_t id) {
     for (uint32_t j = l->need_begin[id]; j < l->need_begin[id + 1]; j++) l->left[l->need[j]] = 0;
 }
@@ -238,7 +240,7 @@ static void forget_taken_reads(cb_ledger *l, uint32_t anchor) {
     hide_taken(l, anchor, false);
 }
 
-/* The base run of an op with an inside, as in rise_inside. */
+/* Returns the rise of the base run of an op with an inside, as in rise_inside. */
 static double rise_of_outputs(cb_ledger *l, uint32_t anchor) {
     const cb_facts *f = l->f;
     uint32_t op = f->base[anchor], made = base_made(l, op);
@@ -259,7 +261,7 @@ static double rise_of_outputs(cb_ledger *l, uint32_t anchor) {
     return during > most ? during : most;
 }
 
-/* The rise if no op has an inside and nothing is inlined. */
+/* Returns the rise if no op has an inside and no value is inlined. */
 static double rise_plain(cb_ledger *l, uint32_t anchor) {
     const cb_ledger_ids *chain = &l->chain[anchor];
     uint32_t base = l->f->base[anchor];
@@ -278,7 +280,8 @@ static double rise_plain(cb_ledger *l, uint32_t anchor) {
     return during > most ? during : most;
 }
 
-/* The rise inside the steps of an anchor. Memory freed after the last step does not count. */
+/* Returns the rise inside the steps of an anchor. Memory freed after the last step does not
+ * count. */
 static double rise_inside(cb_ledger *l, uint32_t anchor) {
     const cb_ledger_ids *chain = &l->chain[anchor];
     uint32_t base = l->f->base[anchor];
@@ -358,7 +361,7 @@ static bool review_idle(cb_ledger *l, uint32_t op, bool *changed) {
 }
 
 bool cb_ledger_settle(cb_ledger *l) {
-    for (bool changed = true; changed;) { /* readers before inputs: few rounds */
+    for (bool changed = true; changed;) { /* readers come before inputs, so there are few rounds */
         changed = false;
         for (size_t i = l->touched.len; i-- > 0;) {
             if (!review_idle(l, l->f->unit[l->touched.at[i]], &changed)) return false;

@@ -6,7 +6,7 @@
 #include "../tuning.h"
 #include "ledger.h"
 
-/* Storages that the base ops read, each once; `seen` [n_storage] is scratch. */
+/* Lists the storages that the base ops read, each once; `seen` [n_storage] is scratch. */
 static void list_reads(cb_ledger *l, uint32_t *seen) {
     const cb_facts *f = l->f;
     const cb_problem *p = f->p;
@@ -72,7 +72,7 @@ static void list_made(cb_ledger *l, uint32_t *seen) {
 typedef struct reader_lists { /* the inverse of `read` */
     uint32_t *begin;          /* [n_storage + 1] into `reader` */
     uint32_t *reader;         /* rising */
-    bool *alone; /* [n_storage] the caller, or a view for the caller, reads it as well */
+    bool *alone; /* [n_storage] true if the caller, or a view for the caller, reads it as well */
 } reader_lists;
 
 static void list_readers(const cb_ledger *l, reader_lists *r) {
@@ -133,7 +133,7 @@ static void list_lives(cb_ledger *l, const reader_lists *r) {
     l->life_begin[l->f->n_unit] = n;
 }
 
-/* Finds which of those a base op reads; `seen` [n_storage] is scratch. */
+/* Finds the lives that a base op reads; `seen` [n_storage] is scratch. */
 static void list_needs(cb_ledger *l, uint32_t *seen) {
     const cb_problem *p = l->f->p;
     uint32_t n = 0;
@@ -149,7 +149,7 @@ static void list_needs(cb_ledger *l, uint32_t *seen) {
     l->need_begin[l->f->n_unit] = n;
 }
 
-/* Units of an op with an inside take over nothing. */
+/* Lists memory that may be taken over. Units of an op with an inside take over none. */
 static bool list_over(cb_ledger *l) {
     const cb_problem *p = l->f->p;
     uint32_t n = 0;

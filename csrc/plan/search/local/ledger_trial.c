@@ -21,8 +21,8 @@ void cb_ledger_try(cb_ledger *l) {
 
 void cb_ledger_keep(cb_ledger *l) { l->notes.on = false; }
 
-/* Goes backwards, because runs, idle ops and spans may have changed more than once. The results of
- * settling are restored as a whole. */
+/* Restores runs backwards, because runs, idle ops and spans may have changed more than once. The
+ * results of settling are restored as a whole. */
 static bool put_back_runs(cb_ledger *l) {
     const cb_ledger_notes *notes = &l->notes;
     for (size_t i = notes->idle.len; i-- > 0;) {
@@ -44,7 +44,7 @@ static bool put_back_runs(cb_ledger *l) {
     return true;
 }
 
-/* The arrays have held that many before, so there is room. */
+/* Restores chains. The arrays have held that many entries before, so there is room. */
 static bool put_back_chains(cb_ledger *l) {
     const cb_ledger_notes *notes = &l->notes;
     const uint32_t *id = notes->chain.at;

@@ -4,7 +4,7 @@
 #include "../../../base/chance.h"
 #include "../tuning.h"
 
-/* Evaluated far more often than moves are made. */
+/* Lists the offers. This runs far more often than moves are made. */
 static void list_offers(cb_moves *m) {
     const cb_ledger *l = m->l;
     for (uint32_t k = 0; k < l->n; k++) {
@@ -109,11 +109,11 @@ bool cb_moves_without(cb_moves *m, uint32_t anchor, uint32_t op) {
     return true;
 }
 
-/* Blocks without one are skipped. */
+/* Picks a hot anchor. Skips blocks without one. */
 uint32_t cb_moves_hot(cb_moves *m, double bytes) {
     const cb_ledger *l = m->l;
     uint32_t start = cb_moves_draw(m, l->n), first = start >> CB_LEDGER_BLOCK, k = start;
-    for (uint32_t i = 0; i <= l->n_block; i++) { /* the first again, up to `start` */
+    for (uint32_t i = 0; i <= l->n_block; i++) { /* visits the first block twice */
         uint32_t block = first + i < l->n_block ? first + i : first + i - l->n_block;
         uint32_t end = (block + 1) << CB_LEDGER_BLOCK;
         if (i > 0) k = block << CB_LEDGER_BLOCK;
@@ -171,7 +171,7 @@ static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     uint32_t best = CB_NONE, found = 0;
     double most = -1;
     bool blind = cb_moves_chance(m) < CB_BLIND_SHARE, tiny = cb_is_tiny_search(m);
-    bool may_end = hot < CB_TOURNAMENT_DRAWS; /* looking takes less than the draws */
+    bool may_end = hot < CB_TOURNAMENT_DRAWS; /* looking takes less time than the draws */
     m->choice++;
     for (uint32_t i = 0; i < CB_TOURNAMENT_DRAWS && found < CB_TOURNAMENT; i++) {
         uint32_t k = cb_moves_draw(m, hot + 1), next;
@@ -180,7 +180,8 @@ static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
         if (s == CB_NONE && found == 0 && may_end && i >= CB_TOURNAMENT) {
             may_end = false;
             if (has_offer(m, hot)) continue;
-            cb_chance_skip(&m->chance, CB_TOURNAMENT_DRAWS - 1 - i); /* as if they were drawn */
+            /* skips the random numbers of the draws that are left out */
+            cb_chance_skip(&m->chance, CB_TOURNAMENT_DRAWS - 1 - i);
             break;
         }
         if (s == CB_NONE) continue;
@@ -196,8 +197,8 @@ static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     return best;
 }
 
-/* Sometimes chooses a place earlier than the next reader but after `hot`, or at the reader before
- * its other reruns. In a forward of many ops this gains nothing. */
+/* Sometimes chooses a place before the next reader but after `hot`, or at the reader before its
+ * other reruns. In a forward of many ops this brings no gain. */
 static bool hasten(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     const cb_facts *f = m->l->f;
     if (cb_moves_chance(m) >= (m->heated ? CB_HEATED_EARLY : m->early_share)) return false;
@@ -230,8 +231,8 @@ static inline uint32_t draw_inlining(cb_moves *m, uint32_t id, double share) {
     return may && cb_moves_chance(m) < share ? id ^ CB_INLINE : id;
 }
 
-/* Some proposals delay a whole chain of ops of the backward, as a single one of
- * them frees nothing: its inputs, the results of the others, wait instead. */
+/* True if the proposal delays a whole chain of ops of the backward. Delaying a single op frees
+ * nothing, because its inputs, which are the results of the others, stay in memory instead. */
 static bool draw_joining(cb_moves *m, uint32_t op) {
     const bool may = m->delays_chains && m->l->f->position[op] >= m->l->f->base_backward;
     return may && cb_moves_chance(m) < CB_JOIN_SHARE;

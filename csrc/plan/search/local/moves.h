@@ -7,7 +7,7 @@
 #include "ledger.h"
 
 typedef struct cb_chain_change { /* an anchor's old chain */
-    uint32_t anchor, begin, end; /* into `before` */
+    uint32_t anchor, begin, end; /* anchor; range of its old chain in `before` */
 } cb_chain_change;
 
 typedef struct cb_moves {
@@ -16,43 +16,48 @@ typedef struct cb_moves {
     cb_arena *scratch;
     uint64_t chance;       /* state of the generator */
     const bool *may_rerun; /* [n_unit] */
-    double early_share;    /* of proposals that make a value before the anchor that reads it */
+    double early_share;    /* share of proposals that make a value before the anchor that reads
+                              it */
     bool delays_chains;    /* set by the caller: proposals may delay several ops at once */
-    bool heated;           /* more so; and slower plans are accepted on the way */
+    bool heated;           /* a larger share of early proposals, and slower plans are accepted on
+                              the way */
     double pace;           /* set by the caller: share of the usual effort; initially 1 */
     uint32_t *offer;       /* [l->n] first output of the base op there; CB_NONE: cannot be freed */
-    uint32_t *missed;      /* [l->n] `choice` if it offers nothing in the one at hand */
-    uint32_t choice;       /* number of choices so far */
+    uint32_t *missed;      /* [l->n] `choice` if it offers nothing in the current one */
+    uint32_t choice;       /* number of tournaments so far */
     uint32_t *seen;        /* [n_unit] stamps */
     uint32_t stamp;
-    CB_VEC(cb_chain_change) change; /* since cb_moves_forget */
+    CB_VEC(cb_chain_change) change; /* changes since cb_moves_forget */
     cb_ledger_ids before;
     cb_ledger_ids next;       /* the chain being built */
     cb_ledger_ids todo, best; /* scratch */
     uint32_t settled;         /* settlings so far, for polling */
     uint32_t polled;          /* `settled` at the last poll */
-    double once;              /* picoseconds of the step, and its save-everything bytes: units of */
+    double once;              /* picoseconds of the step: a unit of the objectives */
     double whole;             /* the objectives */
 } cb_moves;
 
-bool cb_is_small_search(const cb_moves *m); /* few enough ops that effort is cheap */
-bool cb_is_tiny_search(const cb_moves *m);  /* so few that chance decides a lot */
-bool cb_is_fine_search(const cb_moves *m);  /* so few that plans are far apart */
-bool cb_is_bare_search(const cb_moves *m);  /* no backward, so prices have no effect */
+bool cb_is_small_search(const cb_moves *m); /* true if there are so few ops that effort is cheap */
+bool cb_is_tiny_search(const cb_moves *m);  /* true if there are so few ops that chance decides a
+                                               lot */
+bool cb_is_fine_search(const cb_moves *m);  /* true if there are so few ops that plans are far
+                                               apart */
+bool cb_is_bare_search(const cb_moves *m);  /* true if there is no backward, so that prices have no
+                                               effect */
 CB_MUST_CHECK cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb_arena *scratch,
                                       uint64_t whole, cb_error *err);
 
-uint32_t cb_moves_draw(cb_moves *m, uint32_t n); /* 0 .. n-1; n >= 1 */
+uint32_t cb_moves_draw(cb_moves *m, uint32_t n); /* draws from 0 .. n-1; n >= 1 */
 double cb_moves_chance(cb_moves *m);             /* [0, 1) */
 
 /* All of these return false if memory runs out. */
 CB_MUST_CHECK bool cb_moves_settle(cb_moves *m);
 CB_MUST_CHECK bool cb_moves_set(cb_moves *m, uint32_t anchor, const uint32_t *op,
-                                size_t n);     /* logged, not settled */
-CB_MUST_CHECK bool cb_moves_undo(cb_moves *m); /* all logged changes; settled */
+                                size_t n);     /* logs the change, but does not settle */
+CB_MUST_CHECK bool cb_moves_undo(cb_moves *m); /* undoes all logged changes and settles */
 /* Undoes everything since cb_ledger_try; counts as a settling. */
 CB_MUST_CHECK bool cb_moves_take_back(cb_moves *m);
-void cb_moves_forget(cb_moves *m); /* the changes stay */
+void cb_moves_forget(cb_moves *m); /* keeps the changes and clears the log */
 
 /* Picks a busy anchor, preferably one with many reruns, and one of its ops. Returns false if there
  * is none. */

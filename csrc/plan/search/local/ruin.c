@@ -9,7 +9,7 @@
 typedef struct ruiner {
     cb_moves *m;
     double least_ps;
-    int64_t now_ps; /* of the previous plan; INT64_MAX: it exceeds the target */
+    int64_t now_ps; /* time of the previous plan; INT64_MAX: it exceeds the target */
     double now_peak;
     bool ok;              /* false: out of memory */
     cb_ledger_ids anchor; /* scratch */
@@ -108,7 +108,7 @@ static bool recreate_once(ruiner *r) {
     else level += (l->peak - l->target) * cb_moves_chance(m);
     uint32_t hot = cb_moves_hot(m, level), best = CB_NONE;
     double most = -INFINITY;
-    /* The best of many proposals is often the same one, and in small problems it determines the
+    /* The best of many proposals is often the same one, which in small problems determines the
      * outcome. */
     uint32_t tries =
         cb_is_tiny_search(m) ? 1 + cb_moves_draw(m, CB_RUIN_PROPOSALS) : CB_RUIN_PROPOSALS;
@@ -117,7 +117,7 @@ static bool recreate_once(ruiner *r) {
         bool found;
         r->ok = cb_moves_propose(m, hot, CB_RUIN_DEEP_SHARE, &found, &anchor);
         if (!r->ok || !found) continue;
-        if (anchor == best && is_best(m)) { /* not better than its origin */
+        if (anchor == best && is_best(m)) { /* it is not better than its origin */
             m->settled += CB_RUIN_WEIGHED;
             continue;
         }
@@ -190,7 +190,7 @@ static void trim(ruiner *r) {
 
 static bool is_accepted(ruiner *r, double temperature) {
     const cb_ledger *l = r->m->l;
-    if (r->now_ps == INT64_MAX) { /* on the way down to the target */
+    if (r->now_ps == INT64_MAX) { /* the plan is still on the way down to the target */
         bool level = l->peak <= r->now_peak * CB_RUIN_LEVEL && cb_moves_chance(r->m) < 0.5;
         return l->peak <= l->target || l->peak < r->now_peak || level;
     }
@@ -211,7 +211,7 @@ static void try_once(ruiner *r, double temperature) {
     cb_moves *m = r->m;
     const cb_ledger *l = m->l;
     bool over = r->now_ps == INT64_MAX;
-    m->settled++; /* so that a round without moves also counts */
+    m->settled++; /* makes a round without moves count too */
     if (!over || cb_moves_chance(m) < 0.5) ruin(r);
     if (r->ok) recreate(r);
     if (r->ok && (over || l->peak <= l->target)) trim(r);
@@ -224,8 +224,8 @@ static void try_once(ruiner *r, double temperature) {
     note_plan(r);
 }
 
-/* True if a plan that fits is fast enough, or if the plan at hand, which does not fit, takes too
- * long already. */
+/* True if a plan that fits is fast enough, or if the current plan, which does not fit, already
+ * takes too long. */
 static bool is_over(const ruiner *r, const cb_ruin_limits *limits, int64_t best_ps) {
     const bool fits = best_ps < INT64_MAX;
     if (fits) return (double)best_ps <= fmax(limits->least_ps, limits->enough_ps);

@@ -1,5 +1,5 @@
-/* Greedy removal of reruns that the plan can do without, in order of time per byte and moment
- * freed, highest first. */
+/* Greedily removes reruns that the plan can do without. Reruns with the most time per freed byte
+ * and moment come first. */
 #include "../../../base/sort.h"
 #include "../tuning.h"
 #include "moves.h"

@@ -119,7 +119,7 @@ static void review_penalty(walker *w) {
     w->score = score_of(w);
 }
 
-/* Ends at the first plan under the target, because ruin and recreate is better from there. */
+/* Walks to the first plan under the target; from there, ruin and recreate is better. */
 cb_status cb_walk_down(cb_moves *m, uint32_t moves, double patience, cb_error *err) {
     walker w = {.m = m, .penalty = CB_WALK_PENALTY, .ok = true};
     const double above = m->l->peak;
@@ -129,7 +129,7 @@ cb_status cb_walk_down(cb_moves *m, uint32_t moves, double patience, cb_error *e
     for (uint32_t i = 0; i < most && w.ok && m->l->peak > m->l->target; i++) {
         if (i % CB_WALK_REVIEW == CB_WALK_REVIEW - 1) {
             review_penalty(&w);
-            if (m->l->peak < smallest) { /* an archive of peaks and times on the way */
+            if (m->l->peak < smallest) { /* offers plans with new smallest peaks on the way */
                 smallest = m->l->peak;
                 CB_TRY(cb_moves_offer(m, err));
             }

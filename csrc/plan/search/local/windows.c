@@ -8,8 +8,8 @@
 
 typedef struct kept { /* a storage that the current window keeps */
     uint32_t storage;
-    uint32_t before;   /* it was alive until this position */
-    uint32_t from, to; /* and is now alive there as well */
+    uint32_t before;   /* the position until which it was alive */
+    uint32_t from, to; /* the positions at which it is now alive as well */
 } kept;
 
 struct cb_windows {
@@ -27,7 +27,7 @@ struct cb_windows {
     uint32_t *missed;              /* [n_storage] the last position that misses it */
     uint32_t *chain, *seen;        /* [n_unit] the last window and the last query that contain it */
     uint32_t window, question, round;
-    int64_t left; /* effort: units looked at */
+    int64_t left; /* remaining effort, in examined units */
     CB_VEC(kept) kept;
     cb_pairs pairs;
     CB_VEC(uint32_t) stack;
@@ -58,7 +58,7 @@ static void find_reads(cb_windows *w) {
     }
 }
 
-/* Extends the lives of held values beyond their reads. */
+/* Finds the last reads, and extends the lives of held values beyond them. */
 static void find_last(cb_windows *w) {
     const cb_facts *f = w->t->f;
     const cb_problem *p = f->p;
@@ -126,7 +126,7 @@ static bool has_room(cb_windows *w, uint32_t storage, uint32_t from, uint32_t to
     return true;
 }
 
-/* Computes what is alive without any rerun. */
+/* Computes the lives of values without any rerun. */
 static void begin(cb_windows *w) {
     const cb_facts *f = w->t->f;
     for (uint32_t k = 0; k < f->n_base; k++) w->used[k] = (double)f->p->op_workspace[f->base[k]];
