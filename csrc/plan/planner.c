@@ -154,8 +154,7 @@ static cb_status find_saved_by_both(planner *r, const cb_goal *goal, cb_found *f
     return CB_OK;
 }
 
-/* Finds pairs for a goal. The frontier answers budgets on saved bytes, unless limits of regions
- * exclude all its points. */
+/* The frontier answers budgets on saved bytes, unless limits of regions exclude all its points. */
 static cb_status find_pairs(planner *r, const cb_goal *goal, cb_found *found, cb_error *err) {
     const cb_facts *f = &r->facts;
     if (goal->measure != CB_MEASURE_SAVED) return ask_searcher(r, goal, found, err);
@@ -212,9 +211,7 @@ static cb_status choose_found(planner *r, const cb_budget *budget, const cb_goal
     cb_status status = choose_for(r, goal, plan, found, err);
     const bool may_retry = budget->kind == CB_BUDGET_MIN && !(budget->share > 0);
     if (status != CB_INFEASIBLE || !may_retry) return status;
-    if (cb_poll_answer(goal->poll) != CB_POLL_GO)
-        return status; /* the caller has ended the
-                                                                    search */
+    if (cb_poll_answer(goal->poll) != CB_POLL_GO) return status; /* the caller ended it */
     cb_goal any = *goal;
     any.share = CB_MOST_EXTRA;
     found->schedule = (cb_schedule){0};
@@ -422,9 +419,7 @@ static cb_status refuse_alone(const planner *r, const cb_budget *budget, cb_stat
 static cb_status make_one(planner *r, const question *q, cb_answer *answer, cb_alloc *alloc,
                           cb_error *err) {
     cb_plan *plan = NULL;
-    if (answer->why.status == CB_INFEASIBLE)
-        return CB_OK; /* the ends of the measure cannot be
-                                                              found */
+    if (answer->why.status == CB_INFEASIBLE) return CB_OK; /* there are no such ends */
     CB_TRY(cb_plan_new(alloc, &plan, err));
     const cb_status status = fill_plan(r, &q->budget, plan, &answer->why);
     if (status != CB_OK) {

@@ -27,8 +27,7 @@ enum { SOURCE = 0, SINK = 1, FIRST_NODE = 2 };
 typedef struct numbers {
     uint32_t *run_of;   /* [n_unit] CB_NONE: none */
     uint32_t *save_of;  /* [n_storage] CB_NONE: none */
-    uint32_t *inner_of; /* [n_op] for an op with an inside: its own node, which its members' nodes
-                           follow */
+    uint32_t *inner_of; /* [n_op] for an op with an inside: its node, then its members' */
 } numbers;
 
 /* Makes an R node for each forward unit that allocates, and an N node for each storage it makes. */
@@ -79,17 +78,14 @@ static bool number_members(cb_cut *cut, cb_arena *arena, numbers *n) {
     return true;
 }
 
-/* Adds infinite arcs: a recomputed op needs its inputs; so do the backward and the end of the
- * step. */
+/* Adds infinite arcs: recomputed ops need inputs, as do the backward and the end of the step. */
 static bool add_needs(const cb_cut *cut, arcs *a, const numbers *n) {
     const cb_facts *f = cut->f;
     const cb_problem *p = f->p;
     uint32_t first_run = FIRST_NODE, first_save = FIRST_NODE + cut->n_run;
     for (uint32_t k = 0; k < f->n_base; k++) {
         uint32_t op = f->base[k], reader = k >= f->base_backward ? SINK : CB_NONE;
-        if (reader == CB_NONE && cb_has_units(f, op))
-            continue; /* its members have the arcs for its
-                                                                   reads */
+        if (reader == CB_NONE && cb_has_units(f, op)) continue; /* its members read */
         if (reader == CB_NONE && n->run_of[op] != CB_NONE) reader = first_run + n->run_of[op];
         if (reader == CB_NONE) continue;
         cb_slice slice = cb_slice_of(p, op, cb_unit_made(f, op));
@@ -106,7 +102,7 @@ static bool add_needs(const cb_cut *cut, arcs *a, const numbers *n) {
     return true;
 }
 
-/* Adds infinite arcs inside an op for the needs of each member and of each output. */
+/* Adds infinite arcs inside an op: the needs of each member, and of each output. */
 static bool add_inner_needs(const cb_cut *cut, arcs *a, const numbers *n, uint32_t op) {
     const cb_facts *f = cut->f;
     const cb_problem *p = f->p;
@@ -339,8 +335,7 @@ typedef struct chain {
     uint64_t bytes; /* size of the largest storage that it reads from outside */
 } chain;
 
-/* Returns the chain that ends with `op`: the ops that fuse and may be recomputed, back to saved
- * values. */
+/* Returns the chain that ends with `op`: ops that fuse and may rerun, back to saved values. */
 static chain chain_of(const cb_facts *f, const chain *ends, const bool *may, uint32_t op) {
     const cb_problem *p = f->p;
     chain c = {0};
@@ -395,9 +390,8 @@ static uint32_t group_of(const cb_facts *f, uint32_t op) {
     return fused ? f->p->fused_group[op] : f->p->op_group[op];
 }
 
-/* Sets `outside` [n_storage]: true if a forward op of another fusion group reads the storage,
- * directly or through views. If so, it is written to memory anyway; otherwise saving it costs a
- * write as well as a read. */
+/* Sets `outside` [n_storage]: true if a forward op of another fusion group reads it, also by views.
+ * If so, it is written to memory anyway; otherwise saving it costs a write as well as a read. */
 static void mark_read_outside(const cb_facts *f, bool *outside) {
     const cb_problem *p = f->p;
     for (uint32_t k = 0; k < f->base_backward; k++) {

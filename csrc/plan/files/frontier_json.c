@@ -27,10 +27,8 @@ static cb_status measure(const cb_facts *f, const bool *recompute, cb_sim *sim, 
 static cb_status measure_preset(cb_cut *cut, cb_preset preset, cb_sim *sim, cb_pairs *pairs,
                                 baseline *out, cb_error *err) {
     CB_TRY(cb_cut_poll(cut, err));
-    if (preset == CB_PRESET_TORCH_COMPAT && cut->f->unit_begin)
-        return CB_OK; /* this preset needs
-                                                                                 ops without
-                                                                                 insides */
+    /* it needs single ops */
+    if (preset == CB_PRESET_TORCH_COMPAT && cut->f->unit_begin) return CB_OK;
     cb_status status = cb_cut_preset(cut, preset, err);
     if (status == CB_INFEASIBLE || status == CB_UNSUPPORTED) return CB_OK;
     CB_TRY(status);

@@ -83,7 +83,7 @@ static void set_held_due(finder *z) {
     }
 }
 
-/* Sets the demands of the end of the step, which needs the values that the backward returns. */
+/* Sets the demands of the end of the step: the values that the backward returns. */
 static void set_end_due(finder *z) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
@@ -231,8 +231,7 @@ static void note_end(finder *z, uint32_t unit, uint32_t k, bool *sure) {
     }
 }
 
-/* Propagates ends: a value that only reruns read is needed when the first of their outputs is.
- * `need` [n_storage] */
+/* A value that only reruns read is needed when the first of their outputs is. `need` [n_storage] */
 static void hand_end_on(const finder *z, uint32_t unit, uint32_t *need) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
@@ -303,8 +302,7 @@ static bool add_gap(finder *z, uint32_t s, uint32_t from, uint32_t to) {
     return CB_PUSH(z->arena, z->out->list, gap);
 }
 
-/* Subtracts memory that ops may take over from an input at their moment, so that it counts once
- * (over.h). */
+/* At its moment, an op may take over the memory of an input, which then counts once (over.h). */
 static void forgive_over(finder *z) {
     const cb_facts *f = z->f;
     for (uint32_t k = 0; f->p->over_begin && k < f->n_base; k++)

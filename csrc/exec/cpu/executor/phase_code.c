@@ -8,9 +8,8 @@ const cb_x_limits cb_x_record_limits = {CB_R_STREAMS, CB_R_SCALARS, CB_R_ACCS, t
 
 static void touch(const cb_microcode *m, cb_x_phase *ph, int16_t id, bool reads, bool writes) {
     const cb_x_stream *s = &m->stream[id];
-    if (s->tile >= 0 || s->source == CB_X_VECTORS)
-        return; /* arrays that have room after their
-                                                              end */
+    /* tiles and vectors have room after their end */
+    if (s->tile >= 0 || s->source == CB_X_VECTORS) return;
     int j = 0;
     while (j < ph->n_touched && ph->touched[j].stream != id) j++;
     if (j == ph->n_touched)

@@ -296,9 +296,8 @@ static cb_status take(void *device, size_t bytes, cb_stream *stream, cb_block **
     const cb_status status = find_or_take(d, bytes, stream, out, err);
     cb_cu_end_aside(d, mode);
     CB_TRY(cb_cu_leave(d, status));
-    if ((*out)->uses.home != stream)
-        drop_marks(&(*out)->uses); /* all its marks have been
-                                                                   reached */
+    /* on another stream, all its marks have been reached */
+    if ((*out)->uses.home != stream) drop_marks(&(*out)->uses);
     *after = (*out)->uses;
     (*out)->uses = (cb_uses){0};
     return CB_OK;
