@@ -9,11 +9,11 @@
 #include <string.h>
 
 enum {
-    OLDEST = 12000, /* of driver and NVRTC: the first version with the declared signatures */
+    OLDEST = 12000, /* the first version of driver and NVRTC with the declared signatures */
     STUB_LIBRARY = 34,
     NO_DEVICE = 100,
     OUT_OF_MEMORY = 2,
-    COMPUTE_CAPABILITY_MAJOR = 75, /* attributes of a device */
+    COMPUTE_CAPABILITY_MAJOR = 75, /* an attribute of a device */
     COMPUTE_CAPABILITY_MINOR = 76,
     MOST_ARCHITECTURES = 64
 };
@@ -50,7 +50,7 @@ static cb_status too_old(int version, const char *path, cb_error *err) {
 static cb_status find_get_entry(get_entry_fn *out, void *library, const char *path, cb_error *err) {
     if (look_up(out, sizeof *out, library, "cuGetProcAddress_v2", path, NULL) == CB_OK)
         return CB_OK;
-    int (*get_version)(int *version) = NULL, version = 0; /* before CUDA 12 */
+    int (*get_version)(int *version) = NULL, version = 0; /* available before CUDA 12 */
     CB_TRY(look_up(&get_version, sizeof get_version, library, "cuDriverGetVersion", path, err));
     (void)get_version(&version);
     return too_old(version, path, err);
@@ -185,13 +185,14 @@ cb_status cb_cu_open_nvrtc(cb_cu_nvrtc *nvrtc, const char *path, cb_error *err) 
         return cb_fail(err, CB_UNSUPPORTED, "%s is from CUDA %d.%d; CUDA 12.0 or newer is needed",
                        path, major, minor);
     CB_TRY(open_builtins(&made, major, minor, err));
-    made.least = all[0]; /* in ascending order */
+    made.least = all[0]; /* the list is in ascending order */
     made.most = all[n - 1];
     *nvrtc = made;
     return CB_OK;
 }
 
-/* The library has half a gigabyte, mostly kernels, so functions are bound lazily. */
+/* Opens cuBLASLt. The library has half a gigabyte, mostly kernels, so functions are bound
+ * lazily. */
 cb_status cb_cu_open_blaslt(cb_cu_blaslt *blaslt, const char *path, cb_error *err) {
     void *library;
     cb_cu_blaslt made;

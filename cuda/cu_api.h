@@ -18,7 +18,7 @@ typedef struct cb_cu_driver {
 #undef DRIVER
 } cb_cu_driver;
 
-/* Opens the library, looks up all functions and initialises the driver. `path`: a file, or a name
+/* Opens the library, looks up all functions and initialises the driver. `path` is a file, or a name
  * for the dynamic loader. */
 cb_status cb_cu_open_driver(cb_cu_driver *driver, const char *path, cb_error *err);
 

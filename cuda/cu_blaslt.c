@@ -1,4 +1,4 @@
-/* The library is column-major. A row-major matrix is the transpose of a column-major one, so the
+/* cuBLASLt is column-major. A row-major matrix is the transpose of a column-major one, so the
  * library computes the transposed result, y' x'. Declarations are our own; constants are those of
  * cublasLt.h. Sums are in f32 (f64 for f64), without TF32 or 16-bit accumulation. If parts of the
  * inner axis are summed separately, only the reduction scheme that keeps partial sums in the type

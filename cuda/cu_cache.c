@@ -90,7 +90,7 @@ typedef struct location {
     char name[96];
 } location;
 
-/* The descriptor of a subfolder that the user owns and nobody else may write, or -1. */
+/* Returns the descriptor of a subfolder that the user owns and nobody else may write, or -1. */
 static int open_subfolder(const char *folder, const char *sub, bool make) {
     struct stat is;
     const int outer = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -105,8 +105,8 @@ static int open_subfolder(const char *folder, const char *sub, bool make) {
     return -1;
 }
 
-/* Finds the location of a file. `sub` NULL: compiled code, in a subfolder named after the first two
- * letters of its name. */
+/* Finds the location of a file. If `sub` is NULL, the file is compiled code, in a subfolder named
+ * after the first two letters of its name. */
 static bool locate(const char *folder, const char *sub, const char *name, const char *suffix,
                    bool make, location *out) {
     const char first[3] = {name[0], name[0] ? name[1] : '\0', '\0'};
@@ -175,8 +175,8 @@ bool cb_cu_read(const char *folder, const char *name, cb_alloc *alloc, cb_cu_ima
     return whole;
 }
 
-/* Writes a temporary file and renames it, so that readers see the whole file or none. `kernel`: the
- * name that goes into the digest of compiled code; NULL: a text. */
+/* Writes a temporary file and renames it, so that readers see the whole file or none. `kernel` is
+ * the name that goes into the digest of compiled code; NULL for a text. */
 static void write_file(const char *folder, const location *at, const char *kernel, const void *data,
                        size_t bytes) {
     char aside[PATH];

@@ -8,7 +8,8 @@
 
 enum { HAS_MINIMAL = 12040 }; /* the first version of NVRTC with --minimal */
 
-/* For a device newer than the compiler, the newest PTX is made, which the driver compiles. */
+/* Returns the target. For a device newer than the compiler it is the newest PTX, which the driver
+ * compiles. */
 static int target_of(const cb_cu_nvrtc *nvrtc, const cb_cu_source *source, bool *as_ptx) {
     *as_ptx = source->as_ptx || source->capability > nvrtc->most;
     return source->capability < nvrtc->most ? source->capability : nvrtc->most;
@@ -24,7 +25,7 @@ static int compile(const cb_cu_nvrtc *nvrtc, void *program, int target, bool as_
     return nvrtc->nvrtcCompileProgram(program, nvrtc->version >= HAS_MINIMAL ? n : n - 1, options);
 }
 
-/* Fetches a text or the code of the program; NULL: there is none, or no memory. */
+/* Fetches a text or the code of the program; NULL if there is none, or if out of memory. */
 static char *fetch(int (*size_of)(void *program, size_t *bytes),
                    int (*get)(void *program, char *to), void *program, cb_alloc *alloc,
                    size_t *bytes) {
@@ -37,7 +38,7 @@ static char *fetch(int (*size_of)(void *program, size_t *bytes),
     return NULL;
 }
 
-/* The log from the first line that contains "error" on. */
+/* Returns the log from the first line that contains "error" on. */
 static const char *first_error(const char *log) {
     const char *at = strstr(log, "error");
     while (at && at > log && at[-1] != '\n') at--;

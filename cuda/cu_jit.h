@@ -18,7 +18,7 @@ typedef struct cb_cu_source {
     const char *text;
     const cb_cu_header *headers;
     int n_header;   /* at most CB_CU_HEADERS */
-    int capability; /* of the device: 90 for 9.0 */
+    int capability; /* compute capability of the device: 90 for 9.0 */
     bool as_ptx;    /* make PTX instead of a cubin */
     bool is_kept;   /* write the text to FOLDER/sources */
 } cb_cu_source;
@@ -30,9 +30,9 @@ typedef struct cb_cu_image { /* code for the driver to load; `code` is a block o
     bool was_cached;
 } cb_cu_image;
 
-/* Compiles a source. `folder` NULL: no cache. An error contains the beginning of the compiler's
- * log. If there is a folder, source and log are written to FOLDER/failed, and the error names them.
- */
+/* Compiles a source. If `folder` is NULL, there is no cache. An error contains the beginning of the
+ * compiler's log. If there is a folder, source and log are written to FOLDER/failed, and the error
+ * names them. */
 CB_MUST_CHECK cb_status cb_cu_compile(const cb_cu_nvrtc *nvrtc, const cb_cu_source *source,
                                       const char *folder, cb_alloc *alloc, cb_cu_image *out,
                                       cb_error *err);
@@ -42,7 +42,7 @@ CB_MUST_CHECK cb_status cb_cu_compile(const cb_cu_nvrtc *nvrtc, const cb_cu_sour
 void cb_cu_name_of(const cb_cu_nvrtc *nvrtc, const cb_cu_source *source, char name[65]);
 /* Checks that the folder may be used; makes it if it does not exist. */
 CB_MUST_CHECK cb_status cb_cu_check_folder(const char *folder, cb_error *err);
-/* Reads code from the cache; false: it is not there, or cannot be used. */
+/* Reads code from the cache; returns false if it is not there or cannot be used. */
 bool cb_cu_read(const char *folder, const char *name, cb_alloc *alloc, cb_cu_image *out);
 /* Writes code to the cache; failures are ignored. */
 void cb_cu_write(const char *folder, const char *name, const cb_cu_image *image);

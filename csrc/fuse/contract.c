@@ -15,9 +15,9 @@ typedef struct contracting {
     cb_arena scratch;
     cb_error *err;
     uint32_t *value;  /* [values of the graph] */
-    uint32_t *member; /* [values of the graph] index among its op's values, if it is one */
+    uint32_t *member; /* [values of the graph] index among its op's values, if it is a member's */
     uint8_t *slice;   /* [ops of the graph] */
-    uint8_t load[CB_MOST_INNER_INPUTS]; /* of the current group: the member that reads an input */
+    uint8_t load[CB_MOST_INNER_INPUTS]; /* in the current group, the member that reads an input */
     uint32_t n_in, n_value, n_member;
 } contracting;
 
@@ -311,7 +311,8 @@ static cb_status copy_ends(contracting *x, const uint32_t *from, uint32_t n, uin
     return CB_OK;
 }
 
-/* Values are storages here. A gradient whose parameter nothing reads stays to the end. */
+/* Copies updates. Values are storages here. A gradient whose parameter no op reads stays to the
+ * end. */
 static cb_status copy_updates(contracting *x) {
     const cb_problem *p = x->p;
     for (uint32_t v = 0; p->updates && v < p->n_value; v++) {
@@ -344,7 +345,7 @@ static cb_status fill_in(contracting *x) {
     return copy_ends(x, x->p->backward_output, out->n_backward_output, &out->backward_output);
 }
 
-/* Allocates for the maximum; the writer sets the actual counts. */
+/* Returns the maximum sizes for allocation; the writer sets the actual counts. */
 static cb_problem_sizes sizes_of(const contracting *x) {
     cb_problem_sizes n = {.n_op = x->by->n_op, .n_inlining = x->by->n_inlining};
     for (uint32_t op = 0; op < x->by->n_op; op++) {

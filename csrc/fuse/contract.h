@@ -6,11 +6,11 @@
 
 #include "grouping.h"
 
-/* `value` [values of the graph], allocated in `arena`: the problem's value with the same storage;
- * CB_NONE: it never leaves its group. */
+/* Makes `value` [values of the graph] in `arena`: the problem's value with the same storage;
+ * CB_NONE: the value never leaves its group. */
 CB_MUST_CHECK cb_status cb_contracted_values(const cb_graph *joint, const cb_grouping *grouping,
                                              cb_arena *arena, uint32_t **value, cb_error *err);
-/* `single`: the result of cb_annotate. */
+/* Makes the problem. `single` is the result of cb_annotate. */
 CB_MUST_CHECK cb_status cb_contract(const cb_graph *joint, const cb_problem *single,
                                     const cb_grouping *grouping, cb_alloc *alloc, cb_problem **out,
                                     cb_error *err);

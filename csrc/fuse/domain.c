@@ -2,8 +2,8 @@
 
 #include "../ir/work.h"
 
-/* Sums of few rows are not cut into blocks that could be tasks, so they join a group only while
- * small. */
+/* Sums of few rows are not cut into blocks that could be tasks, so they join a group only if they
+ * are small. */
 #define COLUMN_BLOCKS_MIN 4
 #define COLUMN_COUNT_SMALL 32768
 /* For narrower columns a separate kernel is faster. */
@@ -30,11 +30,12 @@ static bool sums_columns(const cb_domain *domain) {
 
 /* ---- what an op is, and its own domain ------------------------------------------------------- */
 
-/* The kind of a reduction by its axes longer than 1: all, the trailing ones, the leading ones,
- * those between two kept axes, or others. */
+/* Returns the kind of a reduction, by the axes longer than 1 that it reduces: all, the trailing
+ * ones, the leading ones, those between two kept axes, or others. */
 static cb_part reduction_of(const cb_attrs *attrs, const cb_shape *in, cb_domain *own) {
     const cb_shape *axes = &attrs->dims;
-    int64_t reduced = 1, kept = 1, behind = 1; /* behind: kept axes after the last reduced one */
+    int64_t reduced = 1, kept = 1, behind = 1; /* behind: elements of the kept axes after the last
+                                                  reduced one */
     int32_t next = 0, turns = 0;
     bool was = false, first = false, any = false;
     for (int32_t k = 0; k < in->rank; k++) {
@@ -63,7 +64,7 @@ static cb_part reduction_of(const cb_attrs *attrs, const cb_shape *in, cb_domain
 
 static bool is_sum(cb_opcode code) { return code == CB_OP_SUM || code == CB_OP_MEAN; }
 
-/* The part of a sum over pieces of rows. */
+/* Returns the part of a sum over pieces of rows. */
 static cb_part pieces_of(const cb_domain *domain, int64_t length) {
     const bool has = has_rows(domain) && length >= CB_PIECE_MIN && domain->columns % length == 0;
     const bool is_whole =
@@ -72,14 +73,14 @@ static cb_part pieces_of(const cb_domain *domain, int64_t length) {
     return is_whole ? CB_PART_PIECES : CB_PART_ODD_PIECES;
 }
 
-/* Ops whose rows are the last axis. */
+/* Handles ops whose rows are the last axis. */
 static cb_part last_axis(cb_part part, const cb_shape *full, cb_domain *own) {
     if (full->rank == 0) return CB_PART_NONE;
     *own = (cb_domain){.count = cb_numel(full), .columns = full->dim[full->rank - 1]};
     return part;
 }
 
-/* Ops that read or write one position of each row. Rows must be long enough for a group. */
+/* Handles ops that read or write one position of each row. Rows must be long enough for a group. */
 static cb_part indexed_axis(cb_part part, const cb_shape *full, cb_domain *own) {
     part = last_axis(part, full, own);
     return own->columns < CB_ROW_INDEXED ? CB_PART_NONE : part;
@@ -125,7 +126,8 @@ static cb_part own_part(const cb_shaped *op, cb_domain *own) {
     return CB_PART_MAP;
 }
 
-/* Its gradients of weights, if anything reads them, are sums of columns. */
+/* True for the gradient of a norm. Its gradients of weights, if an op reads them, are sums of
+ * columns. */
 static bool is_norm_gradient(const cb_shaped *op) {
     return (op->code == CB_OP_LAYER_NORM_BWD || op->code == CB_OP_RMS_NORM_BWD) &&
            !op->has_one_result;

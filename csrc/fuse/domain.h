@@ -4,8 +4,8 @@
  *
  *     part        shape of its results      what it does in the group
  *     MAP         count elements            element i from element i of each input
- *     ROW_WISE    count elements            softmax, norms and their gradients: a row from a row;
- *                                           the gradient of ROWS that index, which does so as well
+ * ROW_WISE count elements softmax, norms and their gradients: a row from a row; likewise the
+ * gradient of ROWS with an index
  *     ROWS        one per row               sum, mean, amax, amin over the columns; cross-entropy;
  *                                           gather of one element of each row
  *     ROW_MAP     one per row               pointwise on values with one per row
@@ -18,11 +18,11 @@
  *     ACROSS      one per row               sum, mean, amax, amin over strided rows
  *     LINES       one per line              sum, mean over adjacent strided rows
  *
- * A value that is made in a group is read there as it was made: SAME if it has count elements, ROW
- * if it has one per row (repeated along the row, or by a ROW_MAP), ONE if it is a single element.
- * COLUMNS and TOTAL are complete only when the group is. ONE instructions may read a total and then
- * run after everything else; nothing else reads these two, nor PIECES,
- * ODD_PIECES and LINES.
+ * Members of a group read its values in the order in which they were made: SAME if a value has
+ * count elements, ROW if it has one per row (repeated along the row, or by a ROW_MAP), ONE if it is
+ * a single element. COLUMNS and TOTAL are complete only when the group is. ONE instructions may
+ * read a total, and then run after all others. No other instruction reads COLUMNS, TOTAL, PIECES,
+ * ODD_PIECES or LINES.
  *
  * Rows are strided if the group reduces an inner axis. Then `inner` rows are adjacent in memory, so
  * that element c of row r is element (r / inner * columns + c) * inner + r % inner of the domain,
@@ -37,15 +37,15 @@
 #include "../ir/op.h"
 
 /* Shorter rows cost more than they save; sums over longer ones are cut into segments, which are
- * separate tasks. CB_ROWS_ENOUGH rows are tasks enough, and may be longer. An op with positions in
+ * separate tasks. CB_ROWS_ENOUGH rows are enough tasks, and may be longer. An op with positions in
  * rows does not join shorter rows than CB_ROW_INDEXED: rows with positions run one by one. */
 #define CB_ROW_MIN 4
 #define CB_ROW_INDEXED 32
 #define CB_ROW_MAX ((int64_t)1 << 16)
 #define CB_ROWS_ENOUGH 16
 #define CB_ROW_LONGEST ((int64_t)1 << 18)
-/* Shorter pieces of rows are better summed by a separate kernel. Those of a power of two elements,
- * within these limits, are whole lanes of one leaf. */
+/* A separate kernel sums shorter pieces of rows faster. Pieces within these limits whose length is
+ * a power of two are whole lanes of one leaf. */
 #define CB_PIECE_MIN 16
 #define CB_PIECE_WHOLE 64
 #define CB_PIECE_MAX 1024
@@ -53,7 +53,7 @@
  * limit their length. A sum of all elements or of lines takes whole lines, whose tiles have at most
  * CB_LINES_MAX elements. */
 #define CB_INNER_MIN 4
-#define CB_INNER_WIDE 24 /* fewer rows have at least CB_ACROSS_LEAST elements together */
+#define CB_INNER_WIDE 24 /* fewer rows must have at least CB_ACROSS_LEAST elements together */
 #define CB_ACROSS_LEAST 512
 #define CB_ACROSS_MIN 4
 #define CB_ACROSS_MAX 4096
@@ -66,7 +66,7 @@ typedef struct cb_domain {
 } cb_domain;
 
 typedef enum cb_part {
-    CB_PART_NONE = 0, /* does not belong in a group of this domain */
+    CB_PART_NONE = 0, /* the op does not belong in a group of this domain */
     CB_PART_MAP,
     CB_PART_ROW_WISE,
     CB_PART_ROWS,
@@ -83,7 +83,7 @@ typedef enum cb_part {
 /* How an operand maps to a domain. */
 typedef enum cb_view {
     CB_VIEW_OTHER = 0, /* any strides */
-    CB_VIEW_SAME,      /* element i is element i */
+    CB_VIEW_SAME,      /* element i of the domain is element i of the operand */
     CB_VIEW_ROW,       /* one per row */
     CB_VIEW_COLUMN,    /* one per column, the same in each row */
     CB_VIEW_ONE        /* one element everywhere */
@@ -93,7 +93,7 @@ typedef struct cb_shaped { /* an op and its operands; NULL: no such input */
     cb_opcode code;
     const cb_attrs *attrs;
     const cb_shape *in0, *in1, *out0;
-    bool has_one_result; /* nothing reads the outputs after the first */
+    bool has_one_result; /* no op reads the outputs after the first */
 } cb_shaped;
 
 /* Returns the part of an op in this domain. */

@@ -20,16 +20,16 @@ typedef struct expanding {
     cb_expanded *out;
     cb_arena *arena, *scratch;
     cb_error *err;
-    uint32_t *value; /* [values of the graph] that of the problem */
-    uint32_t *from;  /* [values of the problem] that of the graph */
-    uint8_t *slice;  /* [ops of the graph] runs in the current step */
+    uint32_t *value; /* [values of the graph] the value of the problem */
+    uint32_t *from;  /* [values of the problem] the value of the graph */
+    uint8_t *slice;  /* [ops of the graph] true if it runs in the current step */
     uint32_t *run;   /* ops of the graph that the current step runs */
     uint32_t n_run;
-    uint8_t *is_taken;  /* [values of the problem] made by the current step */
-    uint32_t *instance; /* [values of the problem] read by the current step */
+    uint8_t *is_taken;  /* [values of the problem] true if the current step makes it */
+    uint32_t *instance; /* [values of the problem] instance that the current step reads */
     uint32_t *inner;    /* [values of the graph] instance that the current step has made */
     uint32_t *ops;      /* [steps written] ops of the graph */
-    uint32_t n_step, n_in, n_out, n_instance; /* written so far */
+    uint32_t n_step, n_in, n_out, n_instance; /* counts of what has been written so far */
 } expanding;
 
 cb_status cb_groups_new(cb_groups *groups, size_t n_group, size_t n_instr, size_t n_instance,
@@ -59,7 +59,7 @@ static void mark(expanding *x, uint32_t value) {
     }
 }
 
-/* Fills x->run with what a step runs, and marks the inlined values. */
+/* Fills x->run with the ops that a step runs, and marks the inlined values. */
 static void find_run(expanding *x, uint32_t step) {
     const cb_problem *p = x->p;
     const uint32_t op = x->plan->schedule.step[step],
@@ -121,7 +121,7 @@ static cb_status make_arrays(expanding *x) {
 
 /* ---- lives ----------------------------------------------------------------------------------- */
 
-/* The plan's groups: each step is a group. */
+/* Copies the plan's lives: each step is a group. */
 static void copy_lives(expanding *x) {
     const cb_lives *old = &x->plan->lives;
     for (uint32_t i = 0; i < old->n_instance; i++) {
@@ -163,7 +163,7 @@ static uint32_t instance_read(const expanding *x, uint32_t id, uint32_t value) {
     return inside ? x->inner[root] : x->instance[x->value[root]];
 }
 
-/* Returns where the output of an op of the graph is: as in the step, or a local. */
+/* Returns the instance of an output of an op of the graph: that of the step, or a local. */
 static uint32_t instance_made(expanding *x, uint32_t step, uint32_t id, uint32_t value) {
     const cb_problem *p = x->p;
     const uint32_t op = x->plan->schedule.step[step], v = x->value[value];
@@ -177,7 +177,7 @@ static uint32_t instance_made(expanding *x, uint32_t step, uint32_t id, uint32_t
                     (cb_life){.made = step, .last = step, .is_local = true});
 }
 
-/* Returns whether it makes a local. */
+/* Adds an op. Returns true if it makes a local. */
 static bool add_op(expanding *x, uint32_t step, uint32_t id) {
     const cb_op *op = &x->g->ops.at[id];
     cb_lives *lives = &x->out->plan.lives;
@@ -219,7 +219,7 @@ static void share_scratch(expanding *x, uint32_t step, uint32_t first) {
         lives->scratch_instance[i] = instance;
         begin += bytes;
         left -= bytes;
-        instance = CB_NONE; /* the first has that of the plan */
+        instance = CB_NONE; /* the first one has the scratch of the plan */
     }
 }
 
@@ -254,9 +254,9 @@ static void add_step(expanding *x, uint32_t step) {
 
 /* ---- a plan of single ops -------------------------------------------------------------------- */
 
-/* A step that runs and is not a view is a group; offsets come from the plan. A value brought back
- * from the host is made for the next step that runs. A life that only views read ends with the last
- * group before the view. */
+/* Keeps the plan's lives: a step that runs and is not a view is a group, and offsets come from the
+ * plan. A value brought back from the host is made for the next step that runs. A life that only
+ * views read ends with the last group before the view. */
 static void keep_lives(expanding *x) {
     const cb_lives *lives = &x->plan->lives;
     const cb_groups *groups = &x->out->groups;

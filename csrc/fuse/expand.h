@@ -7,16 +7,16 @@
 #include "../plan/schedule/plan.h"
 #include "grouping.h"
 
-typedef struct cb_life { /* of an instance of the plan */
+typedef struct cb_life { /* the life of an instance of the plan */
     uint32_t made, last; /* group indices; last == n_group: held to the end */
     uint64_t offset;     /* in the arena */
     bool is_local;       /* exists only in group `made`, without bytes in the arena */
-    bool is_shared;      /* scratch in the same place as that of an earlier instance */
-    uint32_t shared;     /* is_shared: that instance */
+    bool is_shared;      /* true for scratch in the same place as that of an earlier instance */
+    uint32_t shared;     /* that instance, if `is_shared` */
     bool is_gone;        /* ends before a step runs, so it takes no bytes */
     bool takes_over;     /* begins in the memory of another instance, which ends with group `made`
                             */
-    uint32_t over;       /* takes_over: that instance */
+    uint32_t over;       /* that instance, if `takes_over` */
 } cb_life;
 
 /* Returns how many of `n` ascending steps come before this one. */
@@ -33,7 +33,7 @@ static inline uint32_t cb_count_before(const uint32_t *steps, uint32_t n, uint32
 typedef struct cb_groups {
     uint32_t n_group, n_instr;
     uint32_t *begin;    /* [n_group + 1] into step and part */
-    uint32_t *step;     /* [n_instr] in the order in which they run; views are left out */
+    uint32_t *step;     /* [n_instr] steps in the order in which they run, without views */
     uint8_t *part;      /* [n_instr] cb_part */
     cb_domain *domain;  /* [n_group] */
     uint8_t *end;       /* [n_group] cb_group_end */
@@ -48,9 +48,10 @@ CB_MUST_CHECK cb_status cb_groups_new(cb_groups *groups, size_t n_group, size_t 
                                       size_t n_instance, cb_arena *arena, cb_error *err);
 
 typedef struct cb_expanded {
-    cb_plan plan;     /* of the graph, op by op, with the parts of lives that lowering uses */
-    cb_groups groups; /* its steps in order, one group for each step of the plan that runs */
-    bool is_fused;    /* fuse.h has merged some of them: the plan's bytes are a bound */
+    cb_plan plan;     /* the plan of the graph, op by op, with the parts of lives that lowering
+                         uses */
+    cb_groups groups; /* groups of its steps in order, one for each step of the plan that runs */
+    bool is_fused;    /* fuse.h has merged some groups, so the plan's bytes are a bound */
     uint32_t *step;   /* [plan.schedule.n_step] step of the plan; NULL: the same */
 } cb_expanded;
 

@@ -1,9 +1,9 @@
 /* Groups grow as those of lowering do (fuse.c), over the given order with every op once: a group
  * opens with the first op that has not run and takes the next ops that belong to it; a few others
  * may be deferred. All inputs of a group exist when it opens, so groups run in the order in which
- * they open. No group crosses the border of the backward or of a region. Constants and the like
- * read nothing and can be made at any time: they join their only reader; the others form groups of
- * equal size.
+ * they open. No group crosses the border of the backward or of a region. Sources, such as
+ * constants, read nothing and can be made at any time. They join their only reader; the others form
+ * groups of equal size.
  *
  * A run may inline every input that could run with it, and its inputs in turn, back to ops that do
  * not fuse. These are requests, of which cb_grouping_make keeps those that fit together. */
@@ -15,8 +15,10 @@
 
 #define DEFERRED_MOST 8
 #define READ_MOST 20
-#define MADE_MOST (CB_MOST_MEMBERS - READ_MOST) /* values of a group; reads take members as well */
-#define WISHES_MOST CB_MOST_INLININGS           /* of one op */
+#define MADE_MOST \
+    (CB_MOST_MEMBERS - READ_MOST)     /* maximum number of values of a group; reads take
+                                                   members as well */
+#define WISHES_MOST CB_MOST_INLININGS /* of one op */
 
 typedef struct finding {
     const cb_graph *g;
@@ -27,14 +29,14 @@ typedef struct finding {
     uint32_t *begin, *op, *kernel; /* groups so far, as in the request */
     cb_domain *domain;
     uint32_t n_group, n_op, n_kernel;
-    uint32_t *set;   /* [ops] its group; CB_NONE: it has run separately, or not yet */
+    uint32_t *set;   /* [ops] its group; CB_NONE: it has run separately or has not run yet */
     bool *ran;       /* [ops] */
-    bool *fuses;     /* [ops] could be in some group */
+    bool *fuses;     /* [ops] true if it could be in some group */
     bool *slice;     /* [ops] */
     uint32_t *reads; /* [values] reads by ops, plus 1 if the caller needs it */
     uint32_t *only;  /* [ops] the only reader of its output; CB_NONE: none */
     uint32_t first;  /* op of the current group */
-    uint32_t n_made, n_read, read[READ_MOST]; /* of the current group: values, roots of inputs */
+    uint32_t n_made, n_read, read[READ_MOST]; /* values of the current group; roots of its inputs */
     CB_VEC(uint32_t) value;                   /* requested inlinings */
     CB_VEC(uint32_t) reader;
 } finding;
@@ -53,7 +55,7 @@ static bool is_source(const finding *x, uint32_t op) {
     return x->g->ops.at[op].n_in == 0 && !(x->p->op_flags[op] & CB_POP_PLACEHOLDER);
 }
 
-#define NOBODY (CB_NONE - 1) /* in `only`, while no reader has been found yet */
+#define NOBODY (CB_NONE - 1) /* value of `only` while no reader has been found yet */
 
 static void mark_ops(finding *x) {
     const cb_graph *g = x->g;
@@ -107,7 +109,7 @@ static bool is_there(const finding *x, uint32_t op) {
     return true;
 }
 
-/* Notes its reads from outside the group; returns false if there are too many. */
+/* Notes the op's reads from outside the group; returns false if there are too many. */
 static bool note_reads(finding *x, uint32_t op) {
     for (uint32_t k = 0; k < x->g->ops.at[op].n_in; k++) {
         const uint32_t root = root_of(x, cb_op_ins(x->g, op)[k]);
@@ -174,7 +176,7 @@ static uint32_t reads_by(const finding *x, const uint32_t *op, uint32_t n, uint3
     return count;
 }
 
-/* Returns the number of values of the group that others, or the caller, read. */
+/* Returns the number of values of the group that other ops, or the caller, read. */
 static uint32_t count_given(const finding *x) {
     const cb_joining *group = &x->joining;
     uint32_t n = 0;
@@ -196,8 +198,8 @@ static bool gives(const finding *x, const uint32_t *op, uint32_t n, uint32_t at)
 }
 
 /* Finds, for each op of a kernel, the last op of its group. An op ends a group if ops outside read
- * it, if several groups do, or if it reduces to something small, so that the plan may save that.
- * Ops of the backward never run again, and stay together. */
+ * it, if several groups do, or if it reduces to a small value, so that the plan may save it. Ops of
+ * the backward never run again, and stay together. */
 static void split_kernel(const finding *x, const uint32_t *op, uint32_t n, uint32_t *last) {
     for (uint32_t at = n; at-- > 0;) {
         uint32_t only = CB_NONE;
@@ -216,7 +218,7 @@ static void split_kernel(const finding *x, const uint32_t *op, uint32_t n, uint3
     }
 }
 
-/* Groups of a kernel, in the order of their last ops. */
+/* Adds the groups of a kernel, in the order of their last ops. */
 static void add_groups(finding *x, uint32_t *op, uint32_t n) {
     uint32_t last[CB_GROUP_MOST];
     split_kernel(x, op, n, last);
@@ -259,7 +261,7 @@ static void make_kernel(finding *x, uint32_t first) {
     add_groups(x, op, x->joining.n);
 }
 
-/* Sources last: most have joined by then. */
+/* Makes all kernels. Sources come last, since most have joined others by then. */
 static cb_status make_kernels(finding *x, cb_error *err) {
     const uint32_t n = (uint32_t)x->g->ops.len;
     CB_TRY_NEW(x->kernel, x->arena, n, err);
@@ -274,8 +276,8 @@ static cb_status make_kernels(finding *x, cb_error *err) {
 
 /* ---- wishes ---------------------------------------------------------------------------------- */
 
-/* Values that may be inlined into one op or group; those not examined yet come first, in rising
- * order, so that readers are examined before their inputs. */
+/* Values that may be inlined into one op or group. Values that were not examined yet come first, in
+ * rising order, so that readers are examined before their inputs. */
 typedef struct wishes {
     uint32_t reader; /* one of its ops */
     uint32_t n_open, open[WISHES_MOST];

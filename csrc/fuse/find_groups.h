@@ -1,12 +1,12 @@
 /* find_groups.h: finds the ops of a joint graph that are worth planning as one, and the values to
- * inline into their runs: a request to cb_grouping_make (grouping.h). It is the same on every
- * machine. */
+ * inline into their runs. The result is a request to cb_grouping_make (grouping.h), the same on
+ * every machine. */
 #ifndef CB_FUSE_FIND_GROUPS_H
 #define CB_FUSE_FIND_GROUPS_H
 
 #include "grouping.h"
 
-/* Values of cb_compile_options.groups: groups that are found; found groups, but only if single ops
+/* Values of cb_compile_options.groups: FOUND uses found groups; AUTO uses them only if single ops
  * cannot meet the budget. */
 #define CB_GROUPS_FOUND "found"
 #define CB_GROUPS_AUTO "auto"

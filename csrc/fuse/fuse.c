@@ -27,12 +27,12 @@ typedef struct fusing {
     const cb_groups *units;
     cb_groups out;
     tactic by;
-    uint8_t *alone;      /* [units] must not join a group */
+    uint8_t *alone;      /* [units] true if it must not join a group */
     uint32_t first, end; /* units: the first that has not run, one past the last examined */
     uint32_t n_taken, taken[CB_GROUP_MOST]; /* units of the current group */
-    uint32_t *order;                        /* [units] as they run */
-    uint32_t *unit_begin;                   /* [units + 1] of a group, in `order` */
-    uint32_t group;                         /* in take_over */
+    uint32_t *order;                        /* [units] in the order in which they run */
+    uint32_t *unit_begin;                   /* [units + 1] first unit of each group in `order` */
+    uint32_t group;                         /* current group in take_over */
     cb_arena *arena;
     cb_error *err;
 } fusing;
@@ -170,7 +170,7 @@ static void make_groups(fusing *x) {
 
 /* ---- lives ----------------------------------------------------------------------------------- */
 
-/* Members of a group that copy the same indices share one copy. */
+/* Shares scratch: members of a group that copy the same indices share one copy. */
 static void share_scratch(fusing *x, uint32_t group) {
     const uint32_t *scratch = x->steps.plan->lives.scratch_instance, *step = x->out.step;
     for (uint32_t i = x->out.begin[group]; i < x->out.begin[group + 1]; i++) {
@@ -209,8 +209,8 @@ static void take_over(fusing *x, uint32_t group) {
     }
 }
 
-/* A gradient is alive until its update, which comes after the forward, so that nothing can fail any
- * more, and after the last group that reads its parameter (plan/model/updates.h). */
+/* Keeps a gradient alive until its update. The update comes after the forward, so that the run can
+ * no longer fail, and after the last group that reads its parameter (plan/model/updates.h). */
 static void keep_gradients(fusing *x) {
     const cb_steps *s = &x->steps;
     const cb_groups *out = &x->out;
@@ -233,7 +233,7 @@ static void keep_gradients(fusing *x) {
     }
 }
 
-/* A value that only its own group of several steps uses is a local. */
+/* Finds lives. A value that is used only in its own group of several steps is a local. */
 static void find_lives(fusing *x) {
     const cb_lives *lives = &x->steps.plan->lives;
     const cb_groups *out = &x->out;

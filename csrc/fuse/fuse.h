@@ -1,4 +1,4 @@
-/* fuse.h: merges groups of a plan: decides which of them run as one, their order, and the place of
+/* fuse.h: merges groups of a plan: decides which groups run as one, their order, and the place of
  * their results. Neither live bytes nor the arena exceed the plan's. */
 #ifndef CB_FUSE_FUSE_H
 #define CB_FUSE_FUSE_H

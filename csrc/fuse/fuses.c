@@ -2,7 +2,7 @@
 
 #include "reads.h"
 
-/* `index`: which input holds integer indices; -1: none. */
+/* `index` is the input with integer indices; -1: none. */
 static bool are_known(bool with_bool, const cb_dtype *dtype, uint32_t n, int index) {
     for (uint32_t k = 0; k < n; k++) {
         if ((int)k == index) continue;
@@ -11,7 +11,7 @@ static bool are_known(bool with_bool, const cb_dtype *dtype, uint32_t n, int ind
     return true;
 }
 
-/* Does not apply to single numbers. */
+/* True for ops that fuse as arrays, but not as single numbers. */
 static bool is_only_full(cb_opcode code) {
     return code == CB_OP_TRIL || code == CB_OP_DROPOUT || code == CB_OP_GELU ||
            code == CB_OP_GELU_BWD;

@@ -1,4 +1,4 @@
-/* fuses.h: which ops run in groups of several, and why a group ends. */
+/* fuses.h: determines which ops run in groups of several, and why a group ends. */
 #ifndef CB_FUSE_FUSES_H
 #define CB_FUSE_FUSES_H
 
@@ -11,8 +11,8 @@ typedef bool (*cb_fuses_fn)(cb_opcode code, cb_part part, const cb_domain *domai
 
 #define CB_PART_OPERANDS 8 /* no op with more inputs and outputs has a part */
 
-/* True if the backend runs it and it computes in one width of floats. `dtype`: of inputs, then of
- * outputs; not used if there are too many. */
+/* True if the backend runs the op and it computes in one width of floats. `dtype` has the dtypes of
+ * inputs, then of outputs; it is not used if there are too many. */
 bool cb_part_fuses(cb_fuses_fn fuses, cb_opcode code, cb_part part, const cb_domain *domain,
                    const cb_dtype *dtype, uint32_t n_in, uint32_t n_out);
 
@@ -22,8 +22,8 @@ bool cb_part_fuses(cb_fuses_fn fuses, cb_opcode code, cb_part part, const cb_dom
 bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_domain *domain, const cb_dtype *in,
                      uint32_t n_in, const cb_dtype *out, uint32_t n_out);
 
-/* Why a group ends: the reason against the first step that was passed over after the last one that
- * joined. */
+/* The reason why a group ends: why the first step that was passed over, after the last one that
+ * joined, did not join. */
 typedef enum cb_group_end {
     CB_END_NONE = 0, /* not known */
     CB_END_PROGRAM,  /* no step was left */

@@ -16,7 +16,7 @@ typedef struct making {
     uint32_t *set; /* [ops] the requested group, or n_group + op; CB_NONE: a view */
     cb_steps steps;
     cb_joining joining;
-    uint8_t *slice;                           /* [ops] those of: */
+    uint8_t *slice;                           /* [ops] members of the slices of: */
     uint32_t n_marked, marked[CB_GROUP_MOST]; /* rising */
 } making;
 
@@ -96,7 +96,7 @@ typedef struct ordering {
     uint32_t n_set;
     uint32_t *begin, *op; /* [n_set + 1] members of each set, rising */
     uint32_t *at, *input; /* [n_set] the member, and its input, to examine next */
-    uint8_t *state;       /* [n_set] 1: begun; 2: in the order */
+    uint8_t *state;       /* [n_set] 1: begun; 2: appended to the order */
     uint32_t *stack, n_stack;
 } ordering;
 
@@ -170,7 +170,7 @@ static cb_status visit(making *x, ordering *o, uint32_t first) {
     return CB_OK;
 }
 
-/* Appends what the groups of a kernel need, and then these. */
+/* Appends the sets that the groups of a kernel need, and then these groups. */
 static cb_status visit_kernel(making *x, ordering *o, uint32_t first) {
     const uint32_t kernel = kernel_of(x, first);
     uint32_t begin = first, end = first + 1;
@@ -247,7 +247,7 @@ static void find_given(making *x) {
     }
 }
 
-/* An op without inputs may run in a group of the backward, for that group only. */
+/* Checks ops without inputs: in a group of the backward, such an op may run only for that group. */
 static cb_status check_sources(const making *x) {
     const cb_grouping *out = x->out;
     for (uint32_t op = 0; op < out->n_op; op++) {
@@ -301,8 +301,9 @@ static cb_group_end join_marked(making *x, uint32_t *op) {
     return CB_END_NONE;
 }
 
-/* Tries the marked ops, those of an op and those inlined into it, as one group. CB_END_NONE: they
- * run; otherwise *op does not. Ops of a kernel may need its rows, which none of them determines. */
+/* Tries the marked ops, those of an op and those inlined into it, as one group. CB_END_NONE means
+ * that they run; otherwise *op does not. Ops of a kernel may need its rows, which none of them
+ * determines. */
 static cb_group_end try_marked(making *x, uint32_t host, uint32_t *op) {
     const uint32_t set = x->set[x->out->member[x->out->begin[host]]];
     cb_joining_start(&x->joining, (cb_domain){0});
@@ -395,8 +396,7 @@ static bool is_wanted(const making *x, uint32_t value) {
     return false;
 }
 
-/* Returns whether everything that a run may do fits with this value inlined; if not, nothing
- * changes. */
+/* Inlines a value if all possible runs still fit, and returns true; otherwise changes nothing. */
 static bool take_in(making *x, uint32_t host, uint32_t value) {
     uint32_t before[CB_GROUP_MOST], n = x->n_marked, at = 0;
     memcpy(before, x->marked, n * sizeof *before);

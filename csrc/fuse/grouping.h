@@ -1,9 +1,9 @@
-/* grouping.h: which ops of a joint graph form one op of the problem, before planning, and which
- * values may be inlined into its runs (plan/model/inside.h, inlining.h). contract.h makes the
- * problem, and expand.h converts its plan back to ops of the graph.
+/* grouping.h: determines, before planning, which ops of a joint graph form one op of the problem,
+ * and which values may be inlined into its runs (plan/model/inside.h, inlining.h). contract.h makes
+ * the problem, and expand.h converts its plan back to ops of the graph.
  *
  *     graph      0 input  1 matmul  2 add  3 expand  4 gelu  5 matmul        group {2, 4}
- *     problem    0 input  1 matmul  2 {add, gelu}  3 matmul                  a view is no op
+ *     problem    0 input  1 matmul  2 {add, gelu}  3 matmul                  views are not ops
  *
  * A reader of a view reads its storage, so problems of groups have no views: each of their values
  * has a separate storage. A run of an op uses one domain (domain.h), that of all its members and of
@@ -15,17 +15,18 @@
 #include "../plan/model/problem.h"
 #include "fuses.h"
 
-/* A request, in ids of the joint graph. */
+/* A request for groups and inlinings, in ids of the joint graph. */
 typedef struct cb_group_request {
     uint32_t n_group;
     const uint32_t *begin; /* [n_group + 1] into op */
     const uint32_t *op; /* ops of each group; no op is in two groups, and none is a view or input */
-    const uint32_t *kernel;  /* [n_group] rising: groups with equal numbers could run as one, and
-                                are adjacent in the order; NULL: none do, */
-    const cb_domain *domain; /* [n_group] and over this domain; likewise */
+    const uint32_t *kernel;  /* [n_group] in rising order: groups with equal numbers could run as
+                                one, and are adjacent in the order; NULL: there are none */
+    const cb_domain *domain; /* [n_group] the domain over which they could run as one; likewise */
     uint32_t n_inlining;
-    const uint32_t *value;  /* [n_inlining] a value that may be inlined, */
-    const uint32_t *reader; /* [n_inlining] and the op (or any op of its group) */
+    const uint32_t *value;  /* [n_inlining] a value that may be inlined */
+    const uint32_t *reader; /* [n_inlining] the op into which it may be inlined, or any op of its
+                               group */
 } cb_group_request;
 
 /* Reads JSON, see grouping_json.c. The result is allocated in `arena`. */
@@ -44,9 +45,11 @@ typedef struct cb_grouping {
     uint32_t *kernel;  /* [n_op] the requested group; CB_NONE: no group */
     uint32_t *op_of;   /* [ops of the graph] op of the problem; CB_NONE: a view */
     uint32_t *root;    /* [values of the graph] the value that made its storage */
-    uint8_t *is_read;  /* [values of the graph] roots: an op reads it, directly or through views */
-    uint8_t *is_given; /* [values of the graph] roots: a value of the problem */
-    cb_domain *domain; /* [n_op] of its runs; {0, 0}: it runs separately and nothing is inlined */
+    uint8_t *is_read;  /* [values of the graph] for roots, true if an op reads it, directly or
+                          through views */
+    uint8_t *is_given; /* [values of the graph] for roots, true if it is a value of the problem */
+    cb_domain *domain; /* [n_op] domain of its runs; {0, 0}: it runs separately and no value is
+                          inlined */
     uint32_t n_inlining;
     cb_grouped_inlining *inlining; /* by op, then by value */
 } cb_grouping;
@@ -60,16 +63,16 @@ static inline bool cb_is_member_value(const cb_grouping *x, const cb_graph *g, u
     const bool first = g->ops.at[g->values.at[value].producer].out_begin == value;
     return first || x->is_read[value] || x->is_given[value];
 }
-/* True if it represents the tangent: it is in the backward, and reads nothing of it. It is never in
- * a group. */
+/* True if the op represents the tangent: it is in the backward, and reads no value of it. Such an
+ * op is never in a group. */
 bool cb_is_tangent(const cb_graph *g, uint32_t op);
 /* Marks with 1 in `slice` [ops of the graph] the members of its op that make a value; entries that
  * are not 0 stay unchanged. */
 void cb_mark_slice(const cb_grouping *x, const cb_graph *g, uint32_t value, uint8_t *slice);
 
-/* `single`: the result of cb_annotate. Groups that cannot run are refused: CB_UNSUPPORTED names the
- * op that prevents it. Drops inlinings that are invalid or that conflict with other inlinings of
- * the same op. The result is allocated in `arena`. */
+/* Makes a grouping. `single` is the result of cb_annotate. Groups that cannot run are refused:
+ * CB_UNSUPPORTED names the op that prevents it. Drops inlinings that are invalid or that conflict
+ * with other inlinings of the same op. The result is allocated in `arena`. */
 CB_MUST_CHECK cb_status cb_grouping_make(const cb_graph *joint, const cb_problem *single,
                                          const cb_group_request *request, cb_fuses_fn fuses,
                                          cb_arena *arena, cb_grouping *out, cb_error *err);

@@ -5,8 +5,8 @@
  *     op 4: matmul_4(%4)
  *     op 5 [8192x1024] kernel 2: add_5(%5), gelu_6(%7) gives %7 takes in %3
  *
- * A kernel's number stands on ops that could run as one; what an op may take in are values that
- * others make, and that its runs may make for themselves. */
+ * Ops that could run as one have the same kernel number. An op `takes in` values that other ops
+ * make and that its runs may compute as well. */
 #include <inttypes.h>
 
 #include "grouping.h"

@@ -41,7 +41,7 @@ static cb_status check_members(const checking *c) {
     return CB_OK;
 }
 
-/* Checks what several ops must share so that a plan may treat them as one. */
+/* Checks the properties that several ops must share so that a plan may treat them as one. */
 static cb_status check_alike(const checking *c, uint32_t op) {
     const cb_grouping *x = c->x;
     const uint32_t first = x->member[x->begin[op]], late = c->g->backward_starts;

@@ -79,7 +79,7 @@ cb_group_end cb_join(cb_joining *x, uint32_t step) {
     const cb_parts parts = x->parts;
     if (x->n == CB_GROUP_MOST) return CB_END_LIMIT;
     if (!cb_domain_join(&x->domain, &of)) return CB_END_DOMAIN;
-    /* A member's part depends on the domain, so in a wider one every member must fit again. */
+    /* A member's part depends on the domain, so every member must fit again in a wider one. */
     bool widened = x->domain.count != before.count || x->domain.columns != before.columns ||
                    x->domain.inner != before.inner;
     x->step[x->n++] = step;
@@ -89,7 +89,7 @@ cb_group_end cb_join(cb_joining *x, uint32_t step) {
     x->n--;
     x->domain = before;
     x->parts = parts;
-    if (widened) (void)fit_all(x); /* as it was: it fitted */
+    if (widened) (void)fit_all(x); /* restores the state, which fitted */
     return end;
 }
 
@@ -108,7 +108,9 @@ void cb_joining_cut(cb_joining *x, uint32_t n) {
     x->n = 0;
     x->domain = x->start;
     x->parts = (cb_parts){0};
-    for (uint32_t i = 0; i < n; i++) (void)cb_join(x, step[i]); /* as before, in this order */
+    for (uint32_t i = 0; i < n; i++)
+        (void)cb_join(x, step[i]); /* they join as before, in this
+                                                                   order */
 }
 
 void cb_joining_start(cb_joining *x, cb_domain domain) {

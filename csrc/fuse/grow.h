@@ -1,5 +1,5 @@
-/* grow.h: grows one group: decides which steps may run in it, by what they compute, and which of
- * the next ones join. room.h handles memory. */
+/* grow.h: grows one group: decides, by their computation, which steps may run in it, and which of
+ * the next steps join. room.h handles memory. */
 #ifndef CB_FUSE_GROW_H
 #define CB_FUSE_GROW_H
 
@@ -7,13 +7,13 @@
 #include "reads.h"
 #include "steps.h"
 
-#define CB_GROUP_MOST 64 /* instructions */
+#define CB_GROUP_MOST 64 /* maximum number of instructions of a group */
 
 typedef struct cb_joining {
     const cb_steps *steps;
     cb_fuses_fn fuses;
     cb_domain domain;
-    cb_domain start; /* that of the group when it is empty */
+    cb_domain start; /* domain of the group when it is empty */
     uint32_t n, step[CB_GROUP_MOST];
     cb_part part[CB_GROUP_MOST];
     cb_parts parts;
@@ -43,13 +43,14 @@ typedef struct cb_growing {
     uint32_t deferred; /* maximum number of units passed over */
     uint32_t members;  /* maximum number of steps of a group */
     void *user;
-    void (*begin)(void *user);              /* the group is empty */
-    bool (*passes)(void *user, uint32_t u); /* a unit that is neither taken nor deferred */
+    void (*begin)(void *user);              /* called when the group is empty */
+    bool (*passes)(void *user, uint32_t u); /* true for a unit that is neither taken nor deferred */
     /* Adds a unit to `joining` and to the state of `user`, and returns CB_END_NONE; or leaves both
      * unchanged and returns the reason. If longer rows might admit the unit, sets *longer to
      * them. */
     cb_group_end (*take)(void *user, uint32_t u, cb_domain *longer);
-    /* Results: why the group ends, and at which unit; CB_NONE: none. */
+    /* Results: the reason why the group ends, and the unit at which it ends; CB_NONE: there is
+     * none. */
     cb_group_end end;
     uint32_t end_unit;
 } cb_growing;

@@ -22,7 +22,7 @@ cb_made cb_made_by(cb_opcode code, cb_part part, uint32_t output, bool late) {
     return CB_MADE_LAST;
 }
 
-/* A weight or a bias: one element per column. */
+/* True for a weight or a bias, which has one element per column. */
 static bool is_weight(cb_opcode code, uint32_t input) {
     switch (code) {
         case CB_OP_LAYER_NORM:
@@ -62,8 +62,8 @@ void cb_parts_add_dtype(cb_parts *parts, cb_dtype dtype) {
 
 /* A sum of all elements adds leaves of a fixed number of elements in a fixed number of lanes
  * (micro/sums.h); a generator draws a fixed number at a time, which rows must not cut. Rows that
- * cut lanes leave what is summed in memory; then two blocks of rows at most may share a leaf. Else
- * blocks must not cut leaves. */
+ * cut lanes leave the summed values in memory; then at most two blocks of rows may share a leaf.
+ * Otherwise blocks must not cut leaves. */
 #define LEAF 1024
 #define LANES 64
 #define DRAWN 8

@@ -1,18 +1,18 @@
-/* reads.h: which reads are allowed inside one group: the table at the top of domain.h as functions,
- * for building groups and for checking them. */
+/* reads.h: tells which reads are allowed inside one group. It has the table at the top of domain.h
+ * as functions, for building groups and for checking them. */
 #ifndef CB_FUSE_READS_H
 #define CB_FUSE_READS_H
 
 #include "domain.h"
 
-/* A value from the point of view of a group. */
+/* The kinds of values from the point of view of a group. */
 typedef enum cb_made {
     CB_MADE_OUTSIDE = 0,
-    CB_MADE_FULL, /* an element for each of the domain */
+    CB_MADE_FULL, /* one element for each element of the domain */
     CB_MADE_ROW,  /* one per row */
     CB_MADE_ONE,
     CB_MADE_LATE, /* a single value, complete when everything else has run */
-    CB_MADE_LAST  /* complete only at the end of the group: nothing in it reads this */
+    CB_MADE_LAST  /* complete only at the end of the group; no member reads it */
 } cb_made;
 
 /* Returns the kind of this output of an instruction; `late`: the instruction reads something
@@ -24,11 +24,12 @@ bool cb_may_read(cb_opcode code, cb_part part, uint32_t input, cb_made made, cb_
 /* Properties that the parts of a group must share. Start with zeros. */
 typedef struct cb_parts {
     bool total, columns, lines, draws;
-    bool wide, narrow; /* f64; other floats */
+    bool wide, narrow; /* true if some op computes in f64; true if some op computes in other
+                          floats */
 } cb_parts;
 void cb_parts_add(cb_parts *parts, cb_opcode code, cb_part part);
-void cb_parts_add_dtype(cb_parts *parts, cb_dtype dtype); /* of an input or output */
-/* Either all compute in f64, or none does. */
+void cb_parts_add_dtype(cb_parts *parts, cb_dtype dtype); /* adds the dtype of an input or output */
+/* True if either all members compute in f64 or none does. */
 static inline bool cb_parts_agree(const cb_parts *parts) { return !parts->wide || !parts->narrow; }
 bool cb_parts_fit(const cb_parts *parts, const cb_domain *domain);
 

@@ -99,8 +99,8 @@ static void undo(cb_room *r, uint32_t unit) {
     r->group[unit] = CB_NONE;
 }
 
-/* True if a unit of one step takes memory over as planned; another unit that reads that memory may
- * have been passed over. */
+/* Returns the bytes that a unit of one step takes over as planned. Another unit that reads that
+ * memory may have been passed over. */
 static uint64_t taken_bytes(const cb_room *r, uint32_t unit) {
     const cb_groups *u = r->units;
     const cb_lives *lives = &r->steps->plan->lives;
@@ -132,7 +132,7 @@ static bool others_fit(cb_room *r, uint32_t first, uint32_t end) {
         fits = r->before + r->made + own_bytes(r, at) <= r->limit;
         if (!fits) break;
         run(r, at);
-        r->group[at] = r->current + 1; /* distinguished from members */
+        r->group[at] = r->current + 1; /* differs from the mark of members */
     }
     while (at-- > first) {
         if (r->group[at] != r->current + 1) continue;

@@ -16,16 +16,17 @@ typedef struct cb_room {
     const cb_steps *steps;
     const cb_groups *units; /* their lives are as planned */
     uint64_t limit;
-    uint64_t before, made; /* bytes alive: made before the current group, and in it */
-    uint32_t *unit_of;     /* [n_step] CB_NONE: in none */
+    uint64_t before, made; /* bytes alive that were made before the current group; bytes made in
+                              it */
+    uint32_t *unit_of;     /* [n_step] the unit of a step; CB_NONE: none */
     uint32_t *left;        /* [n_place] remaining reads */
-    uint32_t *group;       /* [units] in which a unit has run; CB_NONE: not yet */
+    uint32_t *group;       /* [units] the group in which a unit has run; CB_NONE: not yet */
     uint32_t current;      /* the current group */
 } cb_room;
 
 CB_MUST_CHECK cb_status cb_room_init(cb_room *r, const cb_steps *steps, const cb_groups *units,
                                      cb_arena *arena, cb_error *err);
-void cb_room_reset(cb_room *r); /* nothing has run */
+void cb_room_reset(cb_room *r); /* resets to the state in which no unit has run */
 /* Returns how many of these units, from the first on, fit as one group: at least 1. Their steps are
  * those of `joining`. The units of first .. end that have not run are left behind. */
 uint32_t cb_room_for(cb_room *r, const cb_joining *joining, const uint32_t *unit, uint32_t n,

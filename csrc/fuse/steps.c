@@ -9,8 +9,8 @@ static bool reads(const cb_graph *g, cb_op_id id, cb_value_id first, uint32_t n)
     return is;
 }
 
-/* Looks only where the gradients of a norm's weights are unread: its weight is a constant, as in a
- * norm of groups of channels. */
+/* True if no op reads the outputs after the first. Only norms with a constant weight are like that,
+ * such as norms of groups of channels. */
 static bool has_one_result(const cb_graph *g, cb_op_id id) {
     const cb_op *op = &g->ops.at[id];
     const bool is_norm = op->code == CB_OP_LAYER_NORM_BWD || op->code == CB_OP_RMS_NORM_BWD;
@@ -44,7 +44,7 @@ static bool is_run(const cb_steps *s, uint32_t step) {
            cb_action_at(&s->plan->schedule, step) == CB_ACTION_RUN;
 }
 
-/* A gradient is that of its op's first run. */
+/* Finds gradients. A gradient comes from its op's first run. */
 static cb_status find_gradients(cb_steps *s, cb_arena *arena, cb_error *err) {
     const cb_problem *p = s->p;
     const uint32_t n_step = s->plan->schedule.n_step, n_instance = s->plan->lives.n_instance;

@@ -1,7 +1,7 @@
-/* steps.h: a plan's schedule in the form for building groups: which steps run, what they read and
- * make.
+/* steps.h: a plan's schedule in the form for building groups: the steps that run, with their reads
+ * and outputs.
  *
- * A place is where a value is kept: an instance of the plan, or, numbered after those, a storage in
+ * A place is the memory of a value: an instance of the plan, or, numbered after those, a storage in
  * an argument's memory. */
 #ifndef CB_FUSE_STEPS_H
 #define CB_FUSE_STEPS_H
@@ -19,16 +19,16 @@ typedef struct cb_steps {
     const cb_plan *plan;
     uint32_t n_place;
     uint32_t *maker; /* [n_place] step that makes it; CB_NONE: the caller does */
-    uint32_t *reads; /* [n_place] by steps that are not views, each input counted; of a gradient
-                        that an update consumes, also those of its parameter */
-    uint32_t *gradient_at; /* [n_place] of a parameter: where the gradient is that its update
-                              consumes; CB_NONE: nowhere. NULL: there are no updates */
+    uint32_t *reads; /* [n_place] number of reads by steps that are not views, counting each input;
+                        for a gradient that an update consumes, also the reads of its parameter */
+    uint32_t *gradient_at; /* [n_place] for a parameter, the place of the gradient that its update
+                              consumes; CB_NONE: none. NULL: there are no updates */
 } cb_steps;
 
 CB_MUST_CHECK cb_status cb_steps_init(cb_steps *s, const cb_graph *g, const cb_problem *p,
                                       const cb_plan *plan, cb_arena *arena, cb_error *err);
-/* The same for every op once, before planning: only storages have places. Fills the parts of `plan`
- * that this uses. */
+/* Does the same before planning, with every op once: only storages have places. Fills the parts of
+ * `plan` that this uses. */
 CB_MUST_CHECK cb_status cb_steps_once(cb_steps *s, cb_plan *plan, const cb_graph *g,
                                       const cb_problem *p, cb_arena *arena, cb_error *err);
 
@@ -65,20 +65,20 @@ static inline uint64_t cb_step_scratch(const cb_steps *s, uint32_t step) {
 
 /* Memory that outputs of a group take over from its inputs (plan/model/over.h).
  *
- * A group of one step takes over what the plan says. In a group of several steps, a value takes
- * over memory through the group's locals:
+ * A group of one step takes over memory as the plan does. In a group of several steps, a value
+ * takes over memory through the group's locals:
  *
  *     plan     b over a, c over b          b = relu(a)    c = neg(b)
  *     group    {relu neg}: c over a, as b is a local
  *
  * All members must then be pointwise: such a group makes one pass over its elements, and reads each
- * of them before it is written. Other groups take nothing over. */
+ * of them before it is written. Other groups take over no memory. */
 static inline bool cb_part_may_take(cb_part part) {
     return part == CB_PART_MAP || part == CB_PART_ONE;
 }
 typedef struct cb_taking {
     const cb_steps *steps;
-    const uint32_t *step; /* [n] of the group, in order */
+    const uint32_t *step; /* [n] steps of the group, in order */
     uint32_t n;
     /* True if nothing reads this instance after the group and it is not held. */
     bool (*ends)(const void *user, uint32_t instance);
@@ -86,7 +86,7 @@ typedef struct cb_taking {
 } cb_taking;
 
 /* Returns the instance, made before the group, whose memory the result of member `at` takes over,
- * or CB_NONE. The plan must take something over; the group must be one step or pointwise, and the
+ * or CB_NONE. The plan must take over memory; the group must be one step or pointwise, and the
  * result must outlive it. */
 uint32_t cb_taken(const cb_taking *x, uint32_t at);
 

@@ -7,7 +7,7 @@
 
 typedef struct cb_alone {
     cb_domain domain;
-    cb_part part; /* NONE: it cannot run as a group */
+    cb_part part; /* NONE: the instruction cannot run as a group */
 } cb_alone;
 
 /* Converts an instruction to the form that domain.h uses. */

@@ -158,7 +158,8 @@ static cb_status constrain_root(job *j, cb_value_id root, cb_value_id v, uint8_t
     return CB_OK;
 }
 
-/* Only forward values that the step itself stores can be saved or recomputed: others stay FREE. */
+/* Sets constraints. Only forward values that the step stores can be saved or recomputed; others
+ * stay FREE. */
 static cb_status annotate_constraints(job *j) {
     const cb_graph *g = j->g;
     cb_problem *p = j->p;
@@ -204,16 +205,16 @@ static cb_status annotate_update(job *j, const cb_output *output) {
                          j->err);
 }
 
-/* Indices that the step has copied from the caller stay as they were when they were checked. */
+/* Keeps copies of the caller's indices: they stay the same as when they were checked. */
 static void keep_indices(job *j) {
     cb_problem *p = j->p;
     for (cb_op_id id = 0; is_inside(j) && id < p->n_op; id++)
         if (cb_copies_indices(j->g, id)) p->op_flags[id] |= CB_POP_UNKNOWN;
 }
 
-/* Results are written to the caller's buffers; new states, and gradients that an optimizer will
- * read, stay in the arena to the end. Outputs that do not depend on a tangent must exist when the
- * backward starts. */
+/* Sets the flags of outputs. Results are written to the caller's buffers; new states, and gradients
+ * that an optimizer will read, stay in the arena to the end. Outputs that do not depend on a
+ * tangent must exist when the backward starts. */
 static cb_status annotate_outputs(job *j) {
     const cb_graph *g = j->g;
     cb_problem *p = j->p;

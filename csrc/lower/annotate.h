@@ -1,5 +1,5 @@
-/* annotate.h: joint graph -> cb_problem: bytes, amounts of work, classes and constraints. Op and
- * value ids of the problem are those of the graph. */
+/* annotate.h: converts a joint graph to a cb_problem: bytes, amounts of work, classes and
+ * constraints. Op and value ids of the problem are those of the graph. */
 #ifndef CB_LOWER_ANNOTATE_H
 #define CB_LOWER_ANNOTATE_H
 
@@ -14,10 +14,10 @@ typedef struct cb_annotate_options {
                               false: they go to the caller's buffers */
     bool updates_inside;   /* with keep_gradients: updates consume the gradients during the run */
     uint64_t static_bytes; /* parameters and optimizer states, for the `total` measure */
-    cb_reruns reruns;      /* the ops whose runs plans may repeat or delay */
+    cb_reruns reruns;      /* the ops that plans may run again or late */
     bool takes_over;       /* outputs of pointwise ops may take over the memory of inputs */
     /* Properties of the backend that will run the program: */
-    uint64_t alignment; /* of buffers in the arena: bytes, a power of two */
+    uint64_t alignment; /* alignment of buffers in the arena, in bytes, a power of two */
     cb_workspace_fn workspace;
 } cb_annotate_options;
 

@@ -1,6 +1,6 @@
-/* Roofline of a whole group: while a thread waits for memory, its vector units work on earlier
- * data, so arithmetic and traffic overlap, except for a part of the smaller one. Work that occurs
- * twice in one group, for example because a plan recomputes a value, is done once
+/* The roofline model of a whole group. While a thread waits for memory, its vector units work on
+ * earlier data. So arithmetic and traffic overlap, except for a part of the smaller one. Work that
+ * occurs twice in one group, for example because a plan recomputes a value, is done once
  * (exec/cpu/executor), and so is the expensive part that an op and its gradient share if both read
  * the same value. */
 #include "group_time.h"
@@ -10,11 +10,11 @@
 
 #include "../fuse/grow.h"
 
-#define SHARED 0.9     /* of an op and its gradient: the share of their expensive part; measured */
-#define EXPOSED 0.3    /* share of the smaller that does not overlap; measured */
-#define STREAM 0.7     /* flops: to read an element of an array, or to write it */
-#define GATHERED 1.5   /* flops: an element of an operand whose rows are not contiguous */
-#define ONE_NUMBER 300 /* flops: to reduce the lanes of a sum to a number */
+#define SHARED 0.9     /* share of their expensive part in an op and its gradient; measured */
+#define EXPOSED 0.3    /* share of the smaller one that does not overlap; measured */
+#define STREAM 0.7     /* flops for reading or writing an element of an array */
+#define GATHERED 1.5   /* flops for an element of an operand whose rows are not contiguous */
+#define ONE_NUMBER 300 /* flops for reducing the lanes of a sum to a number */
 
 /* The op that represents the expensive part, and the index of the input that this part depends on;
  * NONE: it shares nothing. */
@@ -25,7 +25,7 @@ typedef struct expensive_part {
 
 static expensive_part expensive_part_of(cb_opcode code) {
     switch (code) {
-        case CB_OP_SIN: return (expensive_part){CB_OP_COS, 0}; /* both at once */
+        case CB_OP_SIN: return (expensive_part){CB_OP_COS, 0}; /* computes both at once */
         case CB_OP_COS:
         case CB_OP_GELU:
         case CB_OP_GELU_TANH:
@@ -47,7 +47,7 @@ typedef struct timing {
     const cb_device *device;
     const cb_instr *instr;
     uint32_t n;
-    uint32_t same[CB_GROUP_MOST]; /* the first instruction that computes what this one does */
+    uint32_t same[CB_GROUP_MOST]; /* the first instruction that computes the same as this one */
 } timing;
 
 /* Returns the output that this operand shows, numbered so that a recomputed value has the number of
@@ -112,8 +112,8 @@ static double arithmetic_s(timing *t) {
     return sum;
 }
 
-/* Returns how many sums over a row are reduced to a number: for a mean and a spread, or a largest
- * element and a sum, and values for the next pass. */
+/* Returns the number of sums over a row that are reduced to a number: for a mean and a spread, or a
+ * maximum and a sum, and for values of the next pass. */
 static double numbers_of(const timing *t, const cb_instr *instr, const cb_domain *domain) {
     const double rows = domain->columns ? (double)(domain->count / domain->columns) : 0;
     const cb_operand *out = &t->program->operand[t->program->operand_id[instr->out_begin]];
@@ -130,9 +130,9 @@ static double numbers_of(const timing *t, const cb_instr *instr, const cb_domain
 
 typedef enum laid { AS_A_NUMBER, IN_MEMORY, IN_PIECES } laid;
 
-/* How an operand provides an element for each of the domain: as a number, loaded at most once per
- * row; row by row from memory; or from rows that are gathered from pieces first. A domain without
- * rows uses those for which such an operand is one number. */
+/* Returns how an operand provides the elements of the domain: as a number, loaded at most once per
+ * row; row by row from memory; or from rows that are first gathered from pieces. A domain without
+ * rows uses the rows for which such an operand is one number. */
 static laid laid_out(const cb_operand *x, const cb_domain *domain) {
     const cb_view view = cb_view_of(&x->shape, x->stride, domain);
     int64_t run = 1;
@@ -202,7 +202,7 @@ int64_t cb_group_time_ps(const cb_program *program, const cb_group *group, const
         work += cb_arithmetic_s(device, CB_POP_FUSIBLE, p->op_class[first],
                                 flops_of_rows(&t, &group->domain));
     const double traffic = (double)bytes / device->bytes_per_s;
-    const bool is_product = p->op_flags[first] & CB_POP_COMPUTE; /* which has its own order */
+    const bool is_product = p->op_flags[first] & CB_POP_COMPUTE; /* a product has its own order */
     const double rest = is_product ? 0 : EXPOSED * fmin(work, traffic);
     const double s = fmax(work, traffic) + rest + device->launch_s;
     return (int64_t)fmin(s * 1e12 + 0.5, 1e15);

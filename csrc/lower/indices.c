@@ -56,9 +56,9 @@ cb_status cb_copy_index_inputs(const cb_graph *g, cb_alloc *alloc, cb_graph **ou
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-typedef struct bound { /* what an op checks */
+typedef struct bound { /* the check of an op's indices */
     cb_value_id index;
-    int64_t rows, ignore; /* of labels; others have INT64_MIN */
+    int64_t rows, ignore; /* number of rows; ignored label, or INT64_MIN */
 } bound;
 
 static bound bound_of(const cb_graph *g, cb_op_id id) {
@@ -80,7 +80,7 @@ static bound bound_of(const cb_graph *g, cb_op_id id) {
     return b;
 }
 
-/* Marks the ops that run before the backward begins, whatever a plan recomputes. */
+/* Marks the ops that run before the backward begins in every plan. */
 static void mark_needed(const cb_graph *g, bool *needed) {
     for (size_t i = 0; i < g->outputs.len; i++) {
         const cb_op_id id = g->values.at[g->outputs.at[i].value].producer;
@@ -92,7 +92,7 @@ static void mark_needed(const cb_graph *g, bool *needed) {
 }
 
 /* Marks ops whose results are the same each time they run in a step: copies that are made once, and
- * what is computed from them and from constants. */
+ * ops on these and on constants. */
 static void mark_steady(const cb_graph *g, bool *steady) {
     for (cb_op_id id = 0; id < g->ops.len; id++) {
         steady[id] = !is_input(g, id);

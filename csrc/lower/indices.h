@@ -1,6 +1,6 @@
 /* indices.h: index arrays that a step reads more than once. An op checks its indices when it runs,
- * so every op that reads indices can fail. Where the step copies them once, only the first check
- * can: later ones see the same numbers. */
+ * so every op that reads indices can fail. If the step copies them once, only the first check can
+ * fail, since later ones see the same numbers. */
 #ifndef CB_LOWER_INDICES_H
 #define CB_LOWER_INDICES_H
 
@@ -13,8 +13,8 @@ static inline bool cb_makes_positions(cb_opcode code) {
 }
 /* True if the op copies integers from the memory of an input. */
 bool cb_copies_indices(const cb_graph *g, cb_op_id id);
-/* A new graph in which ops read copies of indices that are in the memory of inputs; NULL: none
- * do. */
+/* Makes a new graph in which ops read copies of indices that are in the memory of inputs; NULL if
+ * no op reads such indices. */
 CB_MUST_CHECK cb_status cb_copy_index_inputs(const cb_graph *g, cb_alloc *alloc, cb_graph **out,
                                              cb_error *err);
 /* Finds an op of a joint graph whose indices may be out of range although the forward has run:

@@ -25,7 +25,7 @@ typedef struct lowering {
     uint32_t *storage_output; /* [n_storage] likewise */
     uint32_t *storage_buffer; /* [n_storage] its first life in memory; CB_NONE: not in the arena */
     uint32_t *value_operand;  /* [n_value] newest operand that shows it, CB_NONE */
-    uint8_t *again;           /* [n_step] its op has run in a step before */
+    uint8_t *again;           /* [n_step] true if its op has run in an earlier step */
     const char **location;    /* [names] copies in the program's arena, NULL: not yet */
     uint32_t n_operand_id;
 } lowering;
@@ -57,7 +57,8 @@ static cb_status make_tables(lowering *x) {
     }
     program->n_input = (uint32_t)g->inputs.len;
     program->n_output = (uint32_t)g->outputs.len;
-    size_t n_operands = n_ids + program->n_input + program->n_output; /* at most: some are shared */
+    /* an upper limit, because some are shared */
+    size_t n_operands = n_ids + program->n_input + program->n_output;
     cb_arena *arena = &program->arena;
     CB_TRY_NEW(program->group, arena, program->n_group, x->err);
     CB_TRY_NEW(program->instr, arena, program->n_instr, x->err);
@@ -70,7 +71,7 @@ static cb_status make_tables(lowering *x) {
     return CB_OK;
 }
 
-/* Goes in the plan's order, whatever the order of groups: results belong to the first run that
+/* Goes in the plan's order, not in that of groups, because results belong to the first run that
  * makes them. */
 static cb_status find_reruns(lowering *x) {
     const cb_schedule *s = &x->plan->schedule;
@@ -262,7 +263,7 @@ static cb_status measure(lowering *x, bool exact) {
         const cb_buffer *buffer = &program->buffer[b];
         starts[buffer->made] += buffer->bytes;
         ends[buffer->last] += buffer->bytes;
-        if (buffer->takes_over) { /* the two are one */
+        if (buffer->takes_over) { /* the two buffers are one */
             starts[buffer->made] -= buffer->bytes;
             ends[buffer->made] -= buffer->bytes;
         }
@@ -290,7 +291,8 @@ static cb_status measure(lowering *x, bool exact) {
     return CB_OK;
 }
 
-/* Ops of the problem are those of the graph, so nothing is made in part or inlined. */
+/* Refuses plans of groups. Ops of the problem must be those of the graph, so that no op is made in
+ * part or inlined. */
 static cb_status refuse_groups(const cb_problem *p, const cb_plan *plan, cb_error *err) {
     const cb_schedule *s = &plan->schedule;
     CB_TRY(cb_refuse_insides(p, "lower, op by op", err));

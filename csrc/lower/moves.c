@@ -10,12 +10,13 @@ typedef struct moving {
     cb_program *program;
     cb_arena *scratch;
     cb_error *err;
-    uint32_t *instance; /* [n_value] where it is now */
+    uint32_t *instance; /* [n_value] the instance that holds it now */
     uint32_t *left;     /* [n_storage] its newest move out, in the order of the plan */
     cb_move *move;      /* [n_move] in the order of the plan */
     uint32_t *group;    /* [n_move] */
-    cb_lives host;      /* a life for each move out */
-    uint32_t *life;     /* [n_move] that of the move out, or of the one that it brings back */
+    cb_lives host;      /* one life for each move out */
+    uint32_t *life;     /* [n_move] the life of the move out, or of the move out that it brings
+                           back */
     uint32_t n_move;
 } moving;
 

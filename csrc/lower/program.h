@@ -53,13 +53,13 @@ typedef struct cb_group {
     uint32_t instr_begin, n_instr;
     cb_domain domain; /* {0, 0} in a group of one separate instruction */
     cb_group_end end;
-    uint32_t end_step; /* step of the plan that did not join; the group's own step if that does not
+    uint32_t end_step; /* step of the plan that did not join; the group's step if that does not
                           fuse. CB_NONE: none */
     uint32_t end_wait; /* CB_END_WAIT: the step that makes its input; otherwise CB_NONE */
 } cb_group;
 
-/* True if it runs over a domain, as do several instructions, or one whose results are not all in
- * memory. Otherwise it is one separate instruction. */
+/* True if it runs over a domain. This holds for several instructions, and for one whose results are
+ * not all in memory. Otherwise it is one separate instruction. */
 static inline bool cb_group_fuses(const cb_group *group) { return group->domain.count > 0; }
 
 /* A value that exists only in one group: contiguous, of this many bytes. */
@@ -68,7 +68,7 @@ typedef struct cb_local {
     uint32_t group;
 } cb_local;
 
-/* One allocation: a life of a storage, or scratch. Alive while groups made..last run. With
+/* One allocation: a life of a storage, or scratch. It is alive while groups made..last run. With
  * `takes_over` it is the memory of buffer `over`, whose last group is `made`: a pointwise op reads
  * that buffer element by element and writes this one over it. */
 typedef struct cb_buffer {
@@ -84,7 +84,7 @@ typedef struct cb_buffer {
  * it. */
 typedef struct cb_move {
     uint32_t buffer;
-    uint32_t from; /* coming back: the move that took it out; leaving: CB_NONE */
+    uint32_t from; /* for a move back, the move that took it out; for a move out, CB_NONE */
     uint64_t host; /* offset in the host's block */
 } cb_move;
 
@@ -95,7 +95,8 @@ typedef struct cb_argument { /* an input or an output of the compiled step */
     uint64_t bytes;
     uint32_t role_or_kind; /* inputs: cb_role; outputs: cb_output_kind */
     uint32_t input;        /* outputs of kind STATE and GRAD: the input they belong to */
-    uint32_t operand;      /* where it is; outputs: OUTPUT space, or ARENA when kept inside */
+    uint32_t operand;      /* operand where it is; outputs: in OUTPUT space, or in ARENA if kept
+                              inside */
 } cb_argument;
 
 typedef struct cb_program {
@@ -112,22 +113,23 @@ typedef struct cb_program {
     uint32_t n_move;
     cb_move *move;
     uint32_t *move_begin;     /* [n_group + 1]; NULL: nothing moves */
-    uint64_t host_bytes;      /* of the host's block for moved values */
+    uint64_t host_bytes;      /* bytes of the host's block for moved values */
     uint32_t backward_starts; /* group index */
     bool updates_inside;      /* gradients in the arena are consumed by updates, each after the last
                                  group of its buffer */
-    uint64_t align;           /* of each buffer's offset: the plan's, a power of two */
-    uint64_t arena_bytes;     /* <= the plan's */
+    uint64_t align;           /* alignment of each buffer's offset: that of the plan, a power of
+                                 two */
+    uint64_t arena_bytes;     /* at most those of the plan */
     uint64_t live_bytes; /* liveness peak, scratch included: what the debug backend must measure */
 } cb_program;
 
 /* The graph of a program, and the problems for which its plans are made. */
 typedef struct cb_lowered {
     const cb_graph *joint;
-    const cb_problem *single;    /* op by op, the result of cb_annotate */
-    const cb_problem *p;         /* of groups (contract.h), or `single` */
+    const cb_problem *single;    /* the problem of single ops, from cb_annotate */
+    const cb_problem *p;         /* the problem of groups (contract.h), or `single` */
     const cb_grouping *grouping; /* NULL: p is `single` */
-    cb_fuses_fn fuses;           /* NULL: groups run as they are planned, at the plan's offsets */
+    cb_fuses_fn fuses;           /* NULL: groups run as planned, at the plan's offsets */
 } cb_lowered;
 
 /* Expands the plan, grows its groups (fuse.h), and makes the program from them. `expanded` is

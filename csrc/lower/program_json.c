@@ -11,12 +11,12 @@
  *        "locals": [{"name": "add_5", "type": "f32[8192,1024]", "bytes": 33554432}],
  *        "end": {"reason": "op", "before": "matmul_12", "waits_for": null}}, ...]}
  *
- * Bytes are the least that memory must move: what is read from outside once, however many read it
- * and through however many views; of what strides of 0 repeat, one element; of a table that is
- * indexed, what is picked. `locals` are the values that never exist in memory, `apart_bytes` what
- * the ops would move one by one. `before` is the op that did not join, null where there is none;
- * the group's own op where that is what keeps it from being in any group. `waits_for` makes what it
- * reads, where that is the reason ("wait"). */
+ * Bytes are the minimum traffic to memory: a value from outside counts once, for any number of
+ * readers and views; elements that strides of 0 repeat count once; of an indexed table, only the
+ * picked elements count. `locals` are the values that never exist in memory. `apart_bytes` is the
+ * traffic of the ops one by one. `before` is the op that did not join, or null if there is none; if
+ * the group's op cannot be in any group, it is that op. `waits_for` is the op that makes an input
+ * of `before`, if that is the reason ("wait"). */
 #include "group_time.h"
 #include "program.h"
 
@@ -38,14 +38,15 @@ typedef struct writing {
     uint32_t group;
     uint32_t *seen;          /* [n_operand] group + 1 that counted it last */
     uint32_t *made;          /* [n_memory] group + 1 in which it was written last */
-    uint32_t *read;          /* [n_memory] likewise, read: then `bytes` are of this group */
+    uint32_t *read;          /* [n_memory] group + 1 in which it was read last; `bytes` are of this
+                                group */
     uint64_t *bytes;         /* [n_memory] */
-    uint64_t in, out, apart; /* bytes of the current group; of its ops one by one */
+    uint64_t in, out, apart; /* bytes of the current group; bytes of its ops one by one */
 } writing;
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* Buffers, then inputs, then outputs. */
+/* Numbers memory: buffers, then inputs, then outputs. */
 static uint32_t memory_of(const cb_program *program, const cb_operand *x) {
     if (x->space == CB_SPACE_ARENA) return x->buffer;
     return program->n_buffer + x->buffer + (x->space == CB_SPACE_INPUT ? 0 : program->n_input);
@@ -56,7 +57,7 @@ static uint64_t memory_bytes(const cb_program *program, const cb_operand *x) {
     return (x->space == CB_SPACE_INPUT ? program->input : program->output)[x->buffer].bytes;
 }
 
-/* Counts distinct elements, not repetitions. */
+/* Returns the bytes of an operand's distinct elements. */
 static uint64_t operand_bytes(const cb_operand *x) {
     uint64_t n = cb_dtype_size(x->dtype);
     for (int32_t k = 0; k < x->shape.rank; k++)
@@ -64,8 +65,8 @@ static uint64_t operand_bytes(const cb_operand *x) {
     return n;
 }
 
-/* Views of the same memory may show the same elements, so the sum is limited to the memory's
- * size. */
+/* Counts a read. Views of the same memory may show the same elements, so the sum is limited to the
+ * memory's size. */
 static void count_read(writing *x, uint32_t id) {
     const cb_operand *operand = &x->program->operand[id];
     if (operand->space == CB_SPACE_LOCAL || x->seen[id] == x->group + 1) return;
@@ -138,7 +139,7 @@ static void put_end(writing *x, const cb_group *group) {
     cb_json_end(&x->w, '}');
 }
 
-/* Instructions with the same indices share them. */
+/* Returns the scratch of a group. Instructions with the same indices share their copy. */
 static uint64_t scratch_bytes(const writing *x, const cb_group *group) {
     const cb_instr *instr = &x->program->instr[group->instr_begin];
     uint64_t bytes = 0;

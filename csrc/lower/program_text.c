@@ -17,7 +17,7 @@
  *         b2:f32[8192,1024] = mul(l0:f32[8192,1024], in3:f32[8192,1024])
  *
  * b: a buffer, l: a local, in and out: an argument's memory; +n: elements from its start; {..}:
- * strides, where not row-major. Moves to the host and back have lines between the groups:
+ * strides, if they are not row-major. Moves to the host and back have lines between the groups:
  *
  *     move b3 to the host at 0
  *     move b7 from the host at 0 */
@@ -84,7 +84,7 @@ static void print_attrs(const cb_instr *instr, cb_str *out) {
     cb_attr_slot slot;
     for (int k = 0; cb_op_attr(instr->code, k, &slot); k++) {
         const cb_shape *dims = &instr->attrs.dims;
-        if (slot.kind == CB_ATTR_DTYPE) continue; /* stated by the operand */
+        if (slot.kind == CB_ATTR_DTYPE) continue; /* the operand shows the dtype */
         cb_str_addf(out, "%s%.*s=", k ? ", " : " {", (int)slot.name_length, slot.name);
         if (slot.kind == CB_ATTR_F) cb_str_addf(out, "%g", instr->attrs.f[slot.index]);
         if (slot.kind == CB_ATTR_I) cb_str_addf(out, "%" PRId64, instr->attrs.i[slot.index]);

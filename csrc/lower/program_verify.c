@@ -14,8 +14,10 @@ typedef struct check {
     uint8_t *written;                  /* [n_buffer] */
     uint8_t *output_written;           /* [n_output] */
     uint8_t *local_written;            /* [n_local] */
-    uint8_t *is_scratch;               /* [n_buffer] of an instruction so far */
-    uint8_t *is_taken;                 /* [n_buffer] another takes it over in its last group */
+    uint8_t *is_scratch;               /* [n_buffer] true for the scratch of an instruction so
+                                          far */
+    uint8_t *is_taken;                 /* [n_buffer] true if another buffer takes it over in its
+                                          last group */
     uint8_t *made;                     /* [n_buffer + n_output + n_local] cb_made in the group */
     uint32_t *by_made, *by_last;       /* buffers in order of made, last */
     uint32_t *made_begin, *last_begin; /* [n_group + 2] */
@@ -138,8 +140,8 @@ static bool moves_in(const cb_program *p, uint32_t g, uint32_t buffer, bool leav
     return false;
 }
 
-/* Checks that each buffer is taken over at most once, where it ends, and by one of the same size.
- * It began in an earlier group, or comes back from the host for this one. */
+/* Checks that each buffer is taken over at most once, in its last group, and by a buffer of the
+ * same size. It began in an earlier group, or comes back from the host for this one. */
 static cb_status check_taken(check *c) {
     const cb_program *p = c->p;
     for (uint32_t b = 0; b < p->n_buffer; b++) {
@@ -404,10 +406,10 @@ static cb_status check_moves(const check *c, uint32_t g, bool leaving) {
 
 /* ---- memory taken over ----------------------------------------------------------------------- */
 
-typedef struct use { /* what a group does with a buffer */
+typedef struct use { /* the use of a buffer in a group */
     uint32_t n_read;
     uint32_t reader, writer; /* the last instruction of each kind */
-    const cb_operand *read;  /* NULL: none reads it */
+    const cb_operand *read;  /* NULL: no instruction reads it */
 } use;
 
 static use use_of(const cb_program *p, const cb_group *group, uint32_t buffer) {
@@ -434,14 +436,14 @@ static bool is_pointwise(const cb_program *p, const cb_group *group) {
     return is;
 }
 
-/* A product added to its base, alone in its group. */
+/* True for a product that is added to its base and is the only instruction of its group. */
 static bool adds_to(const cb_program *p, const cb_group *group, const cb_operand *base) {
     const cb_instr *instr = &p->instr[group->instr_begin];
     return group->n_instr == 1 && instr->code == CB_OP_MATMUL_ADD &&
            &p->operand[p->operand_id[instr->in_begin + 2]] == base;
 }
 
-/* Element i is read once, before element i is written. */
+/* Checks that element i is read once, before element i is written. */
 static cb_status check_take_over(const check *c, uint32_t b) {
     const cb_program *p = c->p;
     const cb_buffer *to = &p->buffer[b];

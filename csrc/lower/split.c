@@ -18,8 +18,8 @@ typedef struct half {
     cb_error *err;
     cb_graph *out;
     uint32_t begin, end; /* steps */
-    uint8_t *made;       /* [n_value] by a step of this half */
-    uint8_t *saved;      /* [n_value] roots it takes from the other half */
+    uint8_t *made;       /* [n_value] true if a step of this half makes it */
+    uint8_t *saved;      /* [n_value] roots that this half takes from the other one */
     uint8_t *argument;   /* [n_op] inputs of the graph that it reads */
     cb_value_id *mapped; /* [n_value] joint value -> value of `out`; CB_NONE: none */
     cb_value_id *first;  /* [n_value] the same for its first run, which outputs use */
@@ -52,7 +52,7 @@ static bool is_view(const half *h, cb_value_id v, cb_value_id *base) {
     return true;
 }
 
-/* First pass: notes what must come from outside so that `v` can be read here. */
+/* First pass: notes the values that must come from outside so that this half can read `v`. */
 static void need(half *h, cb_value_id v) {
     while (!h->made[v]) {
         if (!is_view(h, v, &v)) break;
@@ -177,7 +177,7 @@ static cb_status add_regions(half *h) {
     return CB_OK;
 }
 
-/* An output belongs to the half that makes it first. */
+/* Adds the outputs of this half. An output belongs to the half that makes it first. */
 static cb_status add_outputs(half *h, const half *before) {
     const cb_graph *g = h->joint;
     for (size_t i = 0; i < g->outputs.len; i++) {

@@ -1,7 +1,7 @@
-/* split.h: joint graph + plan -> forward graph and backward graph. Saved values are outputs of the
- * first and inputs of the second; a recomputed op is a clone (its `origin` is the op of the joint
- * graph). Arguments that the backward reads are inputs of both. Used for display, dumps and tests;
- * the program is lowered from the same plan. */
+/* split.h: splits a joint graph by a plan into a forward graph and a backward graph. Saved values
+ * are outputs of the first and inputs of the second; a recomputed op is a clone (its `origin` is
+ * the op of the joint graph). Arguments that the backward reads are inputs of both. Used for
+ * display, dumps and tests; the program is lowered from the same plan. */
 #ifndef CB_LOWER_SPLIT_H
 #define CB_LOWER_SPLIT_H
 

@@ -4,7 +4,7 @@
 
 #include "indices.h"
 
-/* Returns the first group after which there may be an update; n_group: all come at the end. */
+/* Returns the first group that an update may follow; n_group if all updates come at the end. */
 static uint32_t first_update(const cb_program *p) {
     uint32_t first = p->n_group;
     for (uint32_t i = 0; i < p->n_output; i++) {

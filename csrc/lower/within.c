@@ -13,9 +13,9 @@ typedef struct both {
 typedef struct within {
     const cb_lowered *of;
     const cb_plan_options *options;
-    cb_budget asked;     /* a position in bytes, once they are known */
+    cb_budget asked;     /* a position is converted to bytes once these are known */
     cb_planner *planner; /* NULL: not made yet */
-    both lowest;         /* at position 0; empty: not made yet */
+    both lowest;         /* plan and program at position 0; empty: not made yet */
     cb_alloc *alloc;
     cb_error *err;
 } within;
@@ -54,7 +54,7 @@ static cb_status make_without_budget(const within *w, both *out) {
     cb_plan_options options = *w->options;
     *out = (both){0};
     options.budget = (cb_budget){.kind = CB_BUDGET_NONE};
-    options.ignores_finish = true; /* no search, and nothing else to fall back to */
+    options.ignores_finish = true; /* there is no search, and no other plan to fall back to */
     CB_TRY(cb_plan_make(w->of->p, &options, w->alloc, &out->plan, w->err));
     return lower(w, out);
 }
@@ -70,7 +70,8 @@ static uint64_t bytes_of(const both *b, cb_measure measure) {
     return measure == CB_MEASURE_ARENA ? b->program->arena_bytes : b->program->live_bytes;
 }
 
-/* The limit of the budget; shares refer to saving everything op by op, as in the planner. */
+/* Returns the limit of the budget. Shares refer to saving everything op by op, as in the
+ * planner. */
 static uint64_t limit_of(const cb_budget *budget, const cb_plan *plan) {
     if (budget->kind == CB_BUDGET_BYTES) return budget->bytes;
     if (cb_is_smallest(budget)) return 0;
@@ -85,7 +86,7 @@ static void take_lowest(within *w, both *out) {
     w->lowest = (both){0};
 }
 
-/* The program at position 0 replaces `out` if it fits, and is faster or `out` is empty. */
+/* Replaces `out` by the program at position 0 if it fits, and if it is faster or `out` is empty. */
 static cb_status try_lowest(within *w, uint64_t limit, both *out) {
     const cb_error why = *w->err;
     const cb_status status = make_lowest(w);
@@ -97,7 +98,7 @@ static cb_status try_lowest(within *w, uint64_t limit, both *out) {
     return CB_OK;
 }
 
-/* A refusal names the smallest program of all that were tried. */
+/* Notes a program for the refusal, which names the smallest program of all that were tried. */
 static void note_program(const within *w, const both *b, cb_error *why) {
     const cb_plan *plan = b->plan;
     const uint64_t bytes = bytes_of(b, w->asked.measure), known = why->refusal.smallest_bytes;
@@ -106,8 +107,8 @@ static void note_program(const within *w, const both *b, cb_error *why) {
     cb_refusal_set_op(&why->refusal, w->of->p, plan->schedule.step[plan->lives.peak_step]);
 }
 
-/* A plan that is as small as this kind of budget finds. If its program is larger than the limit,
- * `why` gets its bytes, and `out` stays empty. */
+/* Tries the plan of a kind of budget that asks for a small one. If its program is larger than the
+ * limit, `why` gets its bytes, and `out` stays empty. */
 static cb_status try_small(within *w, cb_budget_kind kind, uint64_t limit, cb_error *why,
                            both *out) {
     cb_budget small = w->asked;
@@ -122,9 +123,9 @@ static cb_status try_small(within *w, cb_budget_kind kind, uint64_t limit, cb_er
     return CB_OK;
 }
 
-/* No plan fits op by op, and the program at position 0 does not fit. Of two plans the smaller one
- * may have the larger program, so both are tried; err->refusal gets what the smallest program
- * takes, so that it never names more than "min" takes. */
+/* Handles the case that no plan fits op by op, and that the program at position 0 does not fit. Of
+ * two plans, the smaller one may have the larger program, so both are tried. err->refusal gets the
+ * bytes of the smallest program, so that it never names more bytes than "min" takes. */
 static cb_status try_smallest(within *w, uint64_t limit, both *out) {
     cb_error why = *w->err;
     CB_TRY(try_small(w, CB_BUDGET_MIN, limit, &why, out));
@@ -146,7 +147,7 @@ static cb_status choose_within(within *w, uint64_t limit, both *out) {
     return out->plan ? CB_OK : try_smallest(w, limit, out);
 }
 
-/* Returns the smallest program; that of the smallest plan may be larger than another. */
+/* Returns the smallest program, which need not be that of the smallest plan. */
 static cb_status choose_smallest(within *w, both *out) {
     CB_TRY(make(w, &w->asked, out));
     if (w->asked.kind == CB_BUDGET_MIN && w->asked.share > 0) return CB_OK;
@@ -156,7 +157,7 @@ static cb_status choose_smallest(within *w, both *out) {
     return CB_OK;
 }
 
-/* `taken`: bytes of the program that saves everything. */
+/* Chooses a smaller program. `taken` has the bytes of the program that saves everything. */
 static cb_status choose_smaller(within *w, uint64_t taken, uint64_t limit, both *out) {
     if (taken <= limit) return CB_OK;
     return cb_is_smallest(&w->asked) ? choose_smallest(w, out) : choose_within(w, limit, out);
@@ -188,7 +189,7 @@ static cb_status improve(within *w, both *fast) {
     CB_TRY(resolve(w, taken, &ends));
     const uint64_t limit = limit_of(&w->asked, fast->plan);
     const cb_status status = choose_smaller(w, taken, limit, &other);
-    if (status == CB_INFEASIBLE) { /* the floor holds for ops that run one by one */
+    if (status == CB_INFEASIBLE) { /* the floor holds only for ops that run one by one */
         note_program(w, fast, w->err);
         w->err->refusal.floor_bytes = 0;
         w->err->refusal.floor_op[0] = 0;

@@ -1,8 +1,8 @@
 /* within.h: finds the plan and the program for a budget that the program must keep. The planner
- * counts single ops; if ops run in groups, a program takes less than its plan says. So if the
+ * counts single ops; if ops run in groups, a program takes fewer bytes than its plan. So if the
  * program that saves everything keeps a budget, no other plan is needed, and if no plan of single
  * ops keeps it, the program of the smallest plan still may. A position is between the bytes of two
- * programs: that of the plan at position 0, and that without a budget. */
+ * programs: that of the plan at position 0, and the one without a budget. */
 #ifndef CB_LOWER_WITHIN_H
 #define CB_LOWER_WITHIN_H
 

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-enum { CB_ROTATED = 32 }; /* most columns that are rotated at once */
+enum { CB_ROTATED = 32 }; /* maximum number of columns that are rotated at once */
 
 typedef struct cb_rotation { /* rotates vectors i and i + 1 */
     double c, s;

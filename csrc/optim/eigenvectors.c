@@ -16,9 +16,12 @@
 #include "eigen_loops.h"
 #include "spectral.h"
 
-enum { MOST_TURNS = 60 };           /* most sweeps for one eigenvalue; two or three are usual */
+enum {
+    MOST_TURNS = 60
+};                                  /* maximum number of sweeps for one eigenvalue; two or three are
+                                       usual */
 enum { SWEEPS = 16, VECTORS = 8 };  /* sweeps that are recorded; vectors of a task */
-#define CB_SHARE ((int64_t)1 << 15) /* fewest elements of the matrix in one task */
+#define CB_SHARE ((int64_t)1 << 15) /* minimum number of elements of the matrix in one task */
 
 extern const cb_eigen_fns cb_eigen_fns_baseline;
 #if defined(__x86_64__)
@@ -35,7 +38,7 @@ typedef struct work {
     int64_t n, stride;
     int64_t k;     /* the row of the current reflection */
     double *a;     /* [n][stride] the matrix; later reflections, right of its diagonal */
-    double *z;     /* [n][stride] the eigenvectors are its rows */
+    double *z;     /* [n][stride] the eigenvectors, as rows */
     double *d, *e; /* [n] the diagonal and the off-diagonal */
     double *tau, *w,
         *left;          /* [n] left: w of the previous reflection, whose v w^T + w v^T has not yet
@@ -58,7 +61,8 @@ static int64_t rows_of_task(int64_t width) { return width < CB_SHARE ? CB_SHARE 
 /* Subtracts the previous reflection's update from row i, from column `at` on. Returns the dot
  * product with row k there. */
 static double take_off(const work *x, int64_t i, int64_t at) {
-    const double *old = x->k ? x->a + (x->k - 1) * x->stride : x->left; /* zeros at first */
+    /* zeros in the first step */
+    const double *old = x->k ? x->a + (x->k - 1) * x->stride : x->left;
     return x->f->reduce(x->a + i * x->stride + at, old[i], x->left + at, x->left[i], old + at,
                         x->a + x->k * x->stride + at, x->n - at);
 }
@@ -127,14 +131,14 @@ static void rotate_noted(work *x) {
     x->n_noted = 0;
 }
 
-/* The last row of the block that begins at row l: its off-diagonal is negligible. */
+/* Returns the last row of the block that begins at row l: its off-diagonal is negligible. */
 static int64_t end_of_block(const work *x, int64_t l) {
     int64_t m = l;
     while (m < x->n - 1 && fabs(x->e[m]) > DBL_EPSILON * (fabs(x->d[m]) + fabs(x->d[m + 1]))) m++;
     return m;
 }
 
-/* One QL sweep, from row m up to row l. */
+/* Makes one QL sweep, from row m up to row l. */
 static void sweep(work *x, int64_t l, int64_t m) {
     double *d = x->d, *e = x->e, s = 1, c = 1, p = 0;
     const double half = (d[l + 1] - d[l]) / (2 * e[l]), root = sqrt(half * half + 1);
@@ -182,7 +186,7 @@ static void take(work *x, cb_dtype dtype, const void *matrix) {
             dtype == CB_F32 ? (double)((const float *)matrix)[i] : ((const double *)matrix)[i];
         x->a[i / n * x->stride + i % n] = v;
         most = fmax(most, fabs(v));
-        all += v - v; /* NaN if an element is not finite */
+        all += v - v; /* becomes NaN if an element is not finite */
     }
     const bool fits = most > 0 && !isnan(all);
     for (int64_t i = 0; i < n; i++) {

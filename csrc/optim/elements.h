@@ -9,7 +9,7 @@
  * factor[CB_MAX_FACTORS]. Factors that the optimizer does not set are 0. */
 void cb_factors_of(const cb_optim_table *table, const cb_optim_row *row, double *factor);
 
-/* The step of such an optimizer. */
+/* Makes the step of such an optimizer. */
 void cb_step_elements(const cb_optim_table *table, cb_threads *pool);
 
 /* The hyper-parameters that Adam and its variants share, by the names in their enums. */

@@ -10,7 +10,7 @@
 #include "../base/cpu.h"
 #include "split.h"
 
-#define CB_PIECE ((int64_t)1 << 14) /* elements of a piece */
+#define CB_PIECE ((int64_t)1 << 14) /* number of elements of a piece */
 
 extern const cb_extra_fns cb_extra_fns_baseline;
 #if defined(__x86_64__)
@@ -102,7 +102,7 @@ static void square_task(void *user, int64_t task, int thread) {
     }
 }
 
-/* The sum of squares of all gradients; NaN if an element is not finite. */
+/* Returns the sum of squares of all gradients; NaN if an element is not finite. */
 static double square_of(const cb_optim_table *table, cb_threads *pool, void *scratch) {
     region r = {.split = cb_split_of(table, pool, CB_PIECE), .f = cb_extras_functions()};
     int64_t pieces = 0;

@@ -1,5 +1,5 @@
-/* extras.h: what a step does in the same pass as the update (cb_optim_extras), and the norm of all
- * gradients that it may need before the step. */
+/* extras.h: the additional work of a step in the same pass as the update (cb_optim_extras), and the
+ * norm of all gradients, which it may need before the step. */
 #ifndef CB_OPTIM_EXTRAS_H
 #define CB_OPTIM_EXTRAS_H
 
@@ -13,13 +13,13 @@
 
 /* Compiled for each instruction set (kern_extras.c). */
 typedef struct cb_extra_fns {
-    /* The sum of squares of the gradient, or NaN if an element is not finite. */
+    /* Returns the sum of squares of the gradient, or NaN if an element is not finite. */
     double (*square)(const cb_optim_row *row, int64_t at, int64_t n);
     void (*average)(const cb_optim_row *row, void *average, double keep, int64_t at, int64_t n);
     void (*copy)(const cb_optim_row *row, const cb_extra_row *extra, int64_t at, int64_t n);
 } cb_extra_fns;
 
-/* The build for this processor. */
+/* Returns the build for this processor. */
 const cb_extra_fns *cb_extras_functions(void);
 
 /* Does the extras of elements at .. at + n, which have just been updated. `row` is their row, or
@@ -27,7 +27,8 @@ const cb_extra_fns *cb_extras_functions(void);
 void cb_extras_of(const cb_extra_fns *f, const cb_optim_table *table, uint32_t at_row,
                   const cb_optim_row *row, int64_t at, int64_t n);
 
-/* Checks that the numbers are in range and that copies are f16 or bf16. `n`: number of rows. */
+/* Checks that the numbers are in range and that copies are f16 or bf16. `n` is the number of
+ * rows. */
 CB_MUST_CHECK cb_status cb_extras_check(const cb_optimizer *o, const cb_optim_extras *extras,
                                         uint32_t n, cb_error *err);
 

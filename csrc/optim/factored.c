@@ -23,8 +23,10 @@
 #include "extras.h"
 #include "halves.h"
 
-#define CB_BAND ((int64_t)1 << 16)  /* fewest elements of a band */
-#define LEAST_LINES ((int64_t)64)   /* fewest lines of a band, which limits the column sums */
+#define CB_BAND ((int64_t)1 << 16) /* minimum number of elements of a band */
+#define LEAST_LINES \
+    ((int64_t)64)                   /* minimum number of lines of a band, which limits the column
+                                       sums */
 #define CB_PIECE ((int64_t)1 << 14) /* elements of a piece, a multiple of CB_EXTRAS_BLOCK */
 enum { LANES = CB_OPTIM_LANES };
 enum { ROWS, COLUMNS, WHOLE }; /* states */
@@ -39,10 +41,12 @@ static const cb_factored_fns *const tables[CB_ISA_COUNT] = {&cb_factored_fns_bas
 #endif
 
 typedef struct shape {            /* the shape of a row, and how it is divided */
-    int64_t small;                /* elements of a matrix if it is small, else 0 */
-    int64_t lines, height, width; /* lines: of all matrices; 0 if there are no or small matrices */
+    int64_t small;                /* elements of a matrix if it is small, otherwise 0 */
+    int64_t lines, height, width; /* lines of all matrices, 0 if there are none or they are small;
+                                     their sides */
     int64_t matrices, bands;      /* matrices of a band; bands of a matrix */
-    int64_t piece, run;           /* elements of a piece; most elements in one call of a kernel */
+    int64_t piece, run;           /* elements of a piece; maximum number of elements in one call of
+                                     a kernel */
     int64_t n_bands, n_pieces;
 } shape;
 
@@ -84,7 +88,7 @@ static shape shape_of(const cb_optim_row *row) {
     return s;
 }
 
-/* The offsets of the row after `row`. */
+/* Returns the offsets of the row after `row`. */
 static place after(place at, const cb_optim_row *row) {
     const shape s = shape_of(row);
     const int64_t matrices = s.lines ? s.lines / s.height : 0;
@@ -121,7 +125,7 @@ static void in_runs(const region *r, uint32_t i, int64_t piece, run_fn run, doub
     }
 }
 
-/* The row that a band, or a piece, belongs to. */
+/* Returns the row that a band, or a piece, belongs to. */
 static uint32_t row_at(const region *r, int64_t task, bool is_band) {
     uint32_t low = 0, high = r->table->n_rows;
     while (high - low > 1) {

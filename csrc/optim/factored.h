@@ -6,7 +6,7 @@
 
 enum {
     CB_FACTORED_WIDE = 8,  /* number of small matrices, or narrow lines, in one loop */
-    CB_FACTORED_SMALL = 32 /* most elements of a small matrix or a narrow line */
+    CB_FACTORED_SMALL = 32 /* maximum number of elements of a small matrix or a narrow line */
 };
 
 /* The constants of a row's step, computed from its hyper-parameters and t:
@@ -22,8 +22,8 @@ typedef struct cb_factored {
 
 typedef cb_factored (*cb_factored_fn)(const double *hyper, const cb_optim_row *row);
 
-/* The step of an optimizer whose states are means by rows and columns or, for parameters without
- * matrices, by element. */
+/* Makes the step of an optimizer whose states are means by rows and columns or, for parameters
+ * without matrices, by element. */
 void cb_step_factored(const cb_optim_table *table, cb_threads *pool, cb_factored_fn of);
 size_t cb_factored_scratch(const cb_optimizer *o, const double *hyper, const cb_optim_row *rows,
                            uint32_t n_rows);

@@ -12,7 +12,7 @@ typedef enum cb_formula { CB_FORMULAS(CB_FORMULA_ENTRY) CB_FORMULA_COUNT } cb_fo
  * multiple of CB_STATE_BLOCK. */
 typedef void (*cb_formula_fn)(const double *factor, const cb_optim_row *row, int64_t at, int64_t n);
 
-/* The build for this processor. */
+/* Returns the build for this processor. */
 cb_formula_fn cb_formula_of(cb_formula formula);
 
 #endif

@@ -28,8 +28,8 @@ CB_INLINE real *CB_TYPED(array)(void *data, int64_t at) { return data ? (real *)
 
 /* ---- Adam ------------------------------------------------------------------------------------ */
 
-/* One step of Adam or AdamW for one element, used by all element loops on CPU and GPU. `factor` has
- * the type of the row; `max_exp_avg_sq` is used only with amsgrad. */
+/* Makes one step of Adam or AdamW for one element. All element loops on CPU and GPU use it.
+ * `factor` has the type of the row; `max_exp_avg_sq` is used only with amsgrad. */
 CB_INLINE void CB_TYPED(adam_element)(const real *factor, real *param, real input, real *exp_avg,
                                       real *exp_avg_sq, real *max_exp_avg_sq, bool decays,
                                       bool amsgrad) {
@@ -42,7 +42,7 @@ CB_INLINE void CB_TYPED(adam_element)(const real *factor, real *param, real inpu
         factor[CB_ADAM_BETA2] * *exp_avg_sq + factor[CB_ADAM_ONE_MINUS_BETA2] * grad * grad;
     *exp_avg = average;
     *exp_avg_sq = square;
-    if (amsgrad) { /* the result is NaN if either is */
+    if (amsgrad) { /* the result is NaN if either operand is */
         const real *most = max_exp_avg_sq;
         square = *most > square || *most != *most ? *most : square;
         *max_exp_avg_sq = square;
@@ -157,7 +157,8 @@ static void CB_TYPED(adamax)(const double *factor, const cb_optim_row *row, int6
         const real grad = CB_GRADIENT;
         const real faded = beta2 * exp_inf[i], size = magnitude(grad) + eps;
         exp_avg[i] = CB_LERP(exp_avg[i], grad, one_minus_beta1, beta1);
-        exp_inf[i] = faded > size || faded != faded ? faded : size; /* NaN if either is */
+        /* the result is NaN if either operand is */
+        exp_inf[i] = faded > size || faded != faded ? faded : size;
         param[i] -= step_size * exp_avg[i] / exp_inf[i];
     }
 }

@@ -13,7 +13,7 @@ static const cb_half_fns *const tables[CB_ISA_COUNT] = {&cb_half_fns_baseline};
 
 const cb_half_fns *cb_halves_functions(void) { return tables[cb_cpu_kernel_isa()]; }
 
-/* The address of element 0 of an array whose element `at` is at `here`. */
+/* Returns the address of element 0 of an array whose element `at` is at `here`. */
 static void *from_element(float *here, int64_t at) {
     return (void *)((uintptr_t)here - (uintptr_t)at * sizeof *here);
 }

@@ -20,7 +20,7 @@ typedef struct cb_half_fns {
                                       const float *weight);
 } cb_half_fns;
 
-/* The build for this processor. */
+/* Returns the build for this processor. */
 const cb_half_fns *cb_halves_functions(void);
 
 typedef struct cb_halves_room {

@@ -40,7 +40,7 @@ static double square_halves(cb_dtype dtype, const uint16_t *g, int64_t n) {
     return whole_sum(sum);
 }
 
-/* x - x is NaN if x is not finite, else 0. */
+/* x - x is NaN if x is not finite, otherwise 0. */
 static double square_f64(const double *g, int64_t n) {
     double sum[LANES] = {0}, is_nan[LANES] = {0};
     int64_t i = 0;

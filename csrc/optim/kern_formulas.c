@@ -10,7 +10,7 @@
 
 #define CB_INLINE static inline __attribute__((always_inline))
 
-/* 32 bits that look independent for neighbouring x. */
+/* Returns 32 bits that look independent for neighbouring x. */
 CB_INLINE uint32_t noise_of(uint32_t x) {
     x ^= x >> 16;
     x *= UINT32_C(0x7FEB352D);
@@ -19,8 +19,9 @@ CB_INLINE uint32_t noise_of(uint32_t x) {
     return x ^ x >> 16;
 }
 
-/* Noise of element i of a block whose noise starts at `first`. The upper and the lower half both
- * advance by an irrational fraction of their range (0.618 and 0.414), so both cover it evenly. */
+/* Returns the noise of element i of a block whose noise starts at `first`. The upper and the lower
+ * half both advance by an irrational fraction of their range (0.618 and 0.414), so both cover it
+ * evenly. */
 CB_INLINE uint32_t noise_at(uint32_t first, int32_t i) {
     return first + (uint32_t)i * UINT32_C(0x9E373505);
 }
@@ -44,8 +45,8 @@ typedef struct cb_root_codes {
     uint32_t step;
 } cb_root_codes;
 
-/* Codes for roots from `least` to `most`. Before rounding, `most` is below code 254, so noise and
- * rounding errors never carry a code past 255. */
+/* Returns codes for roots from `least` to `most`. Before rounding, `most` is below code 254, so
+ * noise and rounding errors never carry a code past 255. */
 CB_INLINE cb_root_codes root_codes_of(float least, float most) {
     const uint32_t first = cb_bits_of_f32(least);
     return (cb_root_codes){first, (cb_bits_of_f32(most) - first) / 253 + 1};

@@ -9,8 +9,8 @@
 #include "../base/kern_half.h"
 #include "../base/kern_random.h"
 
-/* The bits of x. A NaN is encoded in the upper half only, so that it stays a NaN whatever happens
- * to the lower half. */
+/* Returns the bits of x. A NaN is encoded only in the upper half, so that it stays a NaN for any
+ * lower half. */
 static inline uint32_t bits_with_nan(float x) {
     const uint32_t bits = cb_bits_of_f32(x), nan = (bits & 0xFFFF0000u) | 0x400000u;
     return (bits & 0x7FFFFFFFu) > 0x7F800000u ? nan : bits;

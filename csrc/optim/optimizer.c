@@ -48,7 +48,8 @@ size_t cb_optim_state_align(const cb_optimizer *o, uint32_t i, const cb_optim_ro
                                      : cb_dtype_size(cb_optim_dtype(row));
 }
 
-/* Elements of a state of two square matrices with this side; 0 if the side is too long. */
+/* Returns the elements of a state of two square matrices with this side; 0 if the side is too
+ * long. */
 static int64_t squares_of(const cb_optimizer *o, const double *hyper, int64_t side) {
     return (double)side <= hyper[o->most_side] ? 2 * side * side : 0;
 }

@@ -12,7 +12,7 @@ typedef struct cb_optim_table { /* the checked arguments of a step */
     const cb_optimizer *optimizer;
     const cb_optim_row *rows;          /* [n_rows] */
     const double *hyper;               /* [n_groups][n_hyper] */
-    void *scratch;                     /* of the size that cb_optim_scratch returns */
+    void *scratch;                     /* memory of the size that cb_optim_scratch returns */
     const cb_optim_extras *extras;     /* NULL: none */
     double grad_factor;                /* factor of gradients, including clipping; 1: no extras */
     const cb_optim_products *products; /* NULL: there are none */
@@ -81,17 +81,19 @@ static inline size_t cb_optim_scratch(const cb_optimizer *o, const double *hyper
 }
 
 static inline bool cb_optim_is_half(cb_dtype dtype) { return dtype == CB_F16 || dtype == CB_BF16; }
-/* The dtype in which the weights of a row are computed, which is also that of its states. */
+/* Returns the dtype in which the weights of a row are computed, which is also that of its
+ * states. */
 static inline cb_dtype cb_optim_dtype(const cb_optim_row *row) {
     return cb_optim_is_half(row->dtype) ? CB_F32 : row->dtype;
 }
 
-/* Size in bytes, and alignment, of a state of a row. */
+/* Return the size in bytes and the alignment of a state of a row. */
 uint64_t cb_optim_state_bytes(const cb_optimizer *o, uint32_t i, const double *hyper,
                               const cb_optim_row *row);
 size_t cb_optim_state_align(const cb_optimizer *o, uint32_t i, const cb_optim_row *row);
 
-/* Bytes per element of the array `rest` of a row of halves (0: it has none), and its name. */
+/* Return the bytes per element of the array `rest` of a row of halves (0: it has none), and its
+ * name. */
 size_t cb_optim_rest_size(const cb_optim_row *row);
 const char *cb_optim_rest_name(const cb_optim_row *row);
 
@@ -111,7 +113,7 @@ CB_MUST_CHECK cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_opt
 /* Checks that a step of these rows needs no scratch. */
 CB_MUST_CHECK cb_status cb_optim_check_scratch(const cb_optim_table *x, cb_error *err);
 
-/* One step of a table. The caller must have checked that rows and extras do not share memory;
+/* Makes one step of a table. The caller must have checked that rows and extras do not share memory;
  * everything else is checked before anything is written. Optimizers that need scratch are refused:
  * they step only the tables of table.h. */
 CB_MUST_CHECK cb_status cb_optim_step(const cb_optim_table *table, cb_threads *pool, cb_error *err);

@@ -28,15 +28,16 @@ typedef struct batch { /* rows with the same shape, dtype and group */
     const uint32_t *row; /* [n] */
     int64_t n;
     cb_dtype dtype;
-    int64_t height, width, side; /* side: the smaller of the two */
-    int64_t pieces, lines;       /* per matrix: most partial sums, and tasks of rows_task */
+    int64_t height, width, side; /* side is the smaller of the two */
+    int64_t pieces, lines;       /* per matrix: maximum number of partial sums, and tasks of
+                                    rows_task */
     char *x, *y;                 /* [n][height][width] */
     char *gram, *square;         /* [n][side][side] */
     double *sum;                 /* [n][pieces] partial sums of squares */
     double *factor;              /* [n] */
 } batch;
 
-typedef struct layout { /* bytes from the beginning of scratch */
+typedef struct layout { /* offsets in bytes from the beginning of scratch */
     size_t x, y, gram, square, sum, factor, end;
 } layout;
 
@@ -47,7 +48,7 @@ static int64_t pieces_of(const cb_optim_row *row) {
     return blocks < row->height ? row->height : blocks; /* rows_task has at most `height` tasks */
 }
 
-/* The layout of a batch of n matrices, which follows a list of n_rows rows. */
+/* Returns the layout of a batch of n matrices, which follows a list of n_rows rows. */
 static layout layout_of(const cb_optim_row *row, size_t n, uint32_t n_rows) {
     const size_t size = cb_dtype_size(row->dtype);
     const size_t side = (size_t)min_i64(row->height, row->width);

@@ -27,7 +27,7 @@ typedef struct cb_orthogonal {
 
 typedef cb_orthogonal (*cb_orthogonal_fn)(const double *hyper, const cb_optim_row *row);
 
-/* The step of an optimizer with the states m and, with has_rows, v. */
+/* Makes the step of an optimizer with the states m and, with has_rows, v. */
 void cb_step_orthogonal(const cb_optim_table *table, cb_threads *pool, cb_orthogonal_fn of);
 size_t cb_orthogonal_scratch(const cb_optimizer *o, const double *hyper, const cb_optim_row *rows,
                              uint32_t n_rows);

@@ -22,7 +22,7 @@ typedef struct work {
     int64_t n;
     char *along, *turned; /* [n][PANEL] */
     char *change;         /* [n][n] */
-    char *t;              /* [n][PANEL] the T of all panels */
+    char *t;              /* [n][PANEL] the matrices T of all panels */
 } work;
 
 typedef struct difference {

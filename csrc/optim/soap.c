@@ -35,7 +35,7 @@ typedef struct job {
     int64_t height, width;
     side side[2];
     char *gradient, *a, *b, *between; /* [height][width] */
-    char *product, *moved;            /* [n][n] of the longer side */
+    char *product, *moved;            /* [n][n] matrices of the longer side */
     char *work;                       /* scratch of the bases */
     const void *first;                /* operands of divide_task and apply_task */
     const void *second;
@@ -60,7 +60,7 @@ static layout layout_of(const cb_optim_row *row, int64_t left, int64_t right) {
                                                    n * (sizeof(double) + sizeof(int64_t))))};
 }
 
-/* The length of a side if it has a basis, else 0. */
+/* Returns the length of a side if it has a basis, otherwise 0. */
 static int64_t side_of(const cb_optimizer *o, uint32_t state, const double *hyper,
                        const cb_optim_row *row) {
     if (cb_optimizer_state_size(o, state, hyper, row) == 0) return 0;
@@ -174,7 +174,7 @@ static void reorder(const job *j, const side *s, const int64_t *order) {
     }
 }
 
-/* One step of power iteration. Vectors are sorted by their Rayleigh quotients, which serve as
+/* Makes one step of power iteration. Vectors are sorted by their Rayleigh quotients, which serve as
  * estimates of the eigenvalues. A NaN estimate does not move. */
 static void refresh(const job *j, const side *s) {
     const size_t line = (size_t)s->n * j->size;

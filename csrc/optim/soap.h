@@ -11,9 +11,9 @@ typedef struct cb_soap { /* constants of a row's step, computed from its hyper-p
 
 typedef cb_soap (*cb_soap_fn)(const double *hyper, const cb_optim_row *row);
 
-/* The step of an optimizer with the states m, v, left and right. The last two consist of two
- * matrices each: the moving average of G G^T or G^T G, and the basis, whose vectors are the rows.
- */
+/* Makes the step of an optimizer with the states m, v, left and right. The last two consist of two
+ * matrices each: the moving average of G G^T or G^T G, and the basis, whose vectors are the
+ * rows. */
 void cb_step_soap(const cb_optim_table *table, cb_threads *pool, cb_soap_fn of);
 size_t cb_soap_scratch(const cb_optimizer *o, const double *hyper, const cb_optim_row *rows,
                        uint32_t n_rows);

@@ -41,7 +41,7 @@ static void CB_TYPED(mix)(double keep, void *mean, const void *product, int64_t 
     for (int64_t i = 0; i < n; i++) x[i] = b * x[i] + a * y[i];
 }
 
-/* The dot product of x and y. */
+/* Returns the dot product of x and y. */
 static double CB_TYPED(share)(const void *x, const void *y, int64_t n) {
     const real *a = x, *b = y;
     double sum = 0;

@@ -13,7 +13,7 @@
 #define LEAST_UNITS ((int64_t)1 << 13) /* smallest task: 230 KB of AdamW, about ten microseconds */
 #define ROW_UNITS 64                   /* overhead of calling a formula for a row: about 10 ns */
 
-/* Units of a row; a row without elements costs nothing. */
+/* Returns the units of a row; a row without elements costs nothing. */
 static int64_t units_of(const cb_optim_row *row) { return row->n ? row->n + ROW_UNITS : 0; }
 
 cb_split cb_split_of(const cb_optim_table *table, const cb_threads *pool, int64_t grain) {
@@ -42,8 +42,8 @@ cb_stretches cb_stretches_of(const cb_split *split, int64_t task) {
                           .row = a * split->stride};
 }
 
-/* The first element at or after a unit of a row at which the row may be cut. The first ROW_UNITS of
- * a row are overhead, not elements. */
+/* Returns the first element at or after a unit of a row at which the row may be cut. The first
+ * ROW_UNITS of a row are overhead, not elements. */
 static int64_t element_at(const cb_split *split, const cb_optim_row *row, int64_t unit) {
     int64_t at = unit - ROW_UNITS, over = at % split->grain;
     if (at <= 0) return 0;

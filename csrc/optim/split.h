@@ -16,7 +16,7 @@
 typedef struct cb_split {
     const cb_optim_table *table;
     int64_t grain;
-    int64_t total, task, n_tasks;     /* units of all rows, and of a task */
+    int64_t total, task, n_tasks;     /* units of all rows; units of a task; number of tasks */
     uint32_t n_anchor, stride;        /* anchor a is row a * stride */
     int64_t anchor[CB_SPLIT_ANCHORS]; /* units before each anchor */
 } cb_split;
@@ -35,6 +35,7 @@ typedef struct cb_stretches { /* iterator over the stretches of one task */
 /* Rows are cut only at multiples of `grain` elements. */
 cb_split cb_split_of(const cb_optim_table *table, const cb_threads *pool, int64_t grain);
 cb_stretches cb_stretches_of(const cb_split *split, int64_t task);
-bool cb_next_stretch(cb_stretches *parts, cb_stretch *out); /* false: no more stretches */
+bool cb_next_stretch(cb_stretches *parts, cb_stretch *out); /* returns false if there are no more
+                                                               stretches */
 
 #endif

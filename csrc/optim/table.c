@@ -13,7 +13,14 @@
  * for the others. */
 typedef cb_written span;
 
-enum { AVERAGE, COPY, GRAD, REST, N_MORE }; /* written by extras; REST: of f16 and bf16 rows */
+enum {
+    AVERAGE,
+    COPY,
+    GRAD,
+    REST,
+    N_MORE
+}; /* arrays that extras write; REST is that of f16 and
+                                               bf16 rows */
 
 struct cb_tensor_table {
     cb_arena arena; /* holds the table itself */
@@ -208,8 +215,8 @@ static cb_status refresh(cb_tensor_table *x, const cb_optim_table *view, cb_erro
     return CB_OK;
 }
 
-/* The last span that begins before `end`; NULL: none. Spans do not overlap, so no other span that
- * begins before `end` extends further. */
+/* Returns the last span that begins before `end`, or NULL. Spans do not overlap, so no other span
+ * that begins before `end` extends further. */
 static const span *last_before(const cb_tensor_table *x, uintptr_t end) {
     uint32_t low = 0, high = x->n_written;
     while (low < high) {
@@ -241,7 +248,8 @@ static cb_status check_gradients(cb_tensor_table *x, const cb_optim_table *view,
     return CB_OK;
 }
 
-/* Checks what can change while pointers stay: step numbers, and the states that a group uses. */
+/* Checks the properties that can change while pointers stay: step numbers, and the states that a
+ * group uses. */
 static cb_status check_numbers(cb_tensor_table *x, const cb_optim_table *view, cb_error *err) {
     const cb_optimizer *o = x->optimizer;
     for (uint32_t i = 0; i < x->n_rows && !x->stale; i++) {
