@@ -14,7 +14,7 @@ typedef struct search { /* a search of the loaded objects */
     int rank;
 } search;
 
-/* How likely a file is the BLAS that NumPy uses; 0: not a BLAS. */
+/* Ranks how likely a file is the BLAS that NumPy uses; 0: it is not a BLAS. */
 static int rank_of(const char *path) {
     const char *file = strrchr(path, '/');
     file = file ? file + 1 : path;
@@ -66,13 +66,14 @@ static void describe(void *library, const spelling *s, const char *path, char *n
     const char *file = strrchr(path, '/');
     snprintf(name, size, "%.60s", config ? config : file ? file + 1 : path);
     char *second_space =
-        config ? strchr(name, ' ') : NULL; /* "OpenBLAS 0.3.31 USE64BITINT ...": keep two words */
+        config ? strchr(name, ' ') : NULL; /* keeps two words of "OpenBLAS 0.3.31 USE64BITINT
+                                              ..." */
     if (second_space) second_space = strchr(second_space + 1, ' ');
     if (second_space) *second_space = 0;
 }
 
-/* The vector width of the kernels that OpenBLAS has chosen for this processor; 0: unknown. OpenBLAS
- * falls back to older kernels on processors that it does not know. */
+/* Returns the vector width of the kernels that OpenBLAS has chosen for this processor; 0 if
+ * unknown. OpenBLAS falls back to older kernels on processors that it does not know. */
 static int vector_bits_of(void *library, const spelling *s) {
     static const struct {
         const char *core;

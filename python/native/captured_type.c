@@ -6,10 +6,10 @@
 typedef struct cb_py_captured {
     PyObject_HEAD cb_py_step *step;
     cb_captured *core;
-    cb_py_run_arrays arrays;       /* that the graph reads and writes */
+    cb_py_run_arrays arrays;       /* the arrays that the graph reads and writes */
     cb_py_claim claim;             /* the memory that its optimizer writes */
     const cb_optimizer *optimizer; /* NULL: none */
-    PyObject *named;               /* what it was named by, which keeps it alive */
+    PyObject *named;               /* the object that named the optimizer and keeps it alive */
 } cb_py_captured;
 
 static PyObject *raise(cb_py_captured *self, const cb_error *error) {
@@ -45,7 +45,7 @@ static void captured_dealloc(cb_py_captured *self) {
     Py_DECREF(type);
 }
 
-/* Keeps what the optimizer writes, as the step has it now. */
+/* Copies the step's current claim on the memory that the optimizer writes. */
 static int keep_claim(cb_py_captured *self) {
     cb_py_step *step = self->step;
     cb_py_claim_step(step, self->arrays.n_state, NULL);
@@ -82,7 +82,7 @@ static cb_update update_of(const cb_py_step *step, const cb_py_optimizer *opt,
                        .numbers = opt->number};
 }
 
-/* The arrays of the step are bound. */
+/* Captures the graph. The arrays of the step must be bound. */
 static int capture(cb_py_captured *self, const cb_run *settings, const cb_py_optimizer *opt) {
     cb_py_step *step = self->step;
     const uint32_t n_in = cb_step_n_inputs(step->core), n_out = cb_step_n_outputs(step->core);
@@ -276,7 +276,7 @@ static PyObject *claim_and_put(cb_py_captured *self, const cb_py_run_arrays *giv
     return result;
 }
 
-/* Which group a parameter is in is part of the graph. */
+/* Parses the update of a replay. The groups of parameters are part of the graph. */
 static int parse_update(cb_py_captured *self, const replay_fields *given, cb_py_optimizer *out) {
     if (!self->optimizer) return 0;
     PyObject *none = PyTuple_New(0);
@@ -326,7 +326,7 @@ static PyObject *captured_replay(cb_py_captured *self, PyObject *const *values, 
     return result;
 }
 
-/* counts(t, numbers): waits, and sets both to what the device has. */
+/* counts(t, numbers): waits, and sets both to the device's values. */
 static PyObject *captured_counts(cb_py_captured *self, PyObject *args) {
     PyObject *t, *numbers;
     cb_error error = {0};

@@ -123,7 +123,7 @@ static void sort(cb_py_claim *claim) {
     claim->is_sorted = true;
 }
 
-/* The first range of `a` that overlaps one of `b`; NULL: there is none. */
+/* Returns the first range of `a` that overlaps one of `b`, or NULL. */
 static const cb_written *shared(const cb_py_claim *a, const cb_py_claim *b) {
     for (uint32_t i = 0, j = 0; i < a->n && j < b->n;) {
         if (a->written[i].end <= b->written[j].begin) i++;
@@ -133,7 +133,7 @@ static const cb_written *shared(const cb_py_claim *a, const cb_py_claim *b) {
     return NULL;
 }
 
-/* The caller holds the context's lock. */
+/* Removes a claim from the list. The caller holds the context's lock. */
 static void unlink_claim(cb_py_context *context, const cb_py_claim *claim) {
     cb_py_claim **at = &context->claims;
     while (*at && *at != claim) at = &(*at)->next;

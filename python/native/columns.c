@@ -35,7 +35,7 @@ cb_py_columns cb_py_columns_of_values(const cb_problem *p) {
 }
 
 cb_py_columns cb_py_columns_of_storages(const cb_problem *p) {
-    static uint32_t none = CB_NONE; /* that of every storage, where no gradient has an update */
+    static uint32_t none = CB_NONE; /* the update of every storage if no gradient has one */
     uint32_t *updates = p->updates ? p->updates : &none;
     return (cb_py_columns){.what = "storage",
                            .n = 3,
@@ -84,7 +84,7 @@ cb_py_columns cb_py_columns_of_regions(const cb_problem *p) {
                    {"saved_limit", CB_PY_OPTION, ARRAY(p->region_limit), NULL, 0}}};
 }
 
-/* The columns of the problem itself, which is item 0. */
+/* Returns the columns of the problem, which is item 0. */
 cb_py_columns cb_py_columns_of_problem(cb_problem *p) {
     return (cb_py_columns){
         .what = "problem",

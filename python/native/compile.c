@@ -60,7 +60,8 @@ typedef struct request {
     double time_limit;
 } request;
 
-/* A new reference to the memory that the step will run in: the given one, or a new one. */
+/* Returns a new reference to the memory that the step will run in: the given memory, or a new
+ * one. */
 static cb_py_run_memory *memory_of(cb_py_state *state, PyObject *given) {
     if (given == Py_None) return cb_py_run_memory_new(state, state->keeper);
     if (PyObject_TypeCheck(given, state->run_memory_type))
@@ -69,7 +70,7 @@ static cb_py_run_memory *memory_of(cb_py_state *state, PyObject *given) {
     return NULL;
 }
 
-/* The result of a request: one of the two. */
+/* The result of a request: decisions or a step. */
 typedef struct made {
     cb_step *step;
     cb_decisions *decisions;
@@ -80,7 +81,7 @@ static void drop_made(const made *m) {
     cb_decisions_free(m->decisions);
 }
 
-/* Makes decisions if `memory` is NULL, else a step that runs in it. */
+/* Makes decisions if `memory` is NULL, otherwise a step that runs in it. */
 static PyObject *make(cb_py_graph *graph, request *r, cb_py_run_memory *memory) {
     cb_py_state *state = cb_py_state_of_object((PyObject *)graph);
     cb_compile_options *options = &r->options;
@@ -102,7 +103,7 @@ static PyObject *make(cb_py_graph *graph, request *r, cb_py_run_memory *memory) 
         !memory ? cb_decisions_make(context, graph->core, options, &m.decisions, &error)
                 : cb_compile(context, graph->core, options, &m.step, &error);
     cb_py_work_end(&search.work);
-    if (PyErr_Occurred()) { /* from the dump function, `progress` or a signal handler */
+    if (PyErr_Occurred()) { /* raised by the dump function, `progress` or a signal handler */
         drop_made(&m);
         return NULL;
     }

@@ -97,7 +97,7 @@ static int parse_kind(PyObject *shape, PyObject *dtype, cb_shape *out, cb_dtype 
     return cb_py_parse_shape(shape, "shape", out) < 0 ? -1 : cb_py_parse_dtype(dtype, type);
 }
 
-/* The state of the module that the type, or its base type, belongs to. */
+/* Returns the state of the module that the type, or its base type, belongs to. */
 static cb_py_state *state_of_type(PyTypeObject *type) {
     PyObject *module = PyType_GetModuleByDef(type, &cb_py_module_def);
     return module ? cb_py_state_of(module) : NULL;
@@ -188,7 +188,8 @@ static void memory_dealloc(cb_py_device_memory *self) {
 
 /* ---- copies and other libraries -------------------------------------------------------------- */
 
-/* References to the marks of a memory. While the GIL is released, other threads may drop them. */
+/* Takes references to the marks of a memory. While the GIL is released, other threads may drop the
+ * marks. */
 static cb_uses keep_marks(const cb_py_device_memory *self) {
     cb_uses kept = self->uses;
     for (uint32_t i = 0; i < kept.n; i++) (void)cb_mark_keep(kept.mark[i]);

@@ -93,7 +93,7 @@ static bool dtype_of(dl_dtype type, cb_dtype *out) {
 }
 
 /* Requests a versioned capsule, which has a read-only flag; exporters from before 2024 do not know
- * the argument. `stream`: the consumer's stream; NULL: there are no streams. */
+ * the argument. `stream` is the consumer's stream; NULL if there are no streams. */
 static PyObject *request(PyObject *object, PyObject *stream) {
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
     if (!method) return NULL;
@@ -226,12 +226,14 @@ static PyObject *lengths(const int64_t *at, int32_t n) {
     return tuple;
 }
 
-/* The function table of a type; NULL if it has none that we support (no exception is set). */
+/* Returns the function table of a type; NULL if it has none that we support (no exception is
+ * set). */
 static const dl_exchange *exchange_of(PyObject *object) {
     PyObject *capsule = PyObject_GetAttrString((PyObject *)Py_TYPE(object), EXCHANGE_ATTRIBUTE);
     const dl_exchange *api = NULL;
     if (capsule && PyCapsule_IsValid(capsule, EXCHANGE_NAME))
-        api = PyCapsule_GetPointer(capsule, EXCHANGE_NAME); /* lives as long as its library */
+        api = PyCapsule_GetPointer(capsule, EXCHANGE_NAME); /* the table exists as long as its
+                                                               library */
     Py_XDECREF(capsule);
     PyErr_Clear();
     while (api && api->major != 1) api = api->older;
@@ -243,8 +245,8 @@ static void *refuse(const char *what) {
     return NULL;
 }
 
-/* Like `consume`, through the function table. `theirs`: the library's current stream, which the
- * caller still has to wait for. Stream 0 is the legacy stream, which DLPack calls 1. */
+/* Works like `consume`, but through the function table. `theirs` is the library's current stream,
+ * which the caller still has to wait for. Stream 0 is the legacy stream, which DLPack calls 1. */
 static const dl_tensor *exchange(const dl_exchange *api, PyObject *object, bool *writable,
                                  PyObject **owner, PyObject **theirs) {
     dl_managed_versioned *managed = NULL;
@@ -322,7 +324,8 @@ static void release_unused(PyObject *capsule) {
         release(((dl_managed_versioned *)PyCapsule_GetPointer(capsule, name))->manager);
 }
 
-/* A capsule over memory that `array` keeps alive. Only versioned capsules have a read-only flag. */
+/* Makes a capsule over memory that `array` keeps alive. Only versioned capsules have a read-only
+ * flag. */
 static PyObject *export(PyObject *array, dl_tensor tensor, const cb_shape *shape, bool versioned,
                         bool writable) {
     if (!versioned && !writable) {
@@ -399,7 +402,7 @@ static bool is_dense(const dl_tensor *x) {
     int64_t reached = 1;
     uint64_t seen = 0;
     for (int32_t round = 0; round < x->ndim; round++) {
-        int32_t next = -1; /* the axis whose stride is the extent so far */
+        int32_t next = -1; /* finds the axis whose stride is the extent so far */
         for (int32_t i = x->ndim - 1; i >= 0 && next < 0; i--) {
             bool fits = !(seen >> i & 1) && (x->shape[i] == 1 || x->strides[i] == reached);
             if (fits) next = i;
@@ -415,7 +418,7 @@ static bool is_dense(const dl_tensor *x) {
 static bool element_of(dl_dtype type, cb_py_tensor *out) {
     out->is_complex = type.code == 5;
     out->is_bits = type.code == 0 && type.bits == 16;
-    if (type.code == 2 && type.bits == 32 && type.lanes == 1) { /* nearly always */
+    if (type.code == 2 && type.bits == 32 && type.lanes == 1) { /* the usual case */
         out->dtype = CB_F32;
         return true;
     }
@@ -451,7 +454,7 @@ const char *cb_py_tensor_of(const void *exchange, PyObject *object, cb_py_tensor
     return in_rows || out->n == 0 || is_dense(&x) ? NULL : "has gaps in its memory";
 }
 
-/* The difference between two tensors that differ. */
+/* Describes the difference between two tensors. */
 static const char *unlike(const cb_py_tensor *x, const cb_py_tensor *y, const cb_py_tensor *kind) {
     if (x->dtype != kind->dtype || x->is_complex != y->is_complex || x->is_bits != kind->is_bits)
         return "has another type than its parameter";

@@ -11,7 +11,7 @@ static PyObject *exception_of(cb_status status) {
         case CB_CANCELLED: return PyExc_KeyboardInterrupt;
         case CB_INTERNAL: return PyExc_RuntimeError;
         case CB_OK:
-        case CB_INFEASIBLE: /* raise_refused */
+        case CB_INFEASIBLE: /* handled by raise_refused */
         case CB_INVALID: break;
     }
     return PyExc_ValueError;
@@ -36,7 +36,7 @@ static Py_ssize_t escape(Py_UCS4 c, Py_UCS4 *out) {
     return length;
 }
 
-/* The text of an error as a str. It may have been truncated within a character. */
+/* Returns the text of an error as a str. It may have been truncated within a character. */
 static PyObject *shown(const char *text) {
     PyObject *whole = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
     if (!whole) return NULL;
@@ -101,7 +101,7 @@ static void set_all(facts *f, const cb_refusal *r) {
     set_name(f, "region", r->region);
 }
 
-/* The class BudgetError, imported on the first error. Borrowed. */
+/* Returns a borrowed reference to the class BudgetError, which is imported on the first error. */
 static PyObject *budget_error_class(cb_py_state *state) {
     if (state->budget_error) return state->budget_error;
     PyObject *module = PyImport_ImportModule("cutback.errors");

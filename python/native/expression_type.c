@@ -6,7 +6,7 @@ static int wrong(const char *what) {
     return -1;
 }
 
-/* The strings of a tuple of at most `room` items; they are borrowed from the tuple. */
+/* Parses a tuple of at most `room` strings, which are borrowed from the tuple. */
 static int parse_names(PyObject *tuple, const char **out, uint32_t room, uint32_t *n) {
     if (PyTuple_GET_SIZE(tuple) > (Py_ssize_t)room) {
         PyErr_Format(PyExc_ValueError, "Expression: %zd names; at most %u fit",
@@ -30,7 +30,7 @@ static int parse_id(PyObject *item, uint32_t *out) {
     return 0;
 }
 
-/* (op, (operands, ...), value) */
+/* Parses (op, (operands, ...), value). */
 static int parse_node(PyObject *item, cb_expression_node *out) {
     PyObject *operands;
     *out = (cb_expression_node){0};

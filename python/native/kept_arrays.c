@@ -28,7 +28,7 @@ static void give(void *user, void *block, size_t Py_UNUSED(bytes)) {
     cb_kept_give(((keeper *)user)->kept, block);
 }
 
-/* For ndarray.resize. */
+/* Reallocates memory for ndarray.resize. */
 static void *take_again(void *user, void *block, size_t bytes) {
     void *other = take(user, bytes);
     if (!other || !block) return other;
@@ -87,7 +87,7 @@ PyObject *cb_py_empty(PyObject *module, PyObject *args) {
     return array;
 }
 
-/* An array for one output; `descr` caches the dtypes used so far. */
+/* Makes an array for one output; `descr` caches the dtypes used so far. */
 static PyObject *empty_output(const cb_argument_info *info, PyObject **descr) {
     npy_intp dim[CB_MAX_RANK];
     PyObject **dtype = &descr[info->dtype];

@@ -10,7 +10,7 @@ static int after_fork(cb_py_run_memory *self) {
     if (self->n_forks == cb_fork_count()) return 0;
     const unsigned long owner = atomic_load(&self->owner);
     if (owner == PyThread_get_thread_ident())
-        return 0; /* forked during a run, such as by a signal handler */
+        return 0; /* the process was forked during a run, such as by a signal handler */
     PyThread_type_lock fresh = PyThread_allocate_lock();
     if (!fresh) {
         PyErr_NoMemory();
@@ -135,7 +135,7 @@ cb_py_run_memory *cb_py_run_memory_new(cb_py_state *state, PyObject *keeper) {
     return self;
 }
 
-/* The allocator of results: a new one, that of another RunMemory, or the module's. */
+/* Returns the allocator of results: a new one, that of another RunMemory, or the module's. */
 static PyObject *keeper_of(const cb_py_state *state, PyObject *like, int own) {
     if (own) return cb_py_keeper_new();
     if (like == Py_None) return Py_NewRef(state->keeper);

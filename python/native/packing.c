@@ -1,9 +1,9 @@
-/* packing.c: bools as bits, between arrays of the caller. */
+/* packing.c: packs bools to bits, and back, between arrays of the caller. */
 #include "state.h"
 
 #include "exec/packed_bits.h"
 
-/* A one-dimensional array of this dtype; -1 with an error set otherwise. */
+/* Views a one-dimensional array of this dtype; returns -1 with an error set if it is not one. */
 static int bytes_of(PyObject *array, const char *name, cb_dtype dtype, cb_py_view *out) {
     if (cb_py_view_of(array, name, out) < 0) return -1;
     if (out->known_dtype && out->dtype == dtype && out->contiguous && out->shape.rank == 1)
@@ -13,7 +13,7 @@ static int bytes_of(PyObject *array, const char *name, cb_dtype dtype, cb_py_vie
     return -1;
 }
 
-/* Checks that the arrays belong together; -1 with an error set otherwise. */
+/* Checks that the arrays belong together; returns -1 with an error set if they do not. */
 static int check(const cb_py_view *bools, const cb_py_view *packed, const cb_py_view *written) {
     if (packed->bytes != cb_packed_bytes(bools->bytes)) {
         PyErr_Format(PyExc_ValueError, "%llu bools take %llu packed bytes, not %llu",
@@ -27,7 +27,7 @@ static int check(const cb_py_view *bools, const cb_py_view *packed, const cb_py_
     return -1;
 }
 
-/* Packs or unpacks bools: from the first array to the second. */
+/* Packs or unpacks bools from the first array to the second. */
 static PyObject *convert(PyObject *args, const char *format, bool packs) {
     PyObject *from, *to;
     cb_py_view bools, packed;

@@ -1,4 +1,4 @@
-/* placing.c: offsets for lives that Python lists. */
+/* placing.c: finds offsets for lives that Python lists. */
 #include "state.h"
 
 #include "plan/pack/place_within.h"

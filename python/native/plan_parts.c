@@ -203,7 +203,7 @@ typedef struct columns {
     uint8_t *action;
     uint32_t *made;
     uint64_t *taken;
-    bool moves, chooses, takes; /* whether any step does so */
+    bool moves, chooses, takes; /* true if any step moves, chooses outputs, or inlines */
 } columns;
 
 static int find_action(PyObject *is, Py_ssize_t t, uint8_t *out) {

@@ -133,7 +133,7 @@ static PyObject *plan_budget(cb_py_plan *self, void *Py_UNUSED(none)) {
     return PyLong_FromUnsignedLongLong(self->core->budget_bytes);
 }
 
-/* The requested position: (position, bytes at 0, bytes at 1), or None. */
+/* Returns the requested position, (position, bytes at 0, bytes at 1), or None. */
 static PyObject *plan_position(cb_py_plan *self, void *Py_UNUSED(none)) {
     const cb_plan *plan = self->core;
     if (plan->position < 0) Py_RETURN_NONE;
@@ -141,7 +141,8 @@ static PyObject *plan_position(cb_py_plan *self, void *Py_UNUSED(none)) {
                          (unsigned long long)plan->everything_bytes);
 }
 
-/* The device whose cost model was used, in the form that searches accept: a name, or JSON. */
+/* Returns the device whose cost model was used, in the form that searches accept: a name, or
+ * JSON. */
 static PyObject *plan_device(cb_py_plan *self, void *Py_UNUSED(none)) {
     cb_arena scratch;
     cb_str text;

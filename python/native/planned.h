@@ -16,7 +16,8 @@ typedef struct cb_py_plan { /* immutable */
     PyObject_HEAD cb_py_problem *problem;
     const cb_plan *core;
     PyObject *owner;
-    cb_plan *again; /* PyMem: `core`, if it is a copy of `owner`'s plan for another budget */
+    cb_plan *again; /* allocated by PyMem: `core`, if it is a copy of `owner`'s plan for another
+                       budget */
 } cb_py_plan;
 
 /* ---- problem_type.c, plan_type.c ------------------------------------------------------------- */
@@ -31,13 +32,14 @@ PyObject *cb_py_plan_wrap(cb_py_state *state, cb_py_problem *problem, const cb_p
 
 /* Converts to a cutback.problem.Problem. */
 PyObject *cb_py_give_problem(const cb_problem *p);
-/* Converts from one, and checks it. NULL: an exception is set. */
+/* Converts from a cutback.problem.Problem, and checks it. Returns NULL with an exception set on
+ * failure. */
 cb_problem *cb_py_take_problem(cb_py_state *state, cb_context *ctx, PyObject *source);
 
 /* ---- plan_parts.c ---------------------------------------------------------------------------- */
 
 PyObject *cb_py_give_steps(const cb_problem *p, const cb_schedule *s); /* [cutback.schedule.Step] */
-/* The modelled picoseconds of each step; 0 for steps that copy or wait. */
+/* Returns the modelled picoseconds of each step; 0 for steps that copy or wait. */
 PyObject *cb_py_give_times(const cb_problem *p, const cb_schedule *s, const cb_device *device);
 PyObject *cb_py_give_lives(const cb_lives *lives); /* [cutback.schedule.Life] */
 PyObject *cb_py_give_decisions(const cb_problem *p, const cb_plan *plan);

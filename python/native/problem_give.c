@@ -4,7 +4,7 @@
 #include "plan/model/inside.h"
 #include "plan/model/over.h"
 
-/* A frozenset of the words whose bits are set. `seen` caches the sets by bits. */
+/* Returns a frozenset of the words whose bits are set. `seen` caches the sets by bits. */
 static PyObject *set_of_words(PyObject *seen, const cb_py_column *c, uint32_t bits) {
     PyObject *key = PyLong_FromUnsignedLong(bits);
     PyObject *set = key ? PyDict_GetItemWithError(seen, key) : NULL;
@@ -70,7 +70,7 @@ static PyObject *give_item(const cb_py_columns *t, PyObject *seen, size_t i, PyO
     return item;
 }
 
-/* The names of the columns and of `extra`, as a tuple for a vectorcall. */
+/* Returns the names of the columns and of `extra` as a tuple for a vectorcall. */
 static PyObject *names_of(const cb_py_columns *t, const char *const *extra, uint32_t n_extra) {
     PyObject *names = PyTuple_New((Py_ssize_t)(t->n + n_extra));
     for (uint32_t c = 0; names && c < t->n; c++)
@@ -147,7 +147,7 @@ static PyObject *give_ops(giver *g) {
     return list;
 }
 
-/* A list of items of a class that only has columns. */
+/* Makes a list of items of a class that has only columns. */
 static PyObject *give_rows(PyObject *module, const char *class_name, cb_py_columns t, uint32_t n) {
     PyObject *list = NULL, *names = NULL, *seen = PyDict_New();
     if (!seen || cb_py_columns_open(&t, module, class_name) < 0) goto done;

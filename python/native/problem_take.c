@@ -153,7 +153,7 @@ static int take_item(cb_problem *p, const cb_py_columns *t, size_t i, PyObject *
     return 0;
 }
 
-/* A copy of the attribute as a tuple, because a list may be changed while it is read. */
+/* Copies the attribute to a tuple, because a list may be changed while it is read. */
 static PyObject *take_list(PyObject *object, const char *name) {
     PyObject *items = PyObject_GetAttrString(object, name);
     if (!items) name_the_attribute(object, name);

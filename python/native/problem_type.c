@@ -158,7 +158,7 @@ static PyObject *problem_evaluate_json(cb_py_problem *self, PyObject *args) {
     return status == CB_OK ? give_text(self, text) : raise(self, &error);
 }
 
-/* A copy of the problem with mu-TWO's decisions as constraints. */
+/* Makes a copy of the problem with mu-TWO's decisions as constraints. */
 static PyObject *problem_mutwo(cb_py_problem *self, PyObject *args) {
     PyObject *item;
     const char *device = NULL;

@@ -1,7 +1,7 @@
 /* profile_rows.c: makes the result of Step.profile. */
 #include "state.h"
 
-/* The plan's steps in a group. */
+/* Returns the plan's steps in a group. */
 static PyObject *group_members(const cb_step *core, uint32_t group) {
     uint32_t n = cb_step_group_members(core, group, NULL, 0);
     uint32_t *step = PyMem_New(uint32_t, (size_t)n + 1);

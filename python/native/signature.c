@@ -60,7 +60,7 @@ static int signature_traverse(signature *self, visitproc visit, void *arg) {
 
 static int signature_clear(signature *self) {
     const Py_ssize_t n = self->n;
-    self->n = 0; /* a finalizer may reenter */
+    self->n = 0; /* a finalizer may call this type again */
     for (Py_ssize_t i = 0; i < n; i++) Py_CLEAR(self->leaf[i].constant);
     return 0;
 }

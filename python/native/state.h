@@ -25,8 +25,9 @@ typedef struct cb_py_context {
     size_t
         n_working; /* calls inside the core with the GIL released; the pool must not be replaced */
     uint64_t n_forks;           /* cb_fork_count when n_working was counted */
-    char blas_name[64];         /* such as "scipy-openblas 0.3.31"; "" if none was found */
-    char blas_path[1024];       /* file it was found in */
+    char blas_name[64];         /* name and version, such as "scipy-openblas 0.3.31"; "" if none was
+                                   found */
+    char blas_path[1024];       /* the file that contains it */
     int blas_bits;              /* width of its kernels' vectors; 0: unknown */
     struct cb_py_claim *claims; /* claims.c; under the lock */
 } cb_py_context;
@@ -47,14 +48,16 @@ extern struct PyModuleDef cb_py_module_def;
 cb_py_state *cb_py_state_of(PyObject *module);
 cb_py_state *cb_py_state_of_object(PyObject *self); /* `self` has one of our types */
 
-/* The module's context, created on first use; borrowed. NULL: an exception is set. */
+/* Returns a borrowed reference to the module's context, which is created on first use. Returns NULL
+ * with an exception set on failure. */
 cb_py_context *cb_py_context_get(cb_py_state *state);
 cb_py_context *cb_py_context_retain(cb_py_context *context);
 void cb_py_context_release(cb_py_context *context); /* NULL is fine */
 /* After a fork, resets n_working, because the threads of those calls do not exist in the child. The
  * caller holds `lock`. */
 void cb_py_context_forget_forked(cb_py_context *context);
-/* Replaces the thread pool. RuntimeError (and -1) while another thread is inside the core. */
+/* Replaces the thread pool. Raises RuntimeError (and returns -1) while another thread is inside the
+ * core. */
 int cb_py_context_set_threads(cb_py_state *state, cb_py_context *context, int n_threads);
 
 /* ---- team.c ---------------------------------------------------------------------------------- */
@@ -67,7 +70,8 @@ PyObject *cb_py_join_team(PyObject *module, PyObject *library); /* the method jo
  * NULL) is appended to the text. An exception that is already set, such as by a signal handler, is
  * kept. */
 PyObject *cb_py_raise(cb_py_state *state, const cb_error *error, const char *location);
-/* The BudgetError for a CB_INFEASIBLE error; NULL: an exception is set. */
+/* Makes the BudgetError for a CB_INFEASIBLE error. Returns NULL with an exception set on
+ * failure. */
 PyObject *cb_py_budget_error(cb_py_state *state, const cb_error *error);
 
 /* ---- work.c: the GIL around long work -------------------------------------------------------- */
@@ -104,7 +108,7 @@ PyObject *cb_py_give_fingerprint(uint64_t fingerprint);    /* sixteen hexadecima
 PyObject *cb_py_shape_tuple(const cb_shape *shape);
 int cb_py_parse_budget(PyObject *item, cb_budget *out); /* (kind, bytes, share, measure) or None */
 int cb_py_parse_preset(int number, cb_preset *out);
-/* ValueError unless the text is a device of the cost model: a name, or a row as JSON. */
+/* Raises ValueError unless the text is a device of the cost model: a name, or a row as JSON. */
 PyObject *cb_py_check_device(PyObject *module, PyObject *name);
 
 /* ---- claims.c -------------------------------------------------------------------------------- */
@@ -115,10 +119,11 @@ typedef struct cb_py_holder {
 } cb_py_holder;
 
 typedef struct cb_py_word {
-    _Atomic uint64_t process; /* of the holder; 0: free */
+    _Atomic uint64_t process; /* process of the holder; 0: the word is free */
     atomic_ulong thread;
 } cb_py_word;
-/* False, with RuntimeError set, if another thread or a frame further up holds the word. */
+/* Takes the word. Returns false, with RuntimeError set, if another thread or an outer frame holds
+ * it. */
 bool cb_py_word_take(cb_py_word *word);
 void cb_py_word_drop(cb_py_word *word);
 
@@ -163,19 +168,20 @@ typedef struct cb_py_run_memory {
 } cb_py_run_memory;
 
 extern PyType_Spec cb_py_run_memory_spec;
-/* A memory whose results are allocated by `keeper`. */
+/* Makes a memory whose results `keeper` allocates. */
 cb_py_run_memory *cb_py_run_memory_new(cb_py_state *state, PyObject *keeper);
-/* Locks the memory for a run; waiting lets other threads and Ctrl-C through. RuntimeError (and -1)
- * if this thread already holds the lock (a signal handler calls a step), or the process was forked
- * while another thread ran the step. */
+/* Locks the memory for a run; waiting lets other threads and Ctrl-C through. Raises RuntimeError
+ * (and returns -1) if this thread already holds the lock (a signal handler calls a step), or if the
+ * process was forked while another thread ran the step. */
 int cb_py_run_memory_lock(cb_py_run_memory *self, struct cb_py_step *step);
 void cb_py_run_memory_unlock(cb_py_run_memory *self);
-/* 1 if this process was forked while another thread ran the step; -1: an exception is set. */
+/* Returns 1 if this process was forked while another thread ran the step; -1 if an exception is
+ * set. */
 int cb_py_run_memory_has_left(cb_py_run_memory *self, const struct cb_py_step *step);
 /* Asks the `admit` callback whether the block may grow for a run of the step; -1: it may not. */
 int cb_py_run_memory_admit(cb_py_run_memory *self, const struct cb_py_step *step);
-/* Called after an allocation of results failed with an exception. 0: try again; -1: give up, an
- * exception is set. */
+/* Called after an allocation of results failed with an exception. Returns 0 to try again, or -1
+ * with an exception set to give up. */
 int cb_py_run_memory_refused(cb_py_run_memory *self, const struct cb_py_step *step, bool gradients);
 
 typedef struct cb_py_step {
@@ -183,13 +189,14 @@ typedef struct cb_py_step {
     cb_step *core;
     uint32_t n_wrt;
     uint32_t *wrt;   /* [n_wrt] positions of the inputs that have gradients */
-    bool *is_wrt;    /* [n_inputs] whether the input has a gradient */
-    bool *has_state; /* [n_inputs] whether a run updates the input */
+    bool *is_wrt;    /* [n_inputs] true if the input has a gradient */
+    bool *has_state; /* [n_inputs] true if a run updates the input */
     void **pointers; /* [n_inputs + n_outputs + (1 + CB_MAX_STATES) n_wrt] scratch of a run */
-    bool *there;     /* same size: whether the array is on the device */
+    bool *there;     /* same size: true if the array is on the device */
     bool on_device;  /* the backend has device arrays */
     cb_py_run_memory *memory; /* the memory that the step runs in */
-    bool is_left;             /* forked while another thread ran the step, so that run never ends */
+    bool is_left;             /* the process was forked while another thread ran the step, so that
+                                 run never ends */
     cb_py_claim claim;        /* the memory that its optimizer writes */
 } cb_py_step;
 
@@ -226,7 +233,7 @@ PyObject *cb_py_step_capture(cb_py_step *self, PyObject *const *values, Py_ssize
 
 /* ---- profile_rows.c -------------------------------------------------------------------------- */
 
-/* A row (steps, seconds, bytes) for each of `n` groups. */
+/* Returns a row (steps, seconds, bytes) for each of `n` groups. */
 PyObject *cb_py_profile_rows(const cb_step *core, const double *seconds, const uint64_t *bytes,
                              uint32_t n);
 
@@ -251,7 +258,7 @@ int cb_py_extras_parse(PyObject *asked, const cb_py_rows *rows, cb_py_extras *ou
 void cb_py_extras_drop(cb_py_extras *extras);
 PyObject *cb_py_outcome(cb_optim_outcome outcome); /* (norm, skipped) */
 
-/* RuntimeError (and -1) if another running step writes some of the same memory. */
+/* Raises RuntimeError (and returns -1) if another running step writes some of the same memory. */
 int cb_py_claim_take(cb_py_context *context, cb_py_claim *claim, const cb_py_rows *rows);
 void cb_py_claim_drop(cb_py_context *context, const cb_py_claim *claim);
 /* Lists the memory that a step with bound arrays writes. `extra`: [n_wrt], or NULL. */
@@ -296,8 +303,8 @@ typedef struct cb_py_optimizer { /* the optimizer's part of a call */
     int64_t *t; /* number of steps taken, set by the caller */
 } cb_py_optimizer;
 
-/* The optimizer with this name, or that of an Expression, which must be kept alive. NULL: an
- * exception is set. */
+/* Returns the optimizer with this name, or that of an Expression, which must be kept alive. Returns
+ * NULL with an exception set on failure. */
 const cb_optimizer *cb_py_optimizer_of(const cb_py_state *state, PyObject *object);
 /* Drop `out` after a failure, too. */
 int cb_py_optimizer_parse(const cb_optimizer *core, PyObject *groups, PyObject *group_of,
@@ -305,7 +312,7 @@ int cb_py_optimizer_parse(const cb_optimizer *core, PyObject *groups, PyObject *
 /* Parses the array of numbers (scalar states) of the parameters; -1: an exception is set. */
 int cb_py_optimizer_numbers(PyObject *array, uint32_t n_params, cb_py_optimizer *out);
 void cb_py_optimizer_drop(cb_py_optimizer *optimizer);
-/* ValueError (and -1) if the tuple has another length. */
+/* Raises ValueError (and returns -1) if the tuple has another length. */
 int cb_py_check_count(PyObject *tuple, size_t wanted, const char *what);
 PyObject *cb_py_optimizer_table(PyObject *module, PyObject *none);
 PyObject *cb_py_optimizer_states(PyObject *module, PyObject *args);
@@ -351,7 +358,7 @@ typedef struct cb_py_view {
 
 int cb_py_numpy_init(void); /* call once per process; -1: exception set */
 int cb_py_view_of(PyObject *object, const char *name,
-                  cb_py_view *out); /* TypeError if not an ndarray */
+                  cb_py_view *out); /* raises TypeError if it is not an ndarray */
 /* Fast paths. The first is true for a contiguous, aligned array of f32 or f64, writable if
  * `written`; the second also needs the type and shape of `like`. */
 bool cb_py_plain_array(PyObject *object, bool written, void **data, cb_dtype *dtype, int64_t *n);
@@ -364,7 +371,7 @@ bool cb_py_plain_kind(PyObject *object, cb_dtype *dtype, cb_shape *shape);
 bool cb_py_array_fits(PyObject *object, cb_dtype dtype, const cb_shape *shape, bool written,
                       void **data);
 PyObject *cb_py_descr_of(cb_dtype dtype); /* NumPy's dtype; uint16 for bf16 without ml_dtypes */
-/* An array over foreign memory; steals `owner`. `byte_strides` NULL: row-major. */
+/* Makes an array over foreign memory; steals `owner`. `byte_strides` NULL: row-major. */
 PyObject *cb_py_array_over(cb_dtype dtype, const cb_shape *shape, const int64_t *byte_strides,
                            void *data, bool writable, PyObject *owner);
 
@@ -375,8 +382,8 @@ int cb_py_keeper_limit(PyObject *keeper, uint64_t bytes); /* UINT64_MAX: no limi
 PyObject *cb_py_keeper_stats(PyObject *keeper);           /* -> {in_use, kept, n_fresh} */
 PyObject *cb_py_keeper_release(PyObject *keeper);         /* -> bytes */
 PyObject *cb_py_empty(PyObject *module, PyObject *args);  /* (shape, dtype) -> ndarray */
-/* A list with a new array for each output of a step that the caller gets, None for the others.
- * Without `gradients` the caller has arrays for the gradients. */
+/* Makes a list with a new array for each output of a step that the caller gets, and None for the
+ * others. Without `gradients` the caller has arrays for the gradients. */
 PyObject *cb_py_empty_outputs(cb_py_step *step, bool gradients);
 PyObject *cb_py_kept_memory(PyObject *module, PyObject *none);
 
@@ -398,12 +405,12 @@ typedef struct
     const int64_t *shape, *strides; /* [rank], the tensor's own; strides in its elements */
 } cb_py_tensor;
 
-/* The DLPack exchange functions of a tensor library; NULL: an exception is set. */
+/* Returns the DLPack exchange functions of a tensor library, or NULL with an exception set. */
 const void *cb_py_exchange_of(PyObject *capsule);
 /* Fills in `out`; otherwise returns the reason why the tensor is not supported. */
 const char *cb_py_tensor_of(const void *exchange, PyObject *object, cb_py_tensor *out);
-/* True if a tensor has the type of `kind` and the shape and layout of its parameter; else sets the
- * reason. */
+/* True if a tensor has the type of `kind` and the shape and layout of its parameter; otherwise sets
+ * the reason. */
 bool cb_py_tensor_like(const cb_py_tensor *x, const cb_py_tensor *param, const cb_py_tensor *kind,
                        const char **why);
 

@@ -17,7 +17,7 @@ static int check_type(const cb_argument_info *info, const char *name, const cb_p
     return -1;
 }
 
-/* `given`: the caller's array receives a gradient, so a copy would not help. */
+/* If `given`, the caller's array receives a gradient, so a copy would not help. */
 static int check_layout(PyObject *array, const char *name, const cb_py_view *view, bool written,
                         bool given) {
     if (!view->contiguous) {
@@ -53,7 +53,7 @@ typedef struct place {
     bool is_gradient; /* the array for the gradient of `name`, given as out */
 } place;
 
-/* The name of an array in an error. */
+/* Returns the name of an array in an error. */
 static const char *name_of(const place *p, char *room, size_t bytes) {
     if (!p->is_gradient) return p->name;
     PyOS_snprintf(room, bytes, "out, for the gradient of %s", p->name);

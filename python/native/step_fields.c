@@ -3,7 +3,7 @@
 
 #include "base/dtype.h"
 
-/* The optimizer's step count; fails if it cannot be incremented. */
+/* Reads the optimizer's step count; fails if it cannot be incremented. */
 int cb_py_steps_taken(const cb_py_optimizer *opt, int64_t *taken) {
     *taken = opt ? *opt->t : 0;
     if (*taken >= 0 && *taken < INT64_MAX) return 0;
@@ -40,7 +40,8 @@ static int parse_draws(PyObject *count, PyObject *next, cb_py_draw_count *out) {
     return cb_py_parse_count(count, "the count of random steps", &out->at);
 }
 
-/* None: the device's own stream, and the call waits for the run. */
+/* Parses a stream. None stands for the device's default stream, and the call then waits for the
+ * run. */
 static int parse_stream(PyObject *stream, void **out) {
     *out = stream == Py_None ? NULL : PyLong_AsVoidPtr(stream);
     return PyErr_Occurred() ? -1 : 0;

@@ -30,7 +30,8 @@ typedef struct cb_py_train_fields {
     PyObject *optimizer, *states, *group_of, *groups, *t, *numbers, *extras;
 } cb_py_train_fields;
 
-/* The optimizer's step count; fails if it cannot be incremented. `opt` NULL: 0. */
+/* Reads the optimizer's step count; fails if it cannot be incremented. If `opt` is NULL, the count
+ * is 0. */
 int cb_py_steps_taken(const cb_py_optimizer *opt, int64_t *taken);
 void cb_py_drop_arrays(cb_py_run_arrays *run);
 /* Parses all arguments of a run except its arrays. `seed` has 64 bits, `random_step` 32. */

@@ -393,7 +393,7 @@ static PyObject *step_empty_outputs(cb_py_step *self, PyObject *gradients) {
     return cb_py_empty_outputs(self, all);
 }
 
-/* The plan that the step was compiled from; it shares the step's memory. */
+/* Returns the plan that the step was compiled from; it shares the step's memory. */
 static PyObject *step_plan(cb_py_step *self, PyObject *Py_UNUSED(none)) {
     cb_py_state *state = cb_py_state_of_object((PyObject *)self);
     PyObject *owner = (PyObject *)self;

@@ -22,8 +22,8 @@ PyObject *const *cb_py_items(PyObject *tuple, uint32_t n, const char *what) {
 
 static const char *row_name(const void *owner, uint32_t i) { return cb_py_table_name(owner, i); }
 
-/* Checks the step, claims the memory that it writes, and runs it with the GIL released. -1: an
- * exception is set, and nothing was written. */
+/* Checks the step, claims the memory that it writes, and runs it with the GIL released. Returns -1
+ * if an exception is set; nothing was written then. */
 int cb_py_table_run(cb_py_table *self, const cb_py_optimizer *numbers) {
     const cb_py_rows rows = {.owner = self, .name = row_name, .n = self->n_rows};
     cb_py_claim *claim = &self->claim;

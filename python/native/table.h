@@ -23,10 +23,10 @@ typedef struct cb_py_table {
     PyObject *kept;  /* the optimizer's Expression, which must stay alive, or its name */
     PyObject *asked; /* the arrays of extras, or NULL */
     uint32_t n_rows, n_state, n_number;
-    cb_axes axes;  /* how rows are treated as matrices */
+    cb_axes axes;  /* the way rows are treated as matrices */
     bool has_form; /* uses matrices, or states unlike parameters: tensors must be row-major */
     bool takes_halves;
-    cb_half_form half;  /* how half-precision weights are kept */
+    cb_half_form half;  /* the form in which half-precision weights are kept */
     uint64_t seed;      /* seed of stochastic rounding */
     uint32_t first_row; /* its noise for row i is that of row first_row + i */
     cb_py_seen *seen;   /* [n_rows][CB_PY_COLUMNS] tensors of the latest step; or NULL */
@@ -36,14 +36,15 @@ typedef struct cb_py_table {
 
 /* The items of a tuple, which keeps them alive while other threads run. */
 PyObject *const *cb_py_items(PyObject *tuple, uint32_t n, const char *what);
-int cb_py_table_enter(cb_py_table *self); /* -1: it is busy, an exception is set */
+int cb_py_table_enter(cb_py_table *self); /* returns -1 with an exception set if the table is
+                                             busy */
 void cb_py_table_leave(cb_py_table *self);
 const char *cb_py_table_name(const cb_py_table *self, uint32_t i);
 /* True if half-precision rows have an extra state (a master copy or a remainder). */
 static inline bool cb_py_table_has_rest(const cb_py_table *self) {
     return self->takes_halves && self->half != CB_HALF_STOCHASTIC;
 }
-/* The initial values of a row. */
+/* Returns the initial values of a row. */
 static inline cb_optim_row cb_py_table_row(const cb_py_table *self, uint32_t i, uint32_t group) {
     return (cb_optim_row){.t = 1,
                           .group = group,
@@ -51,7 +52,8 @@ static inline cb_optim_row cb_py_table_row(const cb_py_table *self, uint32_t i, 
                           .stream = self->first_row + i,
                           .seed = self->seed};
 }
-/* Sets the row's matrix sizes; false if the optimizer only supports matrices and it is not one. */
+/* Sets the row's matrix sizes; returns false if the optimizer supports only matrices and the row is
+ * not one. */
 static inline bool cb_py_table_see(const cb_py_table *self, int rank, const int64_t *dim,
                                    cb_optim_row *row) {
     if (self->axes == CB_AXES_NONE) return true;

@@ -14,14 +14,14 @@ enum { NEAR = 8, FAR = 16 }; /* distances of the prefetches, in rows */
 
 enum { MOST_KINDS = 4 };
 
-/* The getter of a type's gradient attribute, which an attribute lookup would call in the end; get
- * NULL: look the attribute up by name. */
+/* The getter of a type's gradient attribute, which an attribute lookup would call in the end. If
+ * `get` is NULL, the attribute is looked up by name. */
 typedef struct cb_py_getter {
     getter get;
     void *closure;
 } cb_py_getter;
 
-/* The C function of a method without arguments; call NULL: call the method by name. */
+/* The C function of a method without arguments. If `call` is NULL, the method is called by name. */
 typedef struct cb_py_method {
     PyCFunction call;
     PyObject *name;
@@ -58,7 +58,7 @@ static int add_unfit(reading *r, uint32_t row, int column, const char *why) {
 
 static void hold(reading *r, PyObject *object) { r->held[r->n_held++] = object; }
 
-/* The index of an object's type among the kinds; -1 if it has another type. */
+/* Returns the index of an object's type among the kinds; -1 if it has another type. */
 static Py_ssize_t kind_of(const reading *r, PyObject *object) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(r->kinds); i++) {
         if ((PyObject *)Py_TYPE(object) == PyTuple_GET_ITEM(r->kinds, i)) return i;
@@ -68,8 +68,8 @@ static Py_ssize_t kind_of(const reading *r, PyObject *object) {
 
 static bool is_plain(const reading *r, PyObject *object) { return kind_of(r, object) >= 0; }
 
-/* An item of a row's dict, borrowed. NULL: it does not exist, or an exception is set. Keys are
- * usually requested in insertion order, so the entry at `at` is tried first. */
+/* Returns a borrowed item of a row's dict. NULL: it does not exist, or an exception is set. Keys
+ * are usually requested in insertion order, so the entry at `at` is tried first. */
 static PyObject *item_of(const reading *r, uint32_t i, PyObject *key, Py_ssize_t *at) {
     PyObject *found, *item;
     Py_ssize_t next = *at;
@@ -130,8 +130,8 @@ static unsigned long long number_of(PyObject *object, const char *method) {
     return x;
 }
 
-/* 1 if a tensor's elements are inside its storage, which may have been shrunk; -1: an exception is
- * set. */
+/* Returns 1 if a tensor's elements are inside its storage, which may have been shrunk; -1 if an
+ * exception is set. */
 static int has_memory(const reading *r, Py_ssize_t kind, PyObject *tensor, const cb_py_tensor *x) {
     const unsigned long long bytes = (unsigned long long)x->n * cb_dtype_size(x->dtype);
     if (x->n == 0) return 1;
@@ -146,10 +146,10 @@ static int has_memory(const reading *r, Py_ssize_t kind, PyObject *tensor, const
     return at >= begin && at - begin <= size && bytes <= size - (at - begin);
 }
 
-/* NULL if the memory of a tensor holds its values; else the reason (an exception may be set). A
- * tensor may be negated or conjugated lazily, or its storage may be too small. The result is cached
- * while object, shape and memory are the same. Gradients are always checked for lazy negation,
- * because another gradient may reuse the same addresses. */
+/* Returns NULL if the memory of a tensor holds its values, otherwise the reason (an exception may
+ * be set). A tensor may be negated or conjugated lazily, or its storage may be too small. The
+ * result is cached while object, shape and memory are the same. Gradients are always checked for
+ * lazy negation, because another gradient may reuse the same addresses. */
 static const char *look_closely(const reading *r, uint32_t row, int column, PyObject *tensor,
                                 const cb_py_tensor *x) {
     const Py_ssize_t kind = kind_of(r, tensor);
@@ -239,7 +239,8 @@ static int read_param(const cb_py_table *self, reading *r, uint32_t i, bool is_s
     return why ? add_unfit(r, i, PARAM, why) : 0;
 }
 
-/* The gradient of a row; a reference is held. NULL: it has none, or an exception is set. */
+/* Returns the gradient of a row and holds a reference. NULL: it has none, or an exception is
+ * set. */
 static PyObject *gradient_of(reading *r, uint32_t i) {
     PyObject *grad = NULL;
     if (r->grads != Py_None) {
@@ -287,8 +288,8 @@ static const cb_py_tensor *read_scalar(reading *r, uint32_t i, int column, PyObj
     return NULL;
 }
 
-/* The number of this step: the step count plus 1. Without a count it is 2 (not the first step); if
- * the rounding noise needs it, a missing count is listed. */
+/* Reads the number of this step: the step count plus 1. Without a count it is 2 (not the first
+ * step); if the rounding noise needs it, a missing count is listed. */
 static int read_count(reading *r, uint32_t i, bool is_asked, Py_ssize_t *at, cb_py_tensor *out,
                       int64_t *t) {
     const cb_py_tensor *counter = read_scalar(r, i, COUNT, r->count_key, at, out);
@@ -326,7 +327,8 @@ static int read_state(reading *r, uint32_t i, uint32_t s, Py_ssize_t *at, const 
     return 0;
 }
 
-/* Sets the expected size and type of a state with its own form; false: the row does not have it. */
+/* Sets the expected size and type of a state with its own form; returns false if the row does not
+ * have it. */
 static bool set_form(const cb_py_table *self, uint32_t s, const double *hyper,
                      const cb_optim_row *row, const cb_py_tensor **kind, cb_py_tensor *other) {
     const cb_state_kind form = cb_optimizer_state_kind(self->optimizer, s);
@@ -494,7 +496,7 @@ static void drop_reading(reading *r) {
     }
 }
 
-/* True if `kept` is a list of pairs of dicts; else sets an exception. */
+/* True if `kept` is a list of pairs of dicts; otherwise sets an exception. */
 static bool are_pairs(PyObject *kept) {
     bool are = PyList_Check(kept);
     for (Py_ssize_t k = 0; are && k < PyList_GET_SIZE(kept); k++) {

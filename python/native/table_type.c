@@ -4,7 +4,7 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 
-/* Parses how half-precision weights are kept; None: they are not supported. */
+/* Parses the form in which half-precision weights are kept; None: they are not supported. */
 static int parse_half(PyObject *name, cb_py_table *self) {
     static const char *const forms[CB_HALF_FORM_COUNT] = {"master", "remainder", "stochastic"};
     if (name == Py_None) return 0;
@@ -163,7 +163,7 @@ static int take_state(const cb_py_table *self, uint32_t s, uint32_t i, PyObject 
     return -1;
 }
 
-typedef struct columns { /* [n_rows] each */
+typedef struct columns { /* columns with [n_rows] items each */
     PyObject *const *param, *const *grad, *const *state[CB_MAX_STATES];
     PyObject *const *rest; /* extra states of half-precision rows; NULL: none */
 } columns;
@@ -184,8 +184,8 @@ static int read_columns(const cb_py_table *self, PyObject *params, PyObject *gra
     return out->rest ? 0 : -1;
 }
 
-/* The fast path, for a row of plain arrays that fit; false: use the slow path, which reports
- * errors. */
+/* The fast path, for a row of plain arrays that fit. Returns false if the slow path must be used,
+ * which reports errors. */
 static bool set_known_row(cb_py_table *self, const columns *x, uint32_t i, cb_optim_row row) {
     PyObject *param = x->param[i];
     if (self->axes != CB_AXES_NONE) return false;
@@ -251,7 +251,7 @@ static int64_t *parse_i64(PyObject *array, const char *name, int64_t n) {
     return NULL;
 }
 
-/* The scalar states of a row before its step. */
+/* Returns the scalar states of a row before its step. */
 static void numbers_before(const cb_py_table *self, const cb_py_optimizer *numbers, uint32_t i,
                            int64_t t, double *out) {
     const double *hyper = numbers->hyper + (size_t)numbers->group[i] * numbers->n_hyper;
@@ -269,7 +269,7 @@ static void count_on(const cb_py_table *self, const cb_py_optimizer *numbers, ui
     cb_optimizer_count_on(self->optimizer, hyper, t, number);
 }
 
-/* One step. A row without a gradient (None) is not changed, and its count of missed steps is
+/* Makes one step. A row without a gradient (None) is not changed, and its count of missed steps is
  * incremented. */
 static PyObject *step_arrays(cb_py_table *self, const cb_py_optimizer *numbers, const columns *x,
                              int64_t *taken, int64_t *missed) {

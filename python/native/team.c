@@ -9,7 +9,7 @@
 
 #include "base/team.h"
 
-/* The two entry points, found by way of a library that is open. */
+/* Finds the two entry points through a library that is open. */
 static bool find_team(const char *path, cb_team *out) {
     void *library =
         dlopen(path, RTLD_NOW | RTLD_NOLOAD); /* never closed: the pointers stay valid */
