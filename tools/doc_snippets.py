@@ -119,7 +119,10 @@ x = np.ones((2, 4), np.float32)
         ARRAYS + LOSS,
         ARRAYS + LOSS,
         ARRAYS + LOSS + 'step = cb.compile(loss, optimizer=cb.optim.SGD(lr=0.1), device="cuda")\n',
-        ARRAYS + LOSS + 'step = cb.compile(loss, optimizer=cb.optim.SGD(lr=0.1), device="cuda")\n',
+        ARRAYS
+        + LOSS
+        + 'step = cb.compile(loss, optimizer=cb.optim.SGD(lr=0.1), device="cuda")\n'
+        + "params = cb.cuda.to_device(params)\n",
     ],
     "docs/transforms.md": ARRAYS
     + """

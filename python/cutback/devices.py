@@ -102,7 +102,9 @@ def _checked(row: str, where: str) -> str:
     try:
         _native.check_device(row.lstrip())
     except ValueError as error:
-        raise ValueError(f"{where}: {str(error).removeprefix('device: ')}") from None
+        if where == "device":  # as the message begins anyway
+            raise
+        raise ValueError(f"{where}: {error}") from None
     return row.lstrip()
 
 

@@ -42,6 +42,7 @@ _CAT = "cutback.cat"
 def pieces_of(rows: int, most: int = MOST) -> list[int]:
     """The rows of each piece.
 
+    >>> from cutback.planner.sliced import pieces_of
     >>> pieces_of(2048), pieces_of(600)
     ([256, 256, 256, 256, 256, 256, 256, 256], [256, 344])
     """
