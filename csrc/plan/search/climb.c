@@ -195,11 +195,9 @@ static cb_status search_one(cb_worker *c, uint32_t job, void *user, cb_error *er
     return status;
 }
 
-/* True if the full effort takes only milliseconds and the floor does not rule the target out. In
- * tiny problems it finds nothing where another search of a smaller class has ended. */
+/* True if the full effort takes only milliseconds and the floor does not rule the target out. */
 static bool is_worth_more(const cb_ladder *d, const deep_search *s) {
     if (d->follows || better_of(s->out).size > 0) return false;
-    if (d->rival && cb_is_tiny_search(&d->first.moves)) return false;
     return cb_is_small_search(&d->first.moves) && s->target[0] >= d->floor.bytes;
 }
 
