@@ -44,8 +44,8 @@ static void mark_active(cb_backward *b, cb_op_id begin, cb_op_id end) {
 
 /* ---- one op ---------------------------------------------------------------------------------- */
 
-/* The product that a gradient is, behind transposes of its last two axes; CB_NONE: it is another
- * op, or comes before op `begin`. */
+/* Returns the product that a gradient is, looking through transposes of its last two axes; CB_NONE
+ * if it is another op or comes before op `begin`. */
 static cb_op_id product_of(const cb_backward *b, cb_value_id value, cb_op_id begin,
                            bool *is_turned) {
     const cb_graph *g = b->g;
@@ -72,7 +72,7 @@ static cb_status accumulate(cb_backward *b, cb_value_id *sum, cb_value_id gradie
     const cb_dtype dtype = b->g->values.at[gradient].dtype;
     bool turned, also_turned;
     *done = false;
-    /* Types of 16 bits round each product, which adding in one op would not do. */
+    /* 16-bit types round each product; one op that also adds would not. */
     if (!b->accumulates || (dtype != CB_F32 && dtype != CB_F64)) return CB_OK;
     const cb_op_id base = product_of(b, *sum, b->starts, &turned),
                    product = product_of(b, gradient, b->rule_starts, &also_turned);
@@ -237,7 +237,7 @@ static cb_status apply_custom(cb_backward *b, cb_op_id id, cb_error *err) {
                            i, n_outs);
         dout[i] = b->grad.at[b->g->ops.at[id + i].out_begin];
         reached = reached || dout[i] != CB_NONE;
-        if (dout[i] == CB_NONE) dout[i] = placeholder[i]; /* which is zeros */
+        if (dout[i] == CB_NONE) dout[i] = placeholder[i]; /* the placeholder is zeros */
     }
     for (uint32_t i = 0; i < n; i++) wanted = wanted || b->active.at[x[i]];
     if (!reached || !wanted) return CB_OK;

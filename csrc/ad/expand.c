@@ -65,7 +65,7 @@ static cb_value_id silu_bwd(cb_emit *e, cb_value_id g, cb_value_id x) {
 /* ---- statistics: one number for several elements ----------------------------------------------
  */
 
-/* The shapes of a statistic: `stat` has one number for all elements of `full` along the axes where
+/* The shapes of a statistic. `stat` has one number for all elements of `full` along the axes where
  * `kept` is 1. */
 typedef struct spread {
     cb_shape full, kept, stat;

@@ -11,7 +11,7 @@ typedef struct attention {
     cb_emit *e;
     const cb_attrs *attrs;
     cb_value_id q, k, v, mask; /* mask: CB_NONE: none */
-    cb_dtype wide;             /* of statistics */
+    cb_dtype wide;             /* dtype of statistics */
     cb_shape scores, kept;     /* [..,h,l,s] and [..,h,l,1] */
 } attention;
 
@@ -19,7 +19,7 @@ static cb_value value_of(const cb_emit *e, cb_value_id id) {
     return id == CB_NONE ? (cb_value){0} : e->graph->values.at[id];
 }
 
-/* x[..,h/n,s,e] with each head n times: [..,h,s,e] */
+/* Returns x[..,h/n,s,e] with each head n times: [..,h,s,e]. */
 static cb_value_id repeat_heads(cb_emit *e, cb_value_id x, int64_t heads) {
     cb_shape shape = value_of(e, x).shape, apart = shape;
     const int32_t head = shape.rank - 3;
@@ -81,7 +81,7 @@ static cb_value_id dropped(const attention *a, cb_value_id x) {
     return a->attrs->f[1] > 0 ? cb_emit1_with(a->e, CB_OP_DROPOUT, x, &attrs) : x;
 }
 
-/* The largest of each row, [..,h,l,1]. */
+/* Returns the largest element of each row, [..,h,l,1]. */
 static cb_value_id largest(cb_emit *e, cb_value_id x) {
     const cb_value v = value_of(e, x);
     return cb_emit1_with(e, CB_OP_AMAX, x,
@@ -106,7 +106,8 @@ static cb_value_id open_scores(const attention *a, cb_value_id scores, cb_value_
     return cb_emit_where(e, *open, cb_emit2(e, CB_OP_ADD, scores, a->mask), zero);
 }
 
-/* log(sum(exp(scores))) of each row, [..,h,l]; -inf where it is closed or there are no keys. */
+/* Returns log(sum(exp(scores))) of each row, [..,h,l]; -inf where the row is closed or there are no
+ * keys. */
 static cb_value_id log_sum_exp(const attention *a, cb_value_id scores, cb_value_id open) {
     cb_emit *e = a->e;
     cb_shape rows = a->kept;
@@ -132,7 +133,7 @@ static void forward(const attention *a, cb_value_id *outs) {
     outs[1] = log_sum_exp(a, scores, open);
 }
 
-/* exp(scores - lse), 0 where a row attends to nothing. */
+/* Returns exp(scores - lse), with 0 where a row attends to nothing. */
 static cb_value_id weights_of(const attention *a, cb_value_id q, cb_value_id k, cb_value_id lse) {
     cb_emit *e = a->e;
     cb_value_id scores = raw_scores(a, q, k);

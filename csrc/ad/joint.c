@@ -182,7 +182,8 @@ static cb_status differentiate(cb_backward *j, const cb_joint_options *options, 
         CB_TRY(cb_backward_walk(j, err));
         CB_TRY(append_gradients(j, options, err));
     }
-    for (size_t i = 0; i < g->ops.len; i++) /* the rule has been applied; what it reads may go */
+    for (size_t i = 0; i < g->ops.len; i++) /* the rule has been applied, so its inputs may be
+                                               dropped */
         if (g->ops.at[i].code == CB_OP_CUSTOM_VJP) g->ops.at[i].n_in = 1;
     set_phases(j);
     g->backward_starts = j->starts;
@@ -191,7 +192,7 @@ static cb_status differentiate(cb_backward *j, const cb_joint_options *options, 
 
 /* ---- slices ---------------------------------------------------------------------------------- */
 
-/* The strip whose gradients may follow its pieces: the loss, which is the last one. */
+/* Returns the strip whose gradients may follow its pieces: the loss, which is the last one. */
 static const cb_strip *loss_of(const cb_strips *strips, const cb_graph *forward,
                                const cb_joint_options *options) {
     const size_t n = strips->strips.len;

@@ -4,8 +4,8 @@
 
 #include "../ir/graph.h"
 
-/* A new graph in which primitives replace each op that `lacks` returns true for; NULL if there is
- * none or `lacks` is NULL. It may return true for `attention` and `attention_bwd`. */
+/* Makes a new graph in which primitives replace each op that `lacks` returns true for; NULL if
+ * there is none or `lacks` is NULL. It may return true for `attention` and `attention_bwd`. */
 CB_MUST_CHECK cb_status cb_expand_lacking(const cb_graph *g, bool (*lacks)(cb_opcode code),
                                           cb_alloc *alloc, cb_graph **out, cb_error *err);
 

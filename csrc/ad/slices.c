@@ -17,8 +17,8 @@ static int by_start(const void *a, const void *b) {
     return x->gradient < y->gradient ? -1 : x->gradient > y->gradient;
 }
 
-/* The slices of `value` along the axis of the first, in order, without those that overlap one
- * before them; the others are left. Returns how many. */
+/* Chooses the slices of `value` along the axis of the first one, in order, without those that
+ * overlap an earlier one; leaves the others. Returns their number. */
 static uint32_t choose(cb_slices *s, cb_value_id value, cb_slice_gradient *chosen) {
     const int64_t axis = s->known.at[s->first.at[value]].axis;
     uint32_t n = 0, kept = 0, left = CB_NONE;
@@ -45,14 +45,14 @@ static uint32_t choose(cb_slices *s, cb_value_id value, cb_slice_gradient *chose
     return kept;
 }
 
-/* `x` with zeros before and after it. */
+/* Pads `x` with zeros before and after it. */
 static cb_value_id padded(cb_emit *e, cb_value_id x, int64_t axis, int64_t before, int64_t after) {
     const cb_attrs pad = {.i = {axis, before, after}};
     return cb_emit1_with(e, CB_OP_PAD, x, &pad);
 }
 
-/* The gradient of the value by slices, with zeros where there are none. The zeros between two are
- * part of the second, so that all that is emitted depends on gradients. */
+/* Makes the gradient of the value from slices, with zeros where there are none. The zeros between
+ * two are part of the second, so that all that is emitted depends on gradients. */
 static cb_value_id joined(cb_emit *e, const cb_slice_gradient *part, uint32_t n,
                           cb_value_id *pieces) {
     const int64_t axis = part->axis, whole = e->graph->values.at[part->of].shape.dim[axis],

@@ -10,7 +10,7 @@
 typedef struct cb_slice_gradient {
     cb_value_id of; /* the value that is sliced; CB_NONE: taken */
     int64_t axis, start, stop;
-    cb_value_id gradient; /* of the slice */
+    cb_value_id gradient; /* gradient of the slice */
     uint32_t next;        /* the next one of the same value, or CB_NONE */
 } cb_slice_gradient;
 

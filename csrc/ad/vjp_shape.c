@@ -3,7 +3,8 @@
 
 /* ---- reductions ------------------------------------------------------------------------------ */
 
-/* The input's shape with every reduced axis set to 1; `count` is the number of elements per sum. */
+/* Returns the input's shape with every reduced axis set to 1; `count` is the number of elements per
+ * sum. */
 static cb_shape kept_shape(const cb_vjp *x, int64_t *count) {
     cb_shape kept = cb_vjp_in(x, 0).shape;
     *count = 1;

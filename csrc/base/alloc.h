@@ -18,20 +18,22 @@ typedef struct cb_alloc {
 } cb_alloc;
 
 void cb_alloc_init(cb_alloc *a);
-/* NULL: out of memory. bytes == 0 gives a valid block. */
+/* Returns NULL if out of memory; bytes == 0 gives a valid block. */
 void *cb_malloc(cb_alloc *a, size_t bytes);
 void cb_free(cb_alloc *a, void *block);   /* NULL is fine */
-size_t cb_block_bytes(const void *block); /* the size that was requested */
+size_t cb_block_bytes(const void *block); /* returns the size that was requested */
 cb_memory_stats cb_alloc_stats(const cb_alloc *a);
 /* Makes the nth allocation from now fail (1: the next); 0 turns this off. */
 void cb_alloc_fail(cb_alloc *a, uint64_t nth);
-/* How many allocations remain until the one that fails; 0: it has failed, or none was requested. */
+/* Returns the number of allocations until the one that fails; 0 if it has failed, or if none was
+ * requested. */
 uint64_t cb_alloc_left(const cb_alloc *a);
 
-/* Checked size arithmetic: false on overflow, `out` untouched. */
+/* Checked size arithmetic: returns false on overflow and does not change `out`. */
 bool cb_mul_size(size_t a, size_t b, size_t *out);
 bool cb_add_size(size_t a, size_t b, size_t *out);
 bool cb_mul_i64(int64_t a, int64_t b, int64_t *out); /* for a, b >= 0 */
-size_t cb_align_up(size_t n); /* to CB_ALIGN; the caller knows that n is far from SIZE_MAX */
+size_t cb_align_up(size_t n); /* rounds up to CB_ALIGN; the caller knows that n is far from
+                                 SIZE_MAX */
 
 #endif

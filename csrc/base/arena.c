@@ -41,7 +41,7 @@ uint64_t cb_arena_bytes(const cb_arena *a) {
     return bytes;
 }
 
-/* Bytes after the header of the next ordinary chunk. */
+/* Returns the bytes after the header of the next ordinary chunk. */
 static size_t next_room(const cb_arena *a) {
     size_t whole = a->head ? 2 * (a->head->room + CB_ALIGN) : FIRST_CHUNK;
     if (whole < FIRST_CHUNK) whole = FIRST_CHUNK;

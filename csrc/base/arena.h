@@ -20,7 +20,8 @@ typedef struct cb_arena {
 
 void cb_arena_init(cb_arena *a, cb_alloc *alloc);
 void cb_arena_free(cb_arena *a); /* may be called twice */
-/* `count` items of `size` bytes, 16-byte aligned, zeroed. NULL on overflow or out of memory. */
+/* Returns `count` zeroed items of `size` bytes, 16-byte aligned; NULL on overflow or if out of
+ * memory. */
 void *cb_arena_get(cb_arena *a, size_t count, size_t size);
 uint64_t cb_arena_bytes(const cb_arena *a); /* size of all chunks */
 /* Frees an item of `bytes` if it is so large that it lies in a chunk of its own; otherwise it stays

@@ -12,7 +12,7 @@ static inline uint64_t cb_chance_bits(uint64_t *state) {
     return x ^ x >> 31;
 }
 
-/* As if `n` more draws had been made. */
+/* Advances the state as if `n` more draws had been made. */
 static inline void cb_chance_skip(uint64_t *state, uint64_t n) {
     *state += n * UINT64_C(0x9E3779B97F4A7C15);
 }

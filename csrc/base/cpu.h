@@ -8,7 +8,7 @@
 typedef enum cb_isa { CB_ISA_BASELINE = 0, CB_ISA_AVX2, CB_ISA_AVX512, CB_ISA_COUNT } cb_isa;
 
 cb_isa cb_cpu_isa(void); /* the best this processor and operating system support */
-/* The instruction set that kernels are selected for. The environment variable
+/* Returns the instruction set that kernels are selected for. The environment variable
  * CUTBACK_ISA=baseline|avx2|avx512 lowers it. It is read again at each call, so that a test can
  * compare instruction sets in one process. */
 cb_isa cb_cpu_kernel_isa(void);

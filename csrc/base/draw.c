@@ -28,7 +28,7 @@ void cb_draw_uniform_f32(const cb_philox *random, uint64_t n, float *out) {
     }
 }
 
-/* 53 random bits. */
+/* Returns 53 random bits. */
 static uint64_t bits53(const uint32_t word[2]) { return ((uint64_t)word[0] << 32 | word[1]) >> 11; }
 
 void cb_draw_uniform_f64(const cb_philox *random, uint64_t n, double *out) {
@@ -40,7 +40,7 @@ void cb_draw_uniform_f64(const cb_philox *random, uint64_t n, double *out) {
     }
 }
 
-/* Two independent normal numbers; `u` in (0, 1), `v` in [0, 1). */
+/* Makes two independent normal numbers from `u` in (0, 1) and `v` in [0, 1). */
 static void normal_pair(double u, double v, double out[2]) {
     const double radius = sqrt(-2.0 * log(u)), angle = two_pi * v;
     out[0] = radius * cos(angle);

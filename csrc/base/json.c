@@ -35,7 +35,7 @@ typedef struct reader {
     bool is_part; /* more text may follow the value */
     int depth;
     struct {
-        cb_json *node, *last; /* container, its newest child */
+        cb_json *node, *last; /* the current container, and its newest child */
     } open[MOST_DEPTH];
 } reader;
 
@@ -81,7 +81,7 @@ static bool is_digit(const reader *r) { return r->at < r->end && *r->at >= '0' &
 
 /* ---- strings --------------------------------------------------------------------------------- */
 
-/* The value of the four hexadecimal digits at `at`; -1 if there are not four. */
+/* Returns the value of the four hexadecimal digits at `at`; -1 if there are not four. */
 static int32_t hex_of(const reader *r, const char *at) {
     int32_t code = 0;
     if (r->end - at < 4) return -1;
@@ -228,7 +228,7 @@ static cb_status read_number(reader *r, cb_json *node) {
 
 /* ---- arrays that stay text ------------------------------------------------------------------- */
 
-/* To behind the string. */
+/* Moves to the end of the string. */
 static cb_status skip_text(reader *r) {
     const char *start = r->at++;
     while (r->at < r->end && *r->at != '"') r->at += *r->at == '\\' && r->at + 1 < r->end ? 2 : 1;
@@ -246,7 +246,7 @@ static uint64_t *count_of(cb_json_fold *fold, const char *key, size_t length) {
 
 enum { IN_ARRAY = 1, IN_ELEMENT, IN_LIST }; /* how deep; the brackets match, or reading fails */
 
-/* From the bracket to behind the array. */
+/* Moves from the bracket to the end of the array. */
 static cb_status fold_array(reader *r, cb_json *node, cb_json_fold *fold) {
     const char *key = r->at; /* the last string of the element itself */
     size_t length = 0;

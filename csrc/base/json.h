@@ -54,15 +54,15 @@ typedef struct cb_json_fold {
 CB_MUST_CHECK cb_status cb_json_parse_folded(cb_arena *arena, const char *text, size_t length,
                                              cb_json_fold *fold, uint32_t n_fold,
                                              const cb_json **out, cb_error *err);
-/* The next element into `arena`; NULL: that was the last. */
+/* Reads the next element into `arena`; sets NULL after the last one. */
 CB_MUST_CHECK cb_status cb_json_unfold(cb_arena *arena, cb_json_fold *fold, const cb_json **out,
                                        cb_error *err);
 
-/* NULL: not an object or no such key. */
+/* Returns NULL if it is not an object or has no such key. */
 const cb_json *cb_json_get(const cb_json *object, const char *key);
 const char *cb_json_kind_name(cb_json_kind kind);
 
-/* Typed access. Errors name the key, what was found and the line. If a number is expected
+/* Typed access. Errors name the key, the value found and the line. If a number is expected
  * (CB_JSON_DOUBLE, cb_json_as_double), an integer is accepted; if an integer is expected, so is
  * 1e9. */
 CB_MUST_CHECK cb_status cb_json_want(const cb_json *object, const char *key, cb_json_kind kind,
@@ -84,7 +84,7 @@ void cb_json_begin(cb_json_writer *w, const char *key, char bracket);
 void cb_json_end(cb_json_writer *w, char bracket);
 void cb_json_put_int(cb_json_writer *w, const char *key, int64_t v);
 void cb_json_put_u64(cb_json_writer *w, const char *key, uint64_t v);
-/* The shortest text that reads back as the same double; NaN and infinities become null. */
+/* Writes the shortest text that reads back as the same double; NaN and infinities become null. */
 void cb_json_put_double(cb_json_writer *w, const char *key, double v);
 void cb_json_put_string(cb_json_writer *w, const char *key, const char *v); /* NULL becomes null */
 void cb_json_put_bool(cb_json_writer *w, const char *key, bool v);

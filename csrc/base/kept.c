@@ -14,8 +14,8 @@
 #define CB_KEPT_PERIOD 512 /* takes: a few steps of a model with a hundred gradients */
 
 typedef struct block {
-    struct block *next, *before;   /* in the bucket */
-    struct block *younger, *older; /* in the list of all blocks */
+    struct block *next, *before;   /* neighbours in the bucket */
+    struct block *younger, *older; /* neighbours in the list of all blocks */
 } block;
 
 struct cb_kept {
@@ -25,7 +25,7 @@ struct cb_kept {
     block *youngest, *oldest;
     cb_kept_stats stats;
     uint64_t most, most_before; /* most bytes in use at once, in this period and the previous one */
-    uint64_t limit;             /* the caller's; UINT64_MAX: none */
+    uint64_t limit;             /* the caller's limit; UINT64_MAX: none */
     uint32_t n_take;            /* in this period */
 };
 

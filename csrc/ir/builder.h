@@ -34,15 +34,16 @@ CB_MUST_CHECK cb_status cb_build_transpose(cb_graph *g, cb_value_id x, const int
                                            cb_value_id *out, cb_error *err);
 CB_MUST_CHECK cb_status cb_build_swap_last(cb_graph *g, cb_value_id x, cb_value_id *out,
                                            cb_error *err);
-/* No axes: all of them. */
+/* Without axes, they reduce all axes. */
 CB_MUST_CHECK cb_status cb_build_sum(cb_graph *g, cb_value_id x, int32_t n_axes,
                                      const int64_t *axes, bool keepdims, cb_value_id *out,
                                      cb_error *err);
-/* Sum over the axes that broadcasting added, so that the result has `shape`: the gradient of
+/* Sums over the axes that broadcasting added, so that the result has `shape`: the gradient of
  * `expand`. */
 CB_MUST_CHECK cb_status cb_build_sum_to(cb_graph *g, cb_value_id x, const cb_shape *shape,
                                         cb_value_id *out, cb_error *err);
-/* NumPy matmul: 1-D operands, broadcast batches; x[..,k] @ w[k,m] becomes one big 2-D product. */
+/* Builds NumPy's matmul, with 1-D operands and broadcast batches; x[..,k] @ w[k,m] becomes one
+ * large 2-D product. */
 CB_MUST_CHECK cb_status cb_build_matmul(cb_graph *g, cb_value_id x, cb_value_id y, cb_value_id *out,
                                         cb_error *err);
 

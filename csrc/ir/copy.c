@@ -4,10 +4,11 @@
 #include "graph.h"
 #include "infer_checks.h"
 
-/* The most inputs of an op that may be replaced; their new ids are kept without an allocation. */
+/* The maximum number of inputs of an op that may be replaced; their new ids are kept without an
+ * allocation. */
 #define REPLACED_INS 8
 
-/* Old id -> new id. */
+/* Maps old ids to new ids. */
 typedef struct renumbering {
     uint32_t *value, *storage;
 } renumbering;
@@ -36,7 +37,7 @@ static cb_status copy_names(const cb_graph *g, cb_graph *to, cb_error *err) {
     return CB_OK;
 }
 
-/* Attributes of the ops that are appended to the copy. */
+/* Sets the attributes of the ops that are appended to the copy. */
 static void copy_defaults(const cb_graph *g, cb_graph *to) {
     to->location = g->location;
     to->region = g->region;

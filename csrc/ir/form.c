@@ -15,7 +15,7 @@ WORDS(constraint, "constraint", "free", "must_save", "prefer_save", "must_recomp
       "prefer_recompute", "must_offload", "prefer_offload");
 WORDS(output_kind, "output kind", "result", "state", "grad");
 
-/* Characters of a hostile word that an error repeats. */
+/* Returns the number of characters of a hostile word that an error repeats. */
 static int shown(size_t length) { return length < 40 ? (int)length : 40; }
 
 cb_status cb_word_find(const cb_words *set, const char *text, size_t length, uint32_t *out,

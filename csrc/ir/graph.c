@@ -1,5 +1,5 @@
-/* Appending: check everything, infer, reserve room in every array, and only then write. Steps that
- * cannot fail come last, so a failed call leaves nothing but unused room in the arena. */
+/* Appending checks everything, infers, reserves room in every array, and only then writes. Steps
+ * that cannot fail come last, so a failed call leaves nothing but unused room in the arena. */
 #include "graph.h"
 
 #include <inttypes.h>
@@ -99,7 +99,7 @@ static bool reserve(cb_graph *g, uint32_t n_ins, uint32_t n_outs) {
            CB_RESERVE(&g->arena, g->inputs, 1);
 }
 
-/* Room is reserved; nothing here can fail. */
+/* Appends the op. Room is reserved, so nothing here can fail. */
 static cb_op_id commit(cb_graph *g, const cb_infer *x, uint32_t n_ins, const cb_value_id *ins) {
     const cb_op_def *def = cb_op_def_of(x->code);
     cb_op_id id = (cb_op_id)g->ops.len;
@@ -115,7 +115,7 @@ static cb_op_id commit(cb_graph *g, const cb_infer *x, uint32_t n_ins, const cb_
                 .name = CB_NONE,
                 .region = g->region,
                 .origin = CB_NONE};
-    if (g->backward_starts == id) g->backward_starts = id + 1; /* still a forward graph */
+    if (g->backward_starts == id) g->backward_starts = id + 1; /* it is still a forward graph */
     g->ops.at[g->ops.len++] = op;
     g->attrs.at[g->attrs.len++] = *x->attrs;
     for (uint32_t i = 0; i < n_ins; i++) g->in_value.at[g->in_value.len++] = ins[i];
@@ -123,7 +123,7 @@ static cb_op_id commit(cb_graph *g, const cb_infer *x, uint32_t n_ins, const cb_
         cb_value value = x->out[k];
         value.producer = id;
         value.out_index = (uint32_t)k;
-        if (k > 0 || !(def->flags & CB_OPF_VIEW)) { /* a view has its input's */
+        if (k > 0 || !(def->flags & CB_OPF_VIEW)) { /* a view has the storage of its input */
             uint64_t bytes = (uint64_t)cb_numel(&value.shape) * cb_dtype_size(value.dtype);
             value.storage = (cb_storage_id)g->storages.len;
             g->storages.at[g->storages.len++] =
@@ -162,7 +162,7 @@ cb_status cb_graph_append_input(cb_graph *g, const char *name, cb_role role, cb_
     return CB_OK;
 }
 
-/* A state or gradient belongs to an input of the same dtype and shape. */
+/* Checks that a state or gradient belongs to an input of the same dtype and shape. */
 static cb_status check_pairing(const cb_graph *g, const cb_output *output, cb_error *err) {
     char have[CB_SHAPE_TEXT], want[CB_SHAPE_TEXT];
     const char *what = output->kind == CB_OUTPUT_STATE ? "state" : "gradient";

@@ -43,7 +43,7 @@ typedef struct cb_storage {
 } cb_storage;
 
 typedef enum cb_output_kind {
-    CB_OUTPUT_RESULT = 0, /* what the user's function returns */
+    CB_OUTPUT_RESULT = 0, /* a value that the user's function returns */
     CB_OUTPUT_STATE,      /* new value of input `input` (running statistics) */
     CB_OUTPUT_GRAD        /* gradient of input `input` */
 } cb_output_kind;
@@ -112,10 +112,12 @@ CB_MUST_CHECK cb_status cb_graph_intern(cb_graph *g, const char *text, uint32_t 
 CB_MUST_CHECK cb_status cb_graph_append_region(cb_graph *g, const char *name, uint32_t parent,
                                                uint64_t saved_limit, uint32_t *out, cb_error *err);
 
-/* A new graph with the ops that outputs (and inputs) need; ids are renumbered, order kept. */
+/* Makes a new graph with the ops that outputs (and inputs) need. Ids are renumbered in the same
+ * order. */
 CB_MUST_CHECK cb_status cb_graph_prune(const cb_graph *g, cb_alloc *alloc, cb_graph **out,
                                        cb_error *err);
-/* The same ops in another order, which must be topological; `backward_starts` is 0. */
+/* Makes a graph with the same ops in another order, which must be topological; `backward_starts` is
+ * 0. */
 CB_MUST_CHECK cb_status cb_graph_arrange(const cb_graph *g, const cb_op_id *order, cb_alloc *alloc,
                                          cb_graph **out, cb_error *err);
 CB_MUST_CHECK cb_status cb_graph_copy(const cb_graph *g, cb_alloc *alloc, cb_graph **out,
@@ -125,7 +127,8 @@ CB_MUST_CHECK cb_status cb_graph_copy(const cb_graph *g, cb_alloc *alloc, cb_gra
  * `outs` gets one for each output, of its type and in a separate storage. */
 typedef struct cb_replacing {
     void *user;
-    bool (*wants)(void *user, const cb_graph *g, cb_op_id id); /* of at most 8 inputs, no view */
+    bool (*wants)(void *user, const cb_graph *g, cb_op_id id); /* called for ops with at most 8
+                                                                  inputs that are not views */
     cb_status (*replace)(cb_graph *to, cb_opcode code, const cb_attrs *attrs, uint32_t n_ins,
                          const cb_value_id *ins, cb_value_id *outs, cb_error *err);
     /* If not NULL, called instead, for ops of any number of inputs. `map` [value of g] is its value

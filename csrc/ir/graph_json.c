@@ -135,7 +135,7 @@ cb_status cb_graph_to_json(const cb_graph *g, cb_str *out, cb_error *err) {
 typedef struct reader {
     cb_graph *graph;
     cb_arena scratch;
-    CB_VEC(cb_value_id) ins; /* of the op being read */
+    CB_VEC(cb_value_id) ins; /* inputs of the op being read */
     cb_error *err;
 } reader;
 
@@ -146,7 +146,7 @@ static cb_status blame(const reader *r, const cb_json *node, cb_status status,
     return cb_fail(r->err, status, "line %" PRIu32 ": %s", node->line, why->text);
 }
 
-/* NULL: absent or null. */
+/* Returns NULL if the key is absent or null. */
 static const cb_json *find(const cb_json *object, const char *key) {
     const cb_json *node = cb_json_get(object, key);
     return node && node->kind != CB_JSON_NULL ? node : NULL;

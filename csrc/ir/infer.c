@@ -25,7 +25,7 @@ bool cb_is_matrix(const cb_shape *s, const int64_t *stride) {
     return rows || columns;
 }
 
-/* Layouts that the op's kernel reads. Views have rules of their own. */
+/* Checks that the op's kernel can read the layouts. Views have their own rules. */
 static cb_status check_layouts(const cb_infer *x, cb_error *err) {
     uint32_t flags = cb_op_def_of(x->code)->flags;
     if (flags & (CB_OPF_STRIDED | CB_OPF_VIEW)) return CB_OK;

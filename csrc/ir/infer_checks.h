@@ -44,15 +44,16 @@ CB_MUST_CHECK cb_status cb_want_shape(const cb_infer *x, uint32_t input, const c
                                       cb_error *err);
 CB_MUST_CHECK cb_status cb_want_rank(const cb_infer *x, uint32_t input, int32_t least, int32_t most,
                                      cb_error *err);
-/* Attribute i[slot] is in low..high; `what` names it. */
+/* Checks that attribute i[slot] is in low..high; `what` names it. */
 CB_MUST_CHECK cb_status cb_want_range(const cb_infer *x, int slot, const char *what, int64_t low,
                                       int64_t high, cb_error *err);
 CB_MUST_CHECK cb_status cb_want_axis(const cb_infer *x, int slot, const cb_shape *shape,
                                      cb_error *err);
 CB_MUST_CHECK cb_status cb_want_stream(const cb_infer *x,
-                                       cb_error *err); /* i0: number of a random stream */
+                                       cb_error *err); /* checks i0, the number of a random
+                                                          stream */
 CB_MUST_CHECK cb_status cb_want_eps(const cb_infer *x, cb_error *err); /* f0 */
-/* The attribute `dims` is a shape. */
+/* Checks that the attribute `dims` is a shape. */
 CB_MUST_CHECK cb_status cb_want_dims(const cb_infer *x, cb_error *err);
 
 #endif

@@ -7,7 +7,7 @@
 
 /* ---- views ----------------------------------------------------------------------------------- */
 
-/* Output 0 starts where the input does; the caller adjusts it. */
+/* Makes output 0 start where the input does; the caller adjusts it. */
 static cb_value *view_of(cb_infer *x, const cb_shape *shape) {
     cb_infer_set(x, 0, x->in[0]->dtype, shape);
     x->out[0].offset = x->in[0]->offset;
@@ -141,7 +141,7 @@ cb_status cb_infer_slice(cb_infer *x, cb_error *err) {
 
 /* ---- data movement --------------------------------------------------------------------------- */
 
-/* Equal shapes except along `axis`. */
+/* True if the shapes are equal except along `axis`. */
 static bool equal_but(const cb_shape *a, const cb_shape *b, int64_t axis) {
     bool equal = a->rank == b->rank;
     for (int32_t k = 0; equal && k < a->rank; k++) equal = k == axis || a->dim[k] == b->dim[k];
@@ -189,7 +189,7 @@ cb_status cb_infer_pad(cb_infer *x, cb_error *err) {
     return CB_OK;
 }
 
-/* x (or base) and index have equal shapes except along the axis. */
+/* Checks that x (or base) and index have equal shapes except along the axis. */
 static cb_status check_index(const cb_infer *x, cb_error *err) {
     char left[CB_SHAPE_TEXT], right[CB_SHAPE_TEXT];
     const cb_shape *a = &x->in[0]->shape, *index = &x->in[1]->shape;

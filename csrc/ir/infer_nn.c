@@ -52,7 +52,7 @@ static bool window_count(int64_t n, int64_t kernel, int64_t stride, int64_t pad,
  */
 #define WINDOW_MAX (INT64_C(1) << 19)
 
-/* The output of conv2d for x and w; both have four axes. */
+/* Computes the output shape of conv2d for x and w; both have four axes. */
 static cb_status conv_shape(const cb_infer *x, const cb_shape *in, const cb_shape *w, cb_shape *out,
                             cb_error *err) {
     char left[CB_SHAPE_TEXT], right[CB_SHAPE_TEXT];
@@ -90,7 +90,8 @@ static cb_status want_conv_pair(const cb_infer *x, cb_error *err) {
     return cb_want_rank(x, 1, 4, 4, err);
 }
 
-/* The attribute `shape` of a gradient op: the shape of the tensor it is the gradient for. */
+/* Checks the attribute `shape` of a gradient op: the shape of the tensor that the gradient is
+ * for. */
 static cb_status want_dims4(const cb_infer *x, cb_error *err) {
     char text[CB_SHAPE_TEXT];
     CB_TRY(cb_want_dims(x, err));
@@ -128,7 +129,7 @@ cb_status cb_infer_conv2d_wgrad(cb_infer *x, cb_error *err) {
     return CB_OK;
 }
 
-/* Padding of at most half a window, so that with h, w >= 1 every window sees an element. */
+/* Padding is at most half a window, so that with h, w >= 1 every window sees an element. */
 static cb_status pool_shape(const cb_infer *x, const cb_shape *in, cb_shape *out, cb_error *err) {
     char text[CB_SHAPE_TEXT];
     const int64_t *a = x->attrs->i;
@@ -187,7 +188,7 @@ static cb_status want_rows(const cb_infer *x, uint32_t input, cb_error *err) {
     return cb_want_rank(x, input, 1, CB_MAX_RANK, err);
 }
 
-/* Shapes with one number per row, and with one number per column. */
+/* Return the shape with one number per row, and the one with one number per column. */
 static cb_shape rows_of(const cb_shape *s) {
     cb_shape rows = *s;
     rows.dim[--rows.rank] = 0;
@@ -198,15 +199,16 @@ static cb_shape column_of(const cb_shape *s, int32_t axis) {
     return (cb_shape){.rank = 1, .dim = {s->dim[axis]}};
 }
 
-/* Input `input` is a statistic of a value of dtype `of`: f32 (f64 for f64) and of the given shape.
- */
+/* Checks that input `input` is a statistic of a value of dtype `of`: f32 (f64 for f64), with the
+   given shape. */
 static cb_status want_stat(const cb_infer *x, uint32_t input, cb_dtype of, const cb_shape *shape,
                            cb_error *err) {
     CB_TRY(cb_want_dtype(x, input, cb_stat_dtype(of), err));
     return cb_want_shape(x, input, shape, err);
 }
 
-/* Input `input` is a parameter with one element a channel, of the dtype of input `like`. */
+/* Checks that input `input` is a parameter with one element per channel, of the dtype of input
+ * `like`. */
 static cb_status want_channel(const cb_infer *x, uint32_t input, uint32_t like,
                               const cb_shape *shape, cb_error *err) {
     CB_TRY(cb_want_same_dtype(x, like, input, err));
@@ -367,7 +369,7 @@ static bool heads_fit(const cb_shape *q, const cb_shape *k) {
     return k->dim[r - 3] > 0 && q->dim[r - 3] % k->dim[r - 3] == 0;
 }
 
-/* q, k and v are inputs `at`, `at` + 1 and `at` + 2. */
+/* Checks q, k and v, which are inputs `at`, `at` + 1 and `at` + 2. */
 static cb_status want_heads(const cb_infer *x, uint32_t at, cb_error *err) {
     char queries[CB_SHAPE_TEXT], keys[CB_SHAPE_TEXT], values[CB_SHAPE_TEXT];
     const cb_shape *q = &x->in[at]->shape, *k = &x->in[at + 1]->shape, *v = &x->in[at + 2]->shape;

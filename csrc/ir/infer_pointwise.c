@@ -112,7 +112,7 @@ cb_status cb_infer_where(cb_infer *x, cb_error *err) {
 
 /* ---- reductions ------------------------------------------------------------------------------ */
 
-/* Axes are in range and count up; a scalar alone has none (the builder writes "all axes" out). */
+/* Checks that axes are in range and rise. Only a scalar has none (the builder lists all axes). */
 static cb_status check_axes(const cb_infer *x, cb_error *err) {
     char text[CB_SHAPE_TEXT];
     const cb_shape *axes = &x->attrs->dims, *in = &x->in[0]->shape;

@@ -12,8 +12,8 @@ typedef struct parser {
     const char *at, *end;
     size_t line;
     cb_graph *graph;
-    cb_arena scratch;         /* strings and lists of inputs */
-    CB_VEC(cb_value_id) ins;  /* of the op being read */
+    cb_arena scratch;         /* memory of strings and lists of inputs */
+    CB_VEC(cb_value_id) ins;  /* inputs of the op being read */
     cb_op_id backward_starts; /* CB_NONE: the mark has not been seen */
     cb_error *err;
 } parser;
@@ -78,7 +78,7 @@ static bool is_word(char c) {
            c == '.';
 }
 
-/* A name, or an empty slice. */
+/* Reads a name, or an empty slice. */
 static slice word(parser *p) {
     skip_blanks(p);
     slice w = {.at = p->at};
@@ -111,7 +111,7 @@ static cb_status read_int(parser *p, int64_t *out) {
     return CB_OK;
 }
 
-/* An id; CB_NONE itself is not one. */
+/* Reads an id; CB_NONE is not one. */
 static cb_status read_id(parser *p, const char *what, uint32_t *out) {
     int64_t value;
     CB_TRY(read_int(p, &value));
@@ -148,7 +148,7 @@ static cb_status read_double(parser *p, double *out) {
     return CB_OK;
 }
 
-/* A quoted string, as a name of the graph. */
+/* Reads a quoted string as a name of the graph. */
 static cb_status read_string(parser *p, uint32_t *id) {
     const cb_json *node;
     if (!next_is(p, '"')) return expected(p, "a quoted string");
@@ -317,7 +317,7 @@ static cb_status read_key(parser *p, const char *key) {
     return cb_fail(p->err, CB_INVALID, "line %zu: expected %s=", p->line, key);
 }
 
-/* A number, or the word `none`. */
+/* Reads a number, or the word `none`. */
 static cb_status read_optional(parser *p, bool *given, int64_t *out) {
     const char *before = p->at;
     *given = !same(word(p), "none");
@@ -394,7 +394,7 @@ static cb_status read_statement(parser *p) {
     return expected(p, "a value, region, output or --- backward");
 }
 
-/* Blank lines and those that begin with # are skipped. */
+/* Reads all lines; skips blank lines and those that begin with #. */
 static cb_status read_lines(parser *p) {
     bool header = true;
     for (; p->at < p->end; p->line++) {

@@ -13,7 +13,7 @@ static cb_x_op over_columns(cb_x_op op) {
     return op == CB_X_ACC ? CB_X_COLUMN : op == CB_X_AMAX ? CB_X_COLUMN_MAX : CB_X_COLUMN_MIN;
 }
 
-/* The elements of a sum over lines are kept until some lines are complete. */
+/* Keeps the elements of a sum over lines until some lines are complete. */
 static void keep_line(cb_translation *x, cb_micro *micro) {
     cb_microcode *m = x->m;
     const int16_t acc = micro->dst;

@@ -9,8 +9,8 @@ enum { CB_X_KEPT_LINES = 4096 }; /* elements */
 /* Vectors of a sum: of the running rows, of their block, and of all. */
 enum { CB_X_RUN = 0, CB_X_BLOCK, CB_X_ALL, CB_X_SUM_VECTORS };
 
-/* The number of bands whose sums over lines are kept before they are added: several if bands are
- * short. There is room for a whole iteration after them. */
+/* Returns the number of bands whose sums over lines are kept before they are added: several if
+ * bands are short. There is room for a whole iteration after them. */
 static inline int64_t cb_x_bands_kept(int64_t inner) {
     return max_i64(CB_X_KEPT_LINES / (inner * cb_band_lines(inner)), 1);
 }

@@ -15,7 +15,7 @@
 /* Short repetitions are combined into a row of at least this length, if possible. */
 #define REPEATED_ROW 2048
 
-/* Greatest common divisor. */
+/* Returns the greatest common divisor. */
 static int64_t common(int64_t a, int64_t b) {
     while (b) {
         int64_t rest = a % b;
@@ -25,7 +25,8 @@ static int64_t common(int64_t a, int64_t b) {
     return a;
 }
 
-/* The program stores no part for an instruction that is alone in its group; it is in `alone`. */
+/* Returns the part of an instruction. For the only instruction of a group it is in `alone`, because
+ * the program does not store it. */
 static cb_part part_of(const cb_instr *instr, const cb_alone *alone) {
     return instr->part != CB_PART_NONE ? instr->part : alone->part;
 }
@@ -44,8 +45,8 @@ static bool may_cut(int64_t columns, bool has_total, bool draws) {
     return !(has_total && columns % grain) && !(draws && columns % CB_PHILOX_BLOCK);
 }
 
-/* The number of elements after which an operand repeats; 0: it does not repeat, -1: it is a single
- * element. */
+/* Returns the number of elements after which an operand repeats; 0 if it does not repeat, -1 if it
+ * is a single element. */
 static int64_t period_of(const cb_walk *w, int64_t count) {
     if (w->rank == 1 && w->stride[0][0] == 0) return -1;
     return w->stride[0][0] == 0 ? count / w->dim[0] : 0;

@@ -39,7 +39,7 @@ static void list_readers(joining *j) {
     }
 }
 
-/* The operation that makes value r, if only operation `by` reads it; else NOWHERE. */
+/* Returns the operation that makes value r, if only operation `by` reads it; otherwise NOWHERE. */
 static int16_t part_of(const joining *j, cb_x_ref r, int16_t by) {
     if (r.kind != CB_X_VALUE || j->reader[r.id] != by) return NOWHERE;
     return j->maker[r.id];
@@ -49,7 +49,8 @@ static bool is_plain_stream(const joining *j, cb_x_ref r) {
     return r.kind == CB_X_IN_STREAM && j->m->stream[r.id].format == CB_X_REAL;
 }
 
-/* The index of the operand that has this kind, if exactly one of the two has it; else NOWHERE. */
+/* Returns the index of the operand that has this kind, if exactly one of the two has it; otherwise
+ * NOWHERE. */
 static int side_of(const cb_micro *micro, cb_x_kind kind) {
     const bool first = micro->in[0].kind == kind, second = micro->in[1].kind == kind;
     return first == second ? NOWHERE : second;

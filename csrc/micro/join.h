@@ -9,9 +9,9 @@
 
 #include "microcode.h"
 
-enum { CB_X_PARTS = 3 }; /* most parts of a joint */
+enum { CB_X_PARTS = 3 }; /* maximum number of parts of a joint */
 
-typedef struct cb_x_joint { /* what is joined to an operation */
+typedef struct cb_x_joint { /* the operations that are joined to another one */
     enum { CB_X_SINGLE, CB_X_PART, CB_X_SUM_OF_2, CB_X_SUM_OF_3, CB_X_SCALED_ROOT } kind;
     int16_t x, y, z;          /* streams */
     int16_t s, t;             /* numbers */

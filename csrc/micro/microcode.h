@@ -54,20 +54,21 @@ typedef enum cb_x_source {
     CB_X_ARRAY,    /* contiguous rows of a tensor */
     CB_X_TILE,     /* a tile of the thread, written by the microcode */
     CB_X_GATHERED, /* a tile, filled from a tensor of any strides before each row */
-    CB_X_KEPT,     /* a tile: 1 where dropout keeps an element, else 0 */
-    CB_X_TRIANGLE, /* a tile: 1 where tril keeps an element, else 0 */
+    CB_X_KEPT,     /* a tile: 1 where dropout keeps an element, otherwise 0 */
+    CB_X_TRIANGLE, /* a tile: 1 where tril keeps an element, otherwise 0 */
     CB_X_SUMS,     /* column sums of the current block of rows */
     CB_X_PIECES,   /* one element for each piece of a row */
     CB_X_REPEATED, /* a tile: a row that is the same for all rows, once for each row of a batch */
     CB_X_SPREAD,   /* a tile: the number of each row of a batch, once for each element of the row */
-    CB_X_VECTORS   /* a vector of rows that are side by side: an element for each of them */
+    CB_X_VECTORS   /* a vector of rows that are side by side, with one element per row */
 } cb_x_source;
 
 typedef struct cb_x_stream {
     cb_x_source source;
     uint32_t tensor; /* position in cb_program.operand_id */
     uint32_t instr;  /* KEPT, TRIANGLE, SUMS: the instruction with the attributes and scratch */
-    int16_t part;    /* SUMS: which of the instruction's sums; VECTORS: which; SPREAD: the number */
+    int16_t part;    /* SUMS: index of the instruction's sum; VECTORS: index of the vector; SPREAD:
+                        the number */
     cb_x_format format;
     uint8_t size; /* bytes of an element */
     bool is_read, is_written;
@@ -78,7 +79,7 @@ typedef struct cb_x_stream {
     int16_t over;        /* the stream whose array it overwrites in the same phase; -1: none */
 } cb_x_stream;
 
-typedef struct cb_x_row_value { /* a tensor with one number per row, or one number in all */
+typedef struct cb_x_row_value { /* a tensor with one number per row, or with a single number */
     uint32_t tensor;
     int16_t number;
     bool is_index;   /* the number is a position in the row; -1 if the tensor has `ignored` there */
@@ -95,7 +96,7 @@ typedef struct cb_x_total { /* a sum over all elements */
 
 typedef struct cb_x_columns { /* sums of columns over blocks of rows */
     int16_t stream;
-    int16_t terms, phase; /* the stream that holds what is summed (together.h), -1: none */
+    int16_t terms, phase; /* the stream that holds the summands (together.h); -1: none */
     uint32_t tensor;      /* the result */
     bool is_mean;
 } cb_x_columns;
@@ -141,7 +142,8 @@ enum {
     CB_X_VALUES = 512
 };
 
-/* What a backend supports: how many streams, numbers and accumulators, at most the sizes above. */
+/* The limits of a backend: numbers of streams, numbers and accumulators, at most the sizes
+ * above. */
 typedef struct cb_x_limits {
     int streams, scalars, accs;
     bool together; /* it runs batches of rows (together.h) */
@@ -155,11 +157,11 @@ typedef struct cb_x_limits {
     X(cb_x_number, number, n_number, CB_X_NUMBERS)                                        \
     X(cb_x_stream, stream, n_stream, CB_X_STREAMS)                                        \
     X(double, constant, n_scalar, CB_X_SCALARS)           /* numbers that never change */ \
-    X(cb_x_row_value, load, n_load, CB_X_ROW_VALUES)      /* one for each row, read */    \
+    X(cb_x_row_value, load, n_load, CB_X_ROW_VALUES)      /* one for each row, which is read */    \
     X(cb_x_row_value, store, n_store, CB_X_ROW_VALUES)    /* written */                   \
-    X(cb_x_row_value, once, n_once, CB_X_ROW_VALUES)      /* one for all rows, read */    \
-    X(cb_x_row_value, give, n_give, CB_X_ROW_VALUES)      /* written, at the end */       \
-    X(cb_x_row_value, line, n_line, CB_X_ROW_VALUES)      /* one for each line, read */   \
+    X(cb_x_row_value, once, n_once, CB_X_ROW_VALUES)      /* one for all rows, which is read */    \
+    X(cb_x_row_value, give, n_give, CB_X_ROW_VALUES)      /* written at the end */       \
+    X(cb_x_row_value, line, n_line, CB_X_ROW_VALUES)      /* one for each line, which is read */   \
     X(cb_x_line_sum, line_sum, n_line_sum, CB_X_ACCS)                                     \
     X(cb_x_total, total, n_total, CB_X_TOTALS)                                            \
     X(cb_x_columns, column, n_columns, CB_X_ROW_VALUES)                                   \

@@ -72,7 +72,8 @@ static bool keeps(cb_x_format format, cb_x_ref from, int16_t v, const cb_micro *
     return maker->op == rounds && cb_t_same_ref(maker->in[0], from);
 }
 
-/* The stream from which later phases read value v: one that it is stored to anyway, else a tile. */
+/* Returns the stream from which later phases read value v: a stream that it is stored to anyway,
+ * otherwise a tile. */
 static int16_t home_of(cb_translation *x, int16_t v, int maker) {
     for (int k = 0; k < x->m->n_micro; k++) {
         const cb_micro *micro = &x->m->micro[k];
@@ -128,7 +129,7 @@ static void note_phases(cb_translation *x) {
     }
 }
 
-/* Whether a phase after that of the store `micro` reads what it overwrites. */
+/* True if a phase after that of the store `micro` reads the array that it overwrites. */
 static bool is_read_too_late(const cb_microcode *m, const cb_micro *micro) {
     const int16_t over = micro->op == CB_X_STORE ? m->stream[micro->dst].over : -1;
     bool is = false;
@@ -140,7 +141,7 @@ static bool is_read_too_late(const cb_microcode *m, const cb_micro *micro) {
     return is;
 }
 
-/* The ops then run one by one. */
+/* Checks for overwritten arrays; the ops then run one by one. */
 static void check_overwritten(cb_translation *x) {
     for (int k = 0; k < x->m->n_micro; k++)
         x->is_full |= !x->m->micro[k].is_dead && is_read_too_late(x->m, &x->m->micro[k]);

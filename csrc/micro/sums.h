@@ -29,11 +29,12 @@ static inline int64_t cb_band_lines(int64_t inner) {
     return 1;
 }
 
-/* Smallest length of a segment of a long row, and the largest number of segments. */
+/* The minimum length of a segment of a long row, and the maximum number of segments. */
 #define CB_SEGMENT ((int64_t)1 << 16)
 #define CB_SEGMENTS 64
 
-/* The segment length of a row: a power of two, so large that there are at most CB_SEGMENTS. */
+/* Returns the segment length of a row: a power of two, large enough that there are at most
+ * CB_SEGMENTS segments. */
 static inline int64_t cb_segment_of(int64_t count) {
     int64_t segment = CB_SEGMENT;
     while (div_up(count, segment) > CB_SEGMENTS) segment *= 2;

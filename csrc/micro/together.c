@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* A batch has about this many elements, so that its tiles fit the L1 and L2 caches. */
+/* A batch has about this number of elements, so that its tiles fit the L1 and L2 caches. */
 #define BATCH_ELEMENTS 2048
 /* Rows of at least SHORT_ROW elements run together only if they are not whole iterations; rows
  * longer than LONGEST_ROW run one by one. */
@@ -52,7 +52,8 @@ static bool is_overwritten(const cb_microcode *m, int16_t id) {
     return is;
 }
 
-/* The stream that holds `ref` as real numbers once this phase has run; -1: none does. */
+/* Returns the stream that holds `ref` as real numbers once this phase has run; -1 if there is
+ * none. */
 static int16_t home_of(const cb_microcode *m, cb_x_ref ref, int16_t phase) {
     if (ref.kind == CB_X_IN_STREAM && m->stream[ref.id].format == CB_X_REAL &&
         !is_overwritten(m, ref.id))
@@ -137,7 +138,7 @@ static void read_spread(cb_translation *x, cb_micro *micro, int16_t *stream) {
     }
 }
 
-/* Arrays whose rows are equal, or are not adjacent, are copied to tiles. */
+/* Copies arrays whose rows are equal, or are not adjacent, to tiles. */
 static void read_arrays(cb_translation *x) {
     cb_microcode *m = x->m;
     for (int k = 0; k < m->n_stream; k++) {

@@ -18,7 +18,7 @@
 /* The number of rows of a batch is a multiple of this one, so that batches begin at cache lines. */
 enum { CB_X_BATCH_ROWS = 16 };
 
-/* Once phases are known. */
+/* Call it once phases are known. */
 void cb_t_lay_together(cb_translation *x);
 
 #endif

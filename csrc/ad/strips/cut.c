@@ -5,15 +5,15 @@
 #include "../../ir/builder.h"
 #include "../../ir/infer_checks.h"
 
-enum { MOST_INS = 8 }; /* of an op in a strip */
+enum { MOST_INS = 8 }; /* maximum number of inputs of an op in a strip */
 
 typedef struct cutting {
     const cb_graph *g;
     cb_strips *strips;
     cb_arena *scratch;
     /* [value of g] values of the new graph, or CB_NONE */
-    cb_value_id *flat;  /* of an outer value: its rows along one axis, of the latest strip */
-    cb_value_id *piece; /* of an inner value: the rows of the latest piece */
+    cb_value_id *flat;  /* for an outer value, its rows along one axis, from the latest strip */
+    cb_value_id *piece; /* for an inner value, the rows of the latest piece */
 } cutting;
 
 /* One piece of a strip. */
@@ -83,7 +83,7 @@ static cb_status flatten_inputs(const part *p) {
     return CB_OK;
 }
 
-/* The piece's rows of a value. */
+/* Returns the piece's rows of a value. */
 static cb_status rows_of(const part *p, cb_value_id value, cb_value_id *out) {
     cb_shape row;
     *out = p->x->piece[value];
@@ -98,7 +98,7 @@ static cb_status rows_of(const part *p, cb_value_id value, cb_value_id *out) {
     return cb_build(p->to, CB_OP_SLICE, 1, &p->x->flat[value], &rows, out, p->err);
 }
 
-/* Attributes that name axes or shapes, for a piece. */
+/* Returns attributes for a piece, with adapted axes and shapes. */
 static cb_attrs attrs_of(const part *p, cb_op_id id) {
     const cb_op *op = &p->x->g->ops.at[id];
     cb_attrs attrs = *cb_op_attrs(p->x->g, id);

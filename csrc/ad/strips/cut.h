@@ -4,8 +4,8 @@
 
 #include "find.h"
 
-/* A copy of the graph in which strips run in pieces; fills `first` of each. Ops that pieces have
- * replaced are still there, but nothing reads them. */
+/* Makes a copy of the graph in which strips run in pieces; fills `first` of each. Ops that pieces
+ * have replaced are still there, but nothing reads them. */
 CB_MUST_CHECK cb_status cb_strips_cut(const cb_graph *g, cb_strips *strips, cb_alloc *alloc,
                                       cb_graph **out, cb_error *err);
 /* Writes a line about each strip, and about each op that stays whole. `early`: the strip whose

@@ -4,7 +4,7 @@
 
 #include "../../ir/graph.h"
 
-/* Ops of a graph whose gradients have been appended, and which has not been ordered yet. */
+/* The ops of a graph whose gradients have been appended, and which has not been ordered yet. */
 typedef struct cb_early {
     const cb_op_id *first; /* [n_pieces + 1] of a strip (find.h) */
     uint32_t n_pieces;

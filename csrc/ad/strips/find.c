@@ -10,8 +10,8 @@ typedef struct finder {
     const cb_graph *g;
     cb_strips *out;
     cb_arena *arena;
-    uint32_t *n_reads;     /* [value] by ops and as outputs of the graph */
-    uint32_t *n_row_reads; /* [value] by ops of this strip that read its rows */
+    uint32_t *n_reads;     /* [value] number of reads by ops and as outputs of the graph */
+    uint32_t *n_row_reads; /* [value] number of reads by ops of this strip that read its rows */
     cb_bitset taken;       /* ops in a strip */
     cb_error *err;
 } finder;
@@ -47,7 +47,7 @@ static bool is_product(const cb_graph *g, cb_op_id id) {
     return op->code == CB_OP_MATMUL && g->values.at[op->out_begin].shape.rank == 2;
 }
 
-/* Repeats along inner axes only. */
+/* True if it repeats only along inner axes. */
 static bool keeps_leading(const cb_shape *x, const cb_shape *y, int32_t leading) {
     bool keeps = x->rank == y->rank;
     for (int32_t k = 0; k < leading && keeps; k++) keeps = x->dim[k] == y->dim[k];
@@ -113,7 +113,7 @@ static uint64_t row_bytes(const cb_graph *g, cb_value_id value) {
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* Cutting pays if something inside is at least twice as large as each end. */
+/* True if cutting pays: some value inside is at least twice as large as each end. */
 static bool pays(const finder *x, const cb_strip *s) {
     uint64_t inner = 0, ends = row_bytes(x->g, x->g->ops.at[s->end].out_begin);
     for (cb_op_id id = 0; id <= s->end; id++) {

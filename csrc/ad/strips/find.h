@@ -45,7 +45,7 @@ typedef struct cb_strips {
 /* Finds the strips of a forward graph. */
 CB_MUST_CHECK cb_status cb_strips_find(const cb_graph *g, cb_arena *arena, cb_strips *out,
                                        cb_error *err);
-/* The first row of a piece; of piece n_pieces: `rows`. */
+/* Returns the first row of a piece; for piece n_pieces, `rows`. */
 int64_t cb_piece_begins(int64_t rows, uint32_t n_pieces, uint32_t piece);
 
 /* Returns the number of leading axes whose product is `rows`; -1: there are none. */

@@ -26,7 +26,7 @@ typedef struct cb_taking {
     uint32_t round, n_wish;
     uint32_t *wished; /* [n_unit] round; NULL: no inlinings */
     uint32_t *taken;  /* [n_unit] round */
-    uint32_t *read;   /* [n_unit] round in which a run reads it, */
+    uint32_t *read;   /* [n_unit] round in which a run reads it */
     uint64_t *host;   /* [n_unit] that run: top << 32 | op, or several */
 } cb_taking;
 
