@@ -8,7 +8,8 @@ typedef struct cb_team {
     /* Runs fn(data) on the caller and on the library's threads, and returns when all are done.
      * `n_threads` and `flags` are 0: as many threads as the library is set to. */
     void (*parallel)(void (*fn)(void *), void *data, unsigned n_threads, unsigned flags);
-    int (*number)(void); /* of the calling thread among those; the caller's is 0 */
+    int (*number)(void); /* returns the number of the calling thread in the team; that of the caller
+                            is 0 */
 } cb_team;
 
 /* From now on regions of all pools run on the threads of `team`, which must outlive them. NULL: on

@@ -17,7 +17,7 @@ CB_MUST_CHECK cb_status cb_build1(cb_graph *g, cb_opcode code, cb_value_id x, cb
                                   cb_error *err);
 CB_MUST_CHECK cb_status cb_build2(cb_graph *g, cb_opcode code, cb_value_id x, cb_value_id y,
                                   cb_value_id *out, cb_error *err);
-/* A scalar and an expand view of it. */
+/* Builds a scalar and an expand view of it. */
 CB_MUST_CHECK cb_status cb_build_full(cb_graph *g, const cb_shape *shape, cb_dtype dtype,
                                       double value, cb_value_id *out, cb_error *err);
 /* These four return x itself if nothing changes. One dim of a reshape may be -1. */

@@ -66,7 +66,7 @@ static uint32_t flags_of(const cb_graph *g, cb_op_id id) {
     return flags;
 }
 
-/* "matmul_12", or "w_0" for an input or a value that the user has named. */
+/* Returns a name like "matmul_12", or "w_0" for an input or a value that the user has named. */
 static const char *name_of(job *j, cb_op_id id) {
     const cb_op *op = &j->g->ops.at[id];
     const char *stem =

@@ -44,10 +44,10 @@ static inline double cb_f64_of_bits(uint64_t bits) {
 #define CB_ROUND_F64 0x1.8p52
 
 #ifndef CB_GPU /* a GPU needs one or two instructions for these: exec/cuda/text/prelude.cuh */
-/* x with its magnitude limited to `most`; a NaN becomes +-most. Compares integers, because gcc
- * turns a float comparison here into a branch and duplicates all code that follows. The copy for
- * clamped values would then compute subnormals, which are slow on most processors, in every lane.
- */
+/* Returns x with its magnitude limited to `most`; a NaN becomes +-most. Compares integers, because
+ * gcc turns a float comparison here into a branch and duplicates all code that follows. The copy
+ * for clamped values would then compute subnormals, which are slow on most processors, in every
+ * lane. */
 static inline float cb_clamp_f32(float x, float most) {
     uint32_t bits = cb_bits_of_f32(x), sign = bits & 0x80000000u, limit = cb_bits_of_f32(most);
     uint32_t magnitude = bits ^ sign;

@@ -113,7 +113,7 @@ static cb_status write_code(executable *x, cb_arena *texts, cb_error *err) {
     return write_groups(&x->code, x->d->runtime->alloc, err);
 }
 
-/* More than 48 KiB of shared memory has to be asked for. */
+/* Requests more than 48 KiB of shared memory, which needs a call. */
 static cb_status allow_shared(executable *x, cb_error *err) {
     enum { MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
     for (size_t k = 0; k < x->code.kernels.len; k++) {

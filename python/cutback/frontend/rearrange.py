@@ -347,7 +347,7 @@ def fliplr(x: ArrayLike) -> Array:
 
 
 def rot90(x: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
-    """Turned by 90 degrees ``k`` times, from the first of ``axes`` to the second."""
+    """Rotates by 90 degrees ``k`` times, from the first of ``axes`` to the second."""
     x = _array(x)
     turns = whole(k, "rot90: k") % 4
     if turns == 2:

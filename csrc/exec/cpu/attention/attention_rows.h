@@ -182,7 +182,8 @@ static void CB_TYPED(slope_tile)(const attention *a, const CB_TYPED(slot) * s,
     CB_TYPED(clear_behind)(a, s->slopes, keys);
 }
 
-/* Where gradients of rows are summed: in the result, or in scratch if the result has 16 bits. */
+/* Returns where gradients of rows are summed: in the result, or in scratch if the result has 16
+ * bits. */
 static CB_TYPED(sums) CB_TYPED(sums_in)(const attention *a, uint32_t out, int64_t row,
                                         int64_t columns, CB_REAL *beside) {
     CB_REAL *to = (CB_REAL *)a->args->out[out].data + row * columns;

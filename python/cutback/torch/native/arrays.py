@@ -44,7 +44,7 @@ class Array:
         return self.graph.full((), value, self.dtype)
 
     def cast(self, dtype: str) -> Array:
-        """As another dtype."""
+        """Converts to another dtype."""
         return self if dtype == self.dtype else self.op("cast", dtype=dtype)
 
     def reshape(self, shape: Sequence[int]) -> Array:

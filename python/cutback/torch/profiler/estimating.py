@@ -26,7 +26,7 @@ def estimate(
     most: int = MOST,
     slices: bool = False,
 ) -> Estimate:
-    """What the training step of a model takes at each batch size, and the largest batch within a
+    """Estimates the training step of a model at each batch size, and the largest batch within a
     budget. Nothing runs and no memory is allocated. See :func:`cutback.estimate`.
 
     Args:
