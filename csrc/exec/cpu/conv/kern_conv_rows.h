@@ -213,7 +213,8 @@ static void CB_TYPED(add_tile)(const CB_TYPED(gradient) * g, bool add) {
     }
 }
 
-/* A multiple of every panel width, so that what fits does not depend on the instruction set. */
+/* Returns a multiple of every panel width, so that the fit does not depend on the instruction
+ * set. */
 static int64_t CB_TYPED(sums_ld)(int64_t channels) { return div_up(channels, 32) * 32; }
 
 /* Returns true if the accumulators, the padded frame and the widened 16-bit gradient fit in one

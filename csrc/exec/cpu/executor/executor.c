@@ -147,7 +147,7 @@ static char *row_of_stream(cb_executor *e, int k, const piece *p) {
     return data + (offset - p->first) * s->size;
 }
 
-/* `is_next`: this thread has just run the previous row. */
+/* Runs a piece. `is_next` is true if this thread has just run the previous row. */
 static void run_piece(cb_executor *e, const piece *p, bool is_next) {
     const cb_x_fused *f = e->f;
     const cb_microcode *m = &f->m;
