@@ -16,10 +16,8 @@
 #include "eigen_loops.h"
 #include "spectral.h"
 
-enum {
-    MOST_TURNS = 60
-};                                  /* maximum number of sweeps for one eigenvalue; two or three are
-                                       usual */
+/* maximum number of sweeps for one eigenvalue; two or three are usual */
+enum { MOST_TURNS = 60 };
 enum { SWEEPS = 16, VECTORS = 8 };  /* sweeps that are recorded; vectors of a task */
 #define CB_SHARE ((int64_t)1 << 15) /* minimum number of elements of the matrix in one task */
 
