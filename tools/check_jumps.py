@@ -16,7 +16,7 @@ import sys
 # Functions of the file that are not operations, by name; parts that a compiler has split off; and
 # operations that may call because they are rare (scalar ones, the end of a leaf).
 OTHERS = re.compile(
-    r"^(fold|fold_leaf|add|to_lanes|largest|set_lanes|put_sum|put_mean|put_piece|row_sums|row_largest|sums_of_blocks|add_rows|spread|run|keep|end|.*_each|each_\w+|cb_\w+)(\.\w+)*$|\.cold"
+    r"^(fold|fold_leaf|add|to_lanes|largest|set_lanes|put_sum|put_mean|put_piece|row_sums|row_largest|sums_of_blocks|add_rows|spread|numbers_of_rows|run|keep|end|.*_each|each_\w+|cb_\w+)(\.\w+)*$|\.cold"
 )
 MAY_CALL = re.compile(r"^(.*_far_[01]|loop_sums|totals|piece_sum|piece_mean)(\.\w+)*$")
 # The elementary functions of f64 are those of the math library, called per number (kern_wide.c).

@@ -122,7 +122,7 @@ x = np.ones((2, 4), np.float32)
         ARRAYS
         + LOSS
         + 'step = cb.compile(loss, optimizer=cb.optim.SGD(lr=0.1), device="cuda")\n'
-        + "params = cb.cuda.to_device(params)\n",
+        + "import cutback.cuda\n\nparams = cutback.cuda.to_device(params)\n",
     ],
     "docs/transforms.md": ARRAYS
     + """

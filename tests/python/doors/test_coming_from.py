@@ -48,7 +48,7 @@ def cells() -> list[Cell]:
             library = line[3:]
         elif line.startswith("Inside a traced"):
             inside = True
-        elif line.startswith(("Around it", "Dicts, ")):
+        elif line.startswith(("Around a traced", "Dicts, ")):
             inside = False
         elif row := re.fullmatch(r"\| (`.*`) \| `(.*)` \|", line):
             found.append(Cell(library, inside, row[1].strip("`"), row[2]))
