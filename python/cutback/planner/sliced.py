@@ -22,34 +22,34 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 
 from ..problem import Flag, Op, Problem, Storage, Value
 from .problems import AnyProblem, read_problem
 
-BLOCK = 256
+PIECE_ROWS = 256  # CB_PIECE_ROWS and CB_MAX_PIECES of csrc/ad/strips/find.h
 """Pieces begin at multiples of so many rows."""
-LEAST = 512
-"""Chains of fewer rows stay whole."""
-MOST = 8
+MOST_PIECES = 8
 """The largest number of pieces."""
+LEAST_ROWS = 2 * PIECE_ROWS
+"""Chains of fewer rows stay whole."""
 
 _PRODUCTS = ("aten.mm", "aten.addmm", "matmul")
 _WHOLE: frozenset[Flag] = frozenset({"effect", "collective", "mutates", "unknown", "placeholder"})
 _CAT = "cutback.cat"
 
 
-def pieces_of(rows: int, most: int = MOST) -> list[int]:
-    """The rows of each piece.
+def begins(rows: int) -> list[int]:
+    """Returns the first row of each piece, and the number of rows.
 
-    >>> from cutback.planner.sliced import pieces_of
-    >>> pieces_of(2048), pieces_of(600)
-    ([256, 256, 256, 256, 256, 256, 256, 256], [256, 344])
+    >>> from cutback.planner.sliced import begins
+    >>> begins(600), begins(1024)
+    ([0, 256, 600], [0, 256, 512, 768, 1024])
     """
-    blocks = max(1, rows // BLOCK)
-    each = -(-blocks // most)
-    count = -(-blocks // each)
-    return [each * BLOCK] * (count - 1) + [rows - (count - 1) * each * BLOCK]
+    blocks = rows // PIECE_ROWS
+    pieces = max(1, min(MOST_PIECES, blocks))
+    return [*(blocks * k // pieces * PIECE_ROWS for k in range(pieces)), rows]
 
 
 def _shape(type: str) -> tuple[int, ...] | None:
@@ -143,7 +143,7 @@ def _seed(graph: _Graph, i: int) -> tuple[int, int] | None:
     if not made or not given or len(made) < 2 or len(given) < 2:
         return None
     rows, width = prod(made[:-1]), made[-1]
-    if rows < LEAST or prod(given[:-1]) != rows or width < 2 * given[-1]:
+    if rows < LEAST_ROWS or prod(given[:-1]) != rows or width < 2 * given[-1]:
         return None
     return rows, width
 
@@ -398,10 +398,10 @@ class _Writer:
     def strip(self, strip: _Strip, late: bool) -> None:
         """Adds the pieces of a strip in one pass, and puts together what others read whole."""
         inside = sorted(i for i in strip.members if self.graph.is_late(i) == late)
-        pieces = pieces_of(strip.rows)
-        for number, rows in enumerate(pieces):
+        pieces = list(pairwise(begins(strip.rows)))
+        for number, (begin, end) in enumerate(pieces):
             for i in inside:
-                self.piece(i, strip, number, rows)
+                self.piece(i, strip, number, end - begin)
         self._finish(strip, inside, len(pieces))
 
     def _finish(self, strip: _Strip, inside: Iterable[int], count: int) -> None:

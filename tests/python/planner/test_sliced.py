@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import evaluate
@@ -12,7 +13,7 @@ import pytest
 
 import cutback
 from cutback.nn import functional as F
-from cutback.planner.sliced import pieces_of
+from cutback.planner.sliced import begins
 from cutback.problem import Problem
 
 ROWS, WIDTH, WORDS = 1024, 16, 600
@@ -117,6 +118,6 @@ def test_gradients_with_an_update_keep_it() -> None:
 
 @pytest.mark.parametrize("rows", [512, 600, 767, 768, 2048, 2049, 5000, 100_000])
 def test_pieces_begin_at_blocks(rows: int) -> None:
-    found = pieces_of(rows)
+    found = [end - begin for begin, end in pairwise(begins(rows))]
     assert sum(found) == rows and len(found) <= 8 and min(found) >= 256
     assert all(n % 256 == 0 for n in found[:-1])

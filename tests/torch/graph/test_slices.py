@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import cutback.torch as ct
+from cutback.planner.sliced import begins
 from cutback.torch.compiler.saved_plans import SavedPlans
 from cutback.torch.graph.row_loss_ops import ROW_LOSS, ROW_LOSS_BACKWARD, ROW_LOSS_BACKWARD_OUT
-from cutback.torch.graph.slices import begins
 
 BATCH, WIDTH, WORDS = 2, 8, 96
 BUDGETS = (None, 0.3, "smallest")

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import fx
 
+from ...planner.sliced import LEAST_ROWS, begins
 from . import ops
 from .graphs import eliminate_dead_code, location
 from .row_loss import use_row_losses
@@ -41,11 +42,6 @@ if TYPE_CHECKING:
     from ...problem import Problem
 
 _aten = torch.ops.aten
-
-PIECE_ROWS = 256
-MOST_PIECES = 8
-LEAST_ROWS = 2 * PIECE_ROWS
-"""Fewer rows stay whole."""
 
 SYMBOLIC = "its number of rows changes from call to call (pass dynamic=False)"
 """The reason why a chain with a symbolic number of rows stays whole."""
@@ -77,13 +73,6 @@ class Sliced(NamedTuple):
         if self.pieces == 1:
             return f"{what}: whole, because {self.reason}"
         return f"{what}: {self.rows} rows in {self.pieces} pieces"
-
-
-def begins(rows: int) -> list[int]:
-    """Returns the first row of each piece, and the number of rows."""
-    blocks = rows // PIECE_ROWS
-    pieces = max(1, min(MOST_PIECES, blocks))
-    return [*(blocks * k // pieces * PIECE_ROWS for k in range(pieces)), rows]
 
 
 class _Piece:
