@@ -108,14 +108,13 @@ class CapturedRun:
         draws: Draws,
         rows: list[Row],
         stream: int | None,
-        out: Sequence[Any] | None = None,
     ) -> tuple[list[Any], list[Any]]:
         """Puts one replay on the stream and returns (results, gradients). Without a stream it waits
         for them."""
         if self._optimizer is None:
-            return self._replay(given, draws, rows, stream, out)
+            return self._replay(given, draws, rows, stream)
         hold = self._optimizer.stepping().hold
-        return hold(self._replay, given, draws, rows, stream, out)
+        return hold(self._replay, given, draws, rows, stream)
 
     def _replay(
         self,
@@ -123,10 +122,9 @@ class CapturedRun:
         draws: Draws,
         rows: list[Row],
         stream: int | None,
-        out: Sequence[Any] | None,
     ) -> tuple[list[Any], list[Any]]:
         rest = iter(given)
-        outputs = self.run.outputs(out, self._inputs[0].device, stream)
+        outputs = self.run.outputs(None, self._inputs[0].device, stream)
         update: dict[str, Any] = {}
         if self._state is not None:
             state = self._state

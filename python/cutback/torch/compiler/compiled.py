@@ -548,8 +548,7 @@ class CompiledModule(OptimizedModule):
 
     @property
     def compiler_notes(self) -> list[CompilerNote | NativeNote | Sliced]:
-        """The changes that Inductor made to the plans, with ``codegen="inductor"``; with
-        ``"native"``, which ops of each graph run in our kernels, and why others do not."""
+        """The notes of a compiled function, for all functions of the module."""
         notes: list[CompilerNote | NativeNote | Sliced] = self.dynamo_ctx.compiler_notes
         return notes
 
