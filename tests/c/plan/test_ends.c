@@ -8,8 +8,6 @@
 #include "oom.h"
 #include "problems.h"
 
-#define N_POSITION (CB_ASAN ? 5 : 11)
-
 static cb_alloc alloc;
 
 /* By definition: the smallest integer that is at least k times the range. */
@@ -70,13 +68,14 @@ static void check_positions(const cb_problem *p, cb_measure measure) {
     cb_plan_options o = {0};
     cb_planner *planner = NULL;
     cb_plan *before = NULL, *plan = NULL;
-    const int step = (int)check_rounds(CB_ASAN ? 4 : 5, 1); /* each takes a search of its own */
+    const int n = check_is_brief() ? 5 : 11;
+    const int step = (int)check_rounds(check_is_brief() ? 4 : 5, 1); /* each takes a search */
     cb_ends ends;
     CHECK_OK(cb_plan_ends(p, &o, measure, &alloc, &ends, &err));
     CHECK_OK(cb_planner_new(p, &o, &alloc, &planner, &err));
-    for (int i = 0; i < N_POSITION; i++) {
+    for (int i = 0; i < n; i++) {
         o.budget = (cb_budget){.kind = CB_BUDGET_POSITION, .measure = measure};
-        o.budget.share = i / (N_POSITION - 1.0);
+        o.budget.share = i / (n - 1.0);
         CHECK_OK(cb_planner_ask(planner, &o.budget, &plan, &err));
         CHECK(plan->smallest_bytes == ends.smallest && plan->everything_bytes == ends.everything);
         CHECK(plan->position >= 0 && plan->budget_bytes == cb_bytes_at(plan->position, ends));

@@ -295,7 +295,7 @@ TEST(the_class_of_the_bound) {
 TEST(gaps_are_not_negative) {
     static maker m;
     uint32_t known = 0;
-    const uint32_t step = (uint32_t)check_rounds(CB_ASAN ? 11 : 5, 1); /* odd: all measures */
+    const uint32_t step = (uint32_t)check_rounds(check_is_brief() ? 21 : 5, 1); /* all measures */
     for (uint64_t seed = 0; seed < 80; seed += step) {
         make_random(&m, seed, 12 + (uint32_t)(seed % 20));
         cb_problem *p = make_problem(&m, &alloc);
