@@ -1,8 +1,8 @@
 /* pack_state.h: placed lives, unplaced lives, and the levels to blame. Internal to pack.c.
  *
- *   offset |            +-------+        floor: top of what lies there
- *          |  +---------+.......|        ....   a gap for good: whatever comes next lies above
- *          |  |    +----+       |        rest:  bytes of what is to come
+ *   offset |            +-------+        floor: top of the lives placed there
+ *          |  +---------+.......|        ....   a permanent gap: all later lives are placed above
+ *          |  |    +----+       |        rest:  bytes of the lives not yet placed
  *          +--+----+------------+---- section */
 #ifndef CB_PLAN_PACK_STATE_H
 #define CB_PLAN_PACK_STATE_H

@@ -238,7 +238,9 @@ class Estimator:
         return self.point(batch).within is not None
 
     def _largest(self, low: int, most: int) -> int:
-        """The largest batch that fits, from one that does; a larger batch is taken to need more."""
+        """The largest batch that fits, at least ``low``, which does. Assumes that larger ones need
+        more.
+        """
         high = 2 * low
         while high <= most and self.fits(high):
             low, high = high, 2 * high

@@ -15,8 +15,8 @@ static const format formats[] = {
 };
 
 /* The value of the bits of a positive, finite number, by definition. The pattern after the largest
- * finite number gets the value it would have without infinity, because rounding measures against
- * it. */
+ * finite number gets the value it would have without infinity, because rounding compares distances
+ * to it. */
 static double value_of(const format *f, uint32_t h) {
     uint32_t exponent = h >> f->n_fraction, fraction = h & ((1u << f->n_fraction) - 1);
     int bias = (1 << (f->n_exponent - 1)) - 1;

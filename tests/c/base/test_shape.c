@@ -159,7 +159,7 @@ static cb_shape random_shape(uint64_t *counter) {
     return s;
 }
 
-/* A view shows the same elements. Where one is refused, no strides exist; checked by solving for
+/* A view has the same elements. If a view is refused, no strides exist for it: the test solves for
  * them, one dimension at a time, from the offsets of the elements with one index of 1. */
 TEST(random_views) {
     uint64_t counter = 0;

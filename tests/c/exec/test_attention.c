@@ -30,7 +30,8 @@ static cb_tensor new_mask(const row *r, cb_dtype dtype) {
     if (r->mask == BOOLS) return input(CB_BOOL, shape, PLAIN, SMALL);
     cb_tensor t = input(dtype, shape, r->mask == ADDED ? PLAIN : FIRST_REPEATED, SMALL);
     if (r->mask == FOR_KEYS) t.stride[1] = t.stride[2] = 0;
-    for (int64_t j = 0; j < r->s && r->mask == ADDED; j++) set(&t, j, -INFINITY); /* a closed row */
+    for (int64_t j = 0; j < r->s && r->mask == ADDED; j++)
+        set(&t, j, -INFINITY); /* masks a whole row */
     return t;
 }
 

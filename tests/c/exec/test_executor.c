@@ -499,7 +499,7 @@ static EX_REAL row_sum(const EX_REAL *x, int n) {
     return lane[0];
 }
 
-/* The largest element of sign * x; NaN is larger than all, and 0 than -0. */
+/* The largest element of sign * x; NaN is larger than every number, and 0 is larger than -0. */
 static EX_REAL row_extreme(const EX_REAL *x, int n, EX_REAL sign) {
     EX_REAL best = sign * x[0];
     for (int i = 1; i < n && !isnan(best); i++) {

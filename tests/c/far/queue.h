@@ -1,5 +1,6 @@
-/* queue.h: work queued on streams. Nothing runs before somebody waits, and then only what that
- * stream needs. Work on another stream without an event in between always comes too late. */
+/* queue.h: work queued on streams. Nothing runs until somebody waits for a stream, and then only
+ * the work that this stream needs. Work on another stream that no event orders before it therefore
+ * always comes too late. */
 #ifndef CB_TESTS_FAR_QUEUE_H
 #define CB_TESTS_FAR_QUEUE_H
 

@@ -103,7 +103,7 @@ TEST(each_entry_that_fails_is_a_clean_error) {
         const char *entry = hooks.entry(i);
         if (strstr(entry, "GetError") || strstr(entry, "Destroy") || strstr(entry, "Free") ||
             strstr(entry, "Unload") || strstr(entry, "Release") || strstr(entry, "Pop"))
-            continue; /* entries that describe errors or free things have nobody to report to */
+            continue; /* entries that describe errors or free resources cannot report a failure */
         for (int nth = 1; nth < 200; nth++) {
             hooks.fail(entry, nth, strstr(entry, "Alloc") ? 2 : 999);
             const cb_status status = whole(&m);
@@ -115,7 +115,7 @@ TEST(each_entry_that_fails_is_a_clean_error) {
                 check_failures++;
             }
             before = hooks.allocated();
-            if (status == CB_OK) break; /* it is called no more often */
+            if (status == CB_OK) break; /* there was no n-th call */
             n_failed++;
             CHECK(status == (strstr(entry, "Alloc") ? CB_NOMEM
                              : strstr(entry, "ProcAddress") || strstr(entry, "Version")

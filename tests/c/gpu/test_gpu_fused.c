@@ -370,7 +370,7 @@ int main(void) {
     hooks = gpu_hooks_of();
     hooks.set("races", 1);
     CHECK_OK(cb_context_new(&options, &ctx, &err));
-    if (!CB_ASAN) { /* the host's part is the same in all of these */
+    if (!CB_ASAN) { /* the host runs the same code in all of these */
         RUN(elements);
         RUN(rows);
         RUN(labels);

@@ -168,7 +168,7 @@ TEST(f32) {
     check_all(CB_F32, 2, 2, true);
 }
 TEST(f64) { check_all(CB_F64, 3, 1, true); }
-TEST(f16) { /* its code is bf16's but for conversions */
+TEST(f16) { /* its code differs from bf16's only in conversions */
     if (!every_one()) return;
     check_all(CB_F16, 1, 3, true);
     check_all(CB_F16, 3, 0, true);

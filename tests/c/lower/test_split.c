@@ -28,8 +28,8 @@ static void check_order(const model *m, const cb_split *split) {
     CHECK(step == n_step);
 }
 
-/* Saved values: outputs of one graph, inputs of the other, with the same names and types, and as
- * many bytes as planned. */
+/* Saved values are outputs of the forward graph and inputs of the backward graph, with the same
+ * names and types, and take as many bytes as planned. */
 static void check_saved(const model *m, const cb_split *split) {
     const cb_graph *f = split->forward, *b = split->backward;
     uint64_t bytes = 0;

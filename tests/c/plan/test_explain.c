@@ -176,7 +176,7 @@ TEST(other_choices_by_hand) {
     CHECK_OK(cb_whatif_flip(&w, storage_a, &change, &err)); /* nothing beside b and c */
     CHECK(change.known && change.saved_bytes == -1000 && change.time_ps == k.f.time_ps[op_a]);
     CHECK(change.peak_bytes == -1000);
-    /* a is there, so no chain is needed */
+    /* a is in memory, so no chain is needed */
     CHECK_OK(cb_whatif_flip(&w, k.p->value_storage[b], &change, &err));
     CHECK(change.known && change.saved_bytes == -1000 && change.time_ps == k.f.time_ps[op_b]);
     CHECK_OK(cb_whatif_flip(&w, k.p->value_storage[c], &change, &err)); /* runs once */
@@ -251,7 +251,7 @@ static bool in_class_by_pairs(const bench *b, const cb_schedule *s) {
     return true;
 }
 
-/* The schedule with one step moved or doubled. */
+/* Copies the schedule with one step moved or repeated. */
 static void change_schedule(const bench *b, uint64_t *state, uint32_t *step, cb_schedule *out) {
     uint32_t n = b->schedule.n_step, from = maker_draw(state, n), to = maker_draw(state, n);
     bool moves = maker_draw(state, 2);

@@ -311,8 +311,8 @@ static void judge_bounds(bounder *b, const cb_problem *p, cb_arena *arena) {
     stop_bounds(b);
 }
 
-/* Twelve kinds of problems. They come again with a backward that may rerun late, and both also with
- * reused memory or with updates that consume gradients. */
+/* Makes one of twelve kinds of problems. Each also exists with a backward that may rerun late, and
+ * both forms exist with reused memory and with updates that consume gradients. */
 static void make_kind(maker *m, int kind, uint64_t seed, uint32_t n_forward) {
     bool updates = kind >= 48, over = kind >= 24 && !updates, all = kind / 12 % 2;
     kind %= 12;
@@ -326,9 +326,9 @@ static void make_kind(maker *m, int kind, uint64_t seed, uint32_t n_forward) {
     if (updates) m->updates = 1 + (uint32_t)seed;
 }
 
-/* No bound is above a plan. Members shared by outputs are paid for once, those that the forward may
- * skip not at all, and values that the forward returns may be freed when a rerun begins the
- * backward. */
+/* No bound is above the time of a plan. It counts members shared by outputs once and leaves out
+ * those that the forward may skip; values that the forward returns may be freed when a rerun begins
+ * the backward. */
 static void judge_kind(bounder *b, int kind, uint64_t n) {
     static maker m;
     for (uint64_t seed = 9000; seed < 9000 + n; seed++) {

@@ -10,7 +10,7 @@
 
 #define N_BUDGET 12
 #define N_SHARED (CB_TSAN ? 20u : 26u) /* forward ops of the problem whose budgets share a search */
-#define N_FORWARD 14u /* where the search ends early; its time grows with nearly the cube */
+#define N_FORWARD 14u /* of the stopped searches; their time grows almost cubically with it */
 
 static cb_alloc alloc;
 

@@ -216,7 +216,7 @@ def test_the_first_decision_holds() -> None:
 
 
 def test_processes_that_decide_together_agree() -> None:
-    """What a process was told that it decided is what the file says in the end."""
+    """The decisions that each process gets are those that are in the file at the end."""
 
     def decide(ours: bool) -> list[dict[str, bool]]:
         machine = decisions._Machine()  # as in a process of its own

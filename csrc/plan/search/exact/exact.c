@@ -77,7 +77,7 @@ cb_status cb_exact_smallest(const cb_facts *f, const cb_goal *goal, int64_t most
             low = z.refused - 1; /* with fewer bytes no further op can run */
             continue;
         }
-        high = best.peak; /* with that many bytes, too, this plan is the fastest */
+        high = best.peak; /* this plan is also the fastest within its own peak */
         if (!cb_exact_write(&z, best.set, arena, out)) CB_TRY_DONE(cb_no_memory(err));
     }
 done:

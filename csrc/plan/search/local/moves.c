@@ -171,7 +171,7 @@ static uint32_t choose_op(cb_moves *m, uint32_t hot, uint32_t *anchor) {
     uint32_t best = CB_NONE, found = 0;
     double most = -1;
     bool blind = cb_moves_chance(m) < CB_BLIND_SHARE, tiny = cb_is_tiny_search(m);
-    bool may_end = hot < CB_TOURNAMENT_DRAWS; /* looking takes less time than the draws */
+    bool may_end = hot < CB_TOURNAMENT_DRAWS; /* a scan takes less time than the draws */
     m->choice++;
     for (uint32_t i = 0; i < CB_TOURNAMENT_DRAWS && found < CB_TOURNAMENT; i++) {
         uint32_t k = cb_moves_draw(m, hot + 1), next;
