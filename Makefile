@@ -82,8 +82,8 @@ test-far: $(VENV)/.test
 test-sanitize: $(VENV)/.test
 	tools/sanitize.sh memory $(BIN)
 
-# What runs threads, under ThreadSanitizer; not part of `make test`, as it takes long and changes seldom.
-test-threads: $(VENV)/.build-tools
+# What runs threads, in C and from Python, under ThreadSanitizer; not part of `make test`, as it takes long and changes seldom.
+test-threads: $(VENV)/.test
 	tools/sanitize.sh threads $(BIN)
 
 # What takes too long for every change.
