@@ -24,8 +24,9 @@ static cb_status check(cb_step *step, const cb_run *run, const cb_update *update
                        step->backend->name);
     if (!run) return cb_fail(err, CB_INVALID, "capture: no bindings given (NULL)");
     if (run->on_host || run->block || run->update || (update && update->extras))
-        return cb_fail(err, CB_INVALID,
-                       "capture: takes arrays on the device, and neither a block nor extras");
+        return cb_fail(
+            err, CB_INVALID,
+            "capture: needs arrays on the device, and supports neither a block nor extras");
     CB_TRY(cb_step_check_run(step, run, err));
     return update ? cb_step_check_update(step, update, err) : CB_OK;
 }

@@ -179,7 +179,8 @@ cb_status cb_cu_open_nvrtc(cb_cu_nvrtc *nvrtc, const char *path, cb_error *err) 
 #undef NVRTC
     if (made.nvrtcVersion(&major, &minor) != 0 || made.nvrtcGetNumSupportedArchs(&n) != 0 ||
         n < 1 || n > MOST_ARCHITECTURES || made.nvrtcGetSupportedArchs(all) != 0)
-        return cb_fail(err, CB_UNSUPPORTED, "%s does not say its version and architectures", path);
+        return cb_fail(err, CB_UNSUPPORTED, "%s does not return its version and architectures",
+                       path);
     made.version = 1000 * major + 10 * minor;
     if (made.version < OLDEST)
         return cb_fail(err, CB_UNSUPPORTED, "%s is from CUDA %d.%d; CUDA 12.0 or newer is needed",

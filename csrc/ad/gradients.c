@@ -9,7 +9,7 @@ static cb_status check_pair(const cb_graph *g, cb_value_id of, cb_value_id from,
         return cb_fail(err, CB_TYPE, "gradient: a result has dtype %s; it must be floating",
                        cb_dtype_name(y->dtype));
     if (y->dtype == dy->dtype && cb_shape_equal(&y->shape, &dy->shape)) return CB_OK;
-    return cb_fail(err, CB_INVALID, "gradient: a result is %s %s, and its gradient is %s %s",
+    return cb_fail(err, CB_INVALID, "gradient: a result is %s %s, but its gradient is %s %s",
                    cb_dtype_name(y->dtype), cb_shape_text(&y->shape, want),
                    cb_dtype_name(dy->dtype), cb_shape_text(&dy->shape, got));
 }

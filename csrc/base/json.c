@@ -214,7 +214,8 @@ static cb_status read_number(reader *r, cb_json *node) {
     bool whole;
     CB_TRY(skip_number(r, &whole));
     size_t length = (size_t)(r->at - start);
-    if (length > MOST_NUMBER) return fail_at(r, start, "a number of more than 1000 characters");
+    if (length > MOST_NUMBER)
+        return fail_at(r, start, "a number must have at most 1000 characters");
     memcpy(text, start, length);
     text[length] = '\0';
     node->kind = CB_JSON_INT;

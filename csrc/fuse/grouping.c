@@ -63,8 +63,8 @@ static cb_status check_member(const making *x, uint32_t group, uint32_t at) {
     if (cb_is_tangent(x->g, op))
         return cb_fail(
             x->err, CB_UNSUPPORTED,
-            "groups: %s, in group %u, stands for the tangent, which has to be an op by itself",
-            name, group);
+            "groups: %s, in group %u, represents the tangent, which must be a separate op", name,
+            group);
     const bool late = op >= x->g->backward_starts;
     const bool alike = x->g->ops.at[op].phase == x->g->ops.at[first].phase ||
                        x->g->ops.at[op].n_in == 0 || x->g->ops.at[first].n_in == 0;

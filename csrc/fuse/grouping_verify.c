@@ -26,8 +26,8 @@ static cb_status check_members(const checking *c) {
         n_work += !is_view;
     }
     if (x->begin[0] != 0 || x->begin[x->n_op] != n_work)
-        return cb_fail(c->err, CB_INTERNAL, "groups: %u members of %u ops", x->begin[x->n_op],
-                       n_work);
+        return cb_fail(c->err, CB_INTERNAL, "groups: there are %u members for %u ops",
+                       x->begin[x->n_op], n_work);
     for (uint32_t op = 0; op < x->n_op; op++) {
         if (x->begin[op + 1] <= x->begin[op])
             return cb_fail(c->err, CB_INTERNAL, "groups: op %u has no members", op);
@@ -70,9 +70,9 @@ static cb_status check_reads(const checking *c, uint32_t op) {
                 return fail(c, op, "reads a value that no earlier op makes");
             if (x->op_of[maker] == op) continue;
             if (x->op_of[maker] == CB_NONE || x->op_of[maker] > op)
-                return fail(c, op, "stands before what it reads");
+                return fail(c, op, "comes before an op that it reads from");
             if (!x->is_given[root])
-                return fail(c, op, "reads a value that its group does not give out");
+                return fail(c, op, "reads a value that is not an output of its group");
         }
     }
     return CB_OK;
@@ -89,7 +89,7 @@ static cb_status check_inlinings(const checking *c) {
             return fail(c, at->op, "has inlinings out of order");
         if (x->root[at->value] != at->value || !x->is_given[at->value] ||
             x->op_of[c->g->values.at[at->value].producer] >= at->op)
-            return fail(c, at->op, "may inline a value that no earlier op gives out");
+            return fail(c, at->op, "may inline a value that is not an output of an earlier op");
         if (x->domain[at->op].count == 0)
             return fail(c, at->op, "may inline values but is not fused");
     }

@@ -117,7 +117,7 @@ static cb_status check_axes(const cb_infer *x, cb_error *err) {
     char text[CB_SHAPE_TEXT];
     const cb_shape *axes = &x->attrs->dims, *in = &x->in[0]->shape;
     if (axes->rank < 0 || axes->rank > in->rank || (axes->rank == 0 && in->rank > 0)) {
-        return cb_fail(err, CB_INVALID, "%s: %d axes named of shape %s", cb_infer_name(x),
+        return cb_fail(err, CB_INVALID, "%s: names %d axes of shape %s", cb_infer_name(x),
                        (int)axes->rank, cb_shape_text(in, text));
     }
     for (int32_t i = 0; i < axes->rank; i++) {

@@ -116,7 +116,7 @@ static cb_status read_id(parser *p, const char *what, uint32_t *out) {
     int64_t value;
     CB_TRY(read_int(p, &value));
     if (value < 0 || value >= CB_NONE)
-        return cb_fail(p->err, CB_INVALID, "line %zu: no such %s", p->line, what);
+        return cb_fail(p->err, CB_INVALID, "line %zu: unknown %s", p->line, what);
     *out = (uint32_t)value;
     return CB_OK;
 }

@@ -5,7 +5,7 @@
 
 cb_status cb_refuse_saved(cb_error *err) {
     return cb_fail(err, CB_UNSUPPORTED,
-                   "plan: offload goes with a budget on live, arena or total, not on saved");
+                   "plan: offload needs a budget on live, arena or total, not on saved");
 }
 
 /* Copies to the host move all outputs of an op, and PyTorch has no ops with insides. */

@@ -43,7 +43,9 @@ def parse_bytes(spec: int | str) -> int:
             raise ValueError(f"{short(spec)} is more bytes than any memory has")
         return spec
     if not isinstance(spec, str):
-        raise TypeError(f"a size is an int (bytes) or a string such as '6GiB', not {short(spec)}")
+        raise TypeError(
+            f"a size must be an int (bytes) or a string such as '6GiB', not {short(spec)}"
+        )
     match, unit = _size_of(spec)
     if match is None or unit is None:
         raise ValueError(f"{spec!r} is not a size; write bytes, '500MB' or '6GiB'")
@@ -116,7 +118,7 @@ def parse(
 def _position(budget: float) -> float:
     if not 0 <= budget <= 1:
         raise ValueError(
-            f"budget={short(budget)}: a position is from 0 (the smallest plan) to 1 (save "
+            f"budget={short(budget)}: a position must be from 0 (the smallest plan) to 1 (save "
             "everything); for bytes pass an int or '6GiB'"
         )
     return abs(float(budget))  # -0.0 is 0
@@ -132,7 +134,7 @@ def _share(budget: str) -> float:
     share = float(match[1]) / (100 if match[2] == "%" else 1)
     if not 0 < share <= 1:
         raise ValueError(
-            f"budget={short(budget)}: a share lies in (0, 1]; for bytes pass an int or '6GiB'"
+            f"budget={short(budget)}: a share must be in (0, 1]; for bytes pass an int or '6GiB'"
         )
     return share
 

@@ -184,7 +184,7 @@ def _chooser(policy: str, problem: Problem) -> Chooser:
     if policy.endswith(".json"):
         table = files.parse_json(files.read_text(policy), policy)
         if not isinstance(table, dict):
-            raise ValueError(f"{policy}: a policy file is an object of name: constraint")
+            raise ValueError(f"{policy}: a policy file must be an object of name: constraint")
         return by_table(table, [region.name for region in problem.regions])
     raise ValueError(
         f"policy {policy!r} is not one of {', '.join(NAMES)}, save:OP,OP,..., recompute:OP,..., "

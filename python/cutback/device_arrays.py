@@ -120,7 +120,9 @@ class DeviceArray(_native.DeviceMemory):
             ValueError: if ``stream`` is 0, which the protocol does not define for CUDA.
         """
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
-            raise BufferError(f"the array can only be exported as it is, on device {self.device}")
+            raise BufferError(
+                f"the array can only be exported without a copy, on device {self.device}"
+            )
         if stream == 0:
             raise ValueError("stream=0 is not defined for CUDA; 1 is the legacy stream")
         if stream == -1:

@@ -195,7 +195,9 @@ def _open(path: str | os.PathLike[str]) -> IO[bytes]:
         os.close(handle)
         if folder:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
-        raise ValueError(f"{name}: a pipe or a device; write it to a file and give that")
+        raise ValueError(
+            f"{name} is a pipe or a device; copy its content to a file and pass that file"
+        )
     return file
 
 
@@ -255,9 +257,9 @@ def parse_json(text: str, where: str | os.PathLike[str]) -> Any:
             f"{name}: not JSON, at line {error.lineno}, column {error.colno}"
         ) from None
     except RecursionError:
-        raise ValueError(f"{name}: not JSON that can be read: nested too deeply") from None
+        raise ValueError(f"{name}: this JSON is nested too deeply to be read") from None
     except ValueError:  # an integer with more digits than Python parses
-        raise ValueError(f"{name}: a number with too many digits") from None
+        raise ValueError(f"{name}: a number has too many digits") from None
 
 
 def to_json(document: Any, what: str, indent: int | None = None) -> str:
@@ -310,11 +312,11 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, Any]:
         document = document.get("seconds")
     elif isinstance(document, dict) and isinstance(document.get("format"), str):
         raise ValueError(
-            f"{os.fspath(path)}: a {document['format'][:40]} is not a profile, which is an object "
-            "of operation: seconds, or a cutback.times with one"
+            f"{os.fspath(path)}: a {document['format'][:40]} is not a profile; expected an "
+            "object of operation: seconds, or a cutback.times that has one"
         )
     if not isinstance(document, dict):
-        raise ValueError(f"{os.fspath(path)}: a profile is an object of operation: seconds")
+        raise ValueError(f"{os.fspath(path)}: a profile must be an object of operation: seconds")
     return document
 
 
@@ -364,7 +366,9 @@ def _hint_of_groups(ops: Sequence[Op]) -> str:
 def lay_times(problem: Problem, times: Mapping[Any, Any]) -> None:
     """:func:`with_times` in place."""
     if not isinstance(times, Mapping):
-        raise TypeError(f"profile is a table of seconds by operation, not {type(times).__name__}")
+        raise TypeError(
+            f"profile must be a table of seconds by operation, not {type(times).__name__}"
+        )
     ops = problem.ops
     names = _ids_by_name(ops)
     for key, seconds in times.items():

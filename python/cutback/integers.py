@@ -16,13 +16,13 @@ def index(value: Any) -> int:
     """
     number = _index(value)
     if not -(2**63) <= number < 2**63:
-        raise ValueError(f"a size or position has at most 64 bits, not {number.bit_length()}")
+        raise ValueError(f"a size or position must have at most 64 bits, not {number.bit_length()}")
     return number
 
 
 def _index(value: Any) -> int:
     if isinstance(value, bool):
-        raise TypeError(f"an integer is expected, not {value}")
+        raise TypeError(f"expected an integer, not {value}")
     return operator.index(value)
 
 

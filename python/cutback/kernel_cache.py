@@ -138,5 +138,5 @@ def cache_clear() -> Cache:
     """
     cleared = _visit(cache_folder(), deletes=True)
     if cleared.problem:
-        raise PermissionError(f"{cleared.folder} is not cleared: {cleared.problem}")
+        raise PermissionError(f"{cleared.folder} was not cleared: {cleared.problem}")
     return cleared

@@ -89,7 +89,7 @@ def read_csv(text: str) -> list[Buffer]:
         buffer = _buffer(row, column, rows.line_num)
         if buffer.id in lines:
             raise ValueError(
-                f"line {rows.line_num}: id {buffer.id!r} is already that of line {lines[buffer.id]}"
+                f"line {rows.line_num}: id {buffer.id!r} is already used on line {lines[buffer.id]}"
             )
         lines[buffer.id] = rows.line_num
         buffers.append(buffer)

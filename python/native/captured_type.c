@@ -92,7 +92,7 @@ static int capture(cb_py_captured *self, const cb_run *settings, const cb_py_opt
     cb_error error = {0};
     int64_t taken;
     if (!is_all_there(self)) {
-        PyErr_SetString(PyExc_ValueError, "capture: takes arrays on the device alone");
+        PyErr_SetString(PyExc_ValueError, "capture: all arrays must be on the device");
         return -1;
     }
     if (cb_py_steps_taken(opt, &taken) < 0 || keep_claim(self) < 0 ||

@@ -28,7 +28,7 @@ PyObject *cb_py_find_duplicates(PyObject *module, PyObject *args) {
     calls.in_start = start;
     calls.in = in;
     if (n_starts != calls.n + 1)
-        PyErr_Format(PyExc_ValueError, "find_duplicates: %u starts for %u nodes", n_starts,
+        PyErr_Format(PyExc_ValueError, "find_duplicates: got %u starts for %u nodes", n_starts,
                      calls.n);
     else result = duplicates_of(cb_py_state_of(module), &calls);
 done:

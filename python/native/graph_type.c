@@ -160,7 +160,8 @@ static PyObject *graph_gradients(cb_py_graph *self, PyObject *args) {
         cb_py_parse_ids(wrt_ids, &wrt, &n_wrt) < 0) {
         /* the error is set */
     } else if (n_of != n_from) {
-        PyErr_Format(PyExc_ValueError, "gradients: %u results and %u gradients", n_of, n_from);
+        PyErr_Format(PyExc_ValueError, "gradients: %u results need as many gradients, got %u", n_of,
+                     n_from);
     } else {
         rows = add_gradients(self, n_of, of, from, n_wrt, wrt);
     }

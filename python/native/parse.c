@@ -159,7 +159,7 @@ int cb_py_parse_budget(PyObject *item, cb_budget *out) {
     if (item == Py_None) return 0;
     if (!PyTuple_Check(item)) {
         PyErr_SetString(PyExc_TypeError,
-                        "a budget is a tuple (kind, bytes, share, measure[, offload, pinned, "
+                        "a budget must be a tuple (kind, bytes, share, measure[, offload, pinned, "
                         "exact])");
         return -1;
     }
@@ -168,7 +168,7 @@ int cb_py_parse_budget(PyObject *item, cb_budget *out) {
         return -1;
     if (kind < CB_BUDGET_NONE || kind >= CB_BUDGET_KIND_COUNT || measure < 0 ||
         measure >= CB_MEASURE_COUNT || offload < 0 || offload >= CB_OFFLOAD_COUNT) {
-        PyErr_SetString(PyExc_ValueError, "no such kind, measure or offload of a budget");
+        PyErr_SetString(PyExc_ValueError, "unknown kind, measure or offload of a budget");
         return -1;
     }
     out->kind = (cb_budget_kind)kind;
@@ -183,7 +183,7 @@ int cb_py_parse_budget(PyObject *item, cb_budget *out) {
 
 int cb_py_parse_preset(int number, cb_preset *out) {
     if (number < 0 || number >= CB_PRESET_COUNT) {
-        PyErr_Format(PyExc_ValueError, "no preset number %d", number);
+        PyErr_Format(PyExc_ValueError, "there is no preset %d", number);
         return -1;
     }
     *out = (cb_preset)number;

@@ -9,7 +9,8 @@ static int take_life(PyObject *row, cb_pack_life *out) {
     unsigned long long bytes;
     unsigned int made, last;
     if (!PyTuple_Check(row)) {
-        PyErr_Format(PyExc_TypeError, "place: a life is a tuple (made, last, bytes), not %R", row);
+        PyErr_Format(PyExc_TypeError, "place: a life must be a tuple (made, last, bytes), not %R",
+                     row);
         return -1;
     }
     if (!PyArg_ParseTuple(row, "IIK:place", &made, &last, &bytes)) return -1;

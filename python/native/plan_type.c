@@ -72,7 +72,7 @@ static PyObject *plan_explain_text(cb_py_plan *self, PyObject *names) {
     cb_py_problem *named = (cb_py_problem *)names;
     if (cb_problem_fingerprint(named->core) != self->core->fingerprint) {
         PyErr_SetString(PyExc_ValueError,
-                        "explain_text: the problem has other ops than the plan's");
+                        "explain_text: the ops of the problem are not those of the plan");
         return NULL;
     }
     return written(self, named, cb_planning_explain_text);

@@ -457,7 +457,7 @@ static void find_method(cb_py_method *method, PyObject *type) {
 static int intern(reading *r) {
     static const char *const methods[N_METHODS] = {"is_neg", "is_conj", "untyped_storage"};
     if (PyTuple_GET_SIZE(r->kinds) > MOST_KINDS) {
-        PyErr_Format(PyExc_ValueError, "at most %d kinds of tensors", MOST_KINDS);
+        PyErr_Format(PyExc_ValueError, "expected at most %d kinds of tensors", MOST_KINDS);
         return -1;
     }
     r->grad_name = PyUnicode_InternFromString("grad");

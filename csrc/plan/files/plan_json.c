@@ -160,8 +160,9 @@ static cb_status read_made(const cb_problem *p, const cb_json *list, uint32_t op
     uint32_t n = p->out_begin[op + 1] - p->out_begin[op], count = 0;
     bool in_order = true;
     if (list->kind != CB_JSON_ARRAY) {
-        return cb_fail(err, CB_INVALID, "line %u: the outputs of a run are a list, not of kind %s",
-                       list->line, cb_json_kind_name(list->kind));
+        return cb_fail(err, CB_INVALID,
+                       "line %u: the outputs of a run must be a list, not of kind %s", list->line,
+                       cb_json_kind_name(list->kind));
     }
     *made = 0;
     for (const cb_json *c = list->as.child; c; c = c->next, count++) {
@@ -183,9 +184,10 @@ static cb_status read_made(const cb_problem *p, const cb_json *list, uint32_t op
 static cb_status read_taken(const cb_problem *p, const cb_json *list, uint32_t op, uint64_t *taken,
                             cb_error *err) {
     if (list->kind != CB_JSON_ARRAY) {
-        return cb_fail(err, CB_INVALID,
-                       "line %u: the inlined values of a run are a list of values, not of kind %s",
-                       list->line, cb_json_kind_name(list->kind));
+        return cb_fail(
+            err, CB_INVALID,
+            "line %u: the inlined values of a run must be a list of values, not of kind %s",
+            list->line, cb_json_kind_name(list->kind));
     }
     *taken = 0;
     for (const cb_json *c = list->as.child; c; c = c->next) {

@@ -437,7 +437,8 @@ static cb_status check_steps(const cb_problem *p, const cb_schedule *s, uint64_t
     *n_in = *n_out = 0;
     for (uint32_t t = 0; t < s->n_step; t++) {
         uint32_t op = s->step[t];
-        if (op >= p->n_op) return cb_fail(err, CB_INVALID, "step %u: op %u of %u", t, op, p->n_op);
+        if (op >= p->n_op)
+            return cb_fail(err, CB_INVALID, "step %u: is op %u of %u", t, op, p->n_op);
         if (p->op_flags[op] & CB_POP_PLACEHOLDER) {
             return cb_fail(err, CB_INVALID, "step %u: %s is a placeholder, which is never run", t,
                            p->op_name[op]);

@@ -115,8 +115,8 @@ static cb_status read_input(const reader *r, uint32_t i, const cb_json *json, ui
     uint64_t id;
     if (i == 0 || json->kind != CB_JSON_INT || json->as.integer >= (int64_t)i) {
         return cb_fail(r->err, CB_INVALID,
-                       "line %u: node %u reads what is not the id of an earlier node", json->line,
-                       i);
+                       "line %u: node %u reads an input that is not the id of an earlier node",
+                       json->line, i);
     }
     CB_TRY(cb_json_as_u64(json, "input", i - 1, &id, r->err));
     *out = (uint32_t)id;
@@ -372,7 +372,8 @@ static cb_status fill_ends(const reader *r, const cb_json *root, const char *key
         uint64_t id;
         if (c->kind == CB_JSON_NULL) continue;
         if (r->n_node == 0)
-            return cb_fail(r->err, CB_INVALID, "line %u: an output without nodes", c->line);
+            return cb_fail(r->err, CB_INVALID, "line %u: has an output, but there are no nodes",
+                           c->line);
         CB_TRY(cb_json_as_u64(c, key, r->n_node - 1, &id, r->err));
         for (uint32_t v = p->out_begin[id]; v < p->out_begin[id + 1]; v++) {
             uint32_t s = p->value_storage[v];
@@ -397,7 +398,8 @@ static cb_status mark_parameters(const reader *r, const cb_json *root) {
     for (const cb_json *c = list->as.child; c; c = c->next) {
         uint64_t k;
         if (n == 0)
-            return cb_fail(r->err, CB_INVALID, "line %u: a static input, but no inputs", c->line);
+            return cb_fail(r->err, CB_INVALID,
+                           "line %u: has a static input, but there are no inputs", c->line);
         CB_TRY(cb_json_as_u64(c, "static_inputs", n - 1, &k, r->err));
         r->p->op_flags[input[k]] |= CB_POP_PARAMETER;
     }

@@ -90,8 +90,8 @@ class Batch:
         if rule is None:
             raise NotImplementedError(
                 located(
-                    f"vmap: {name} has no rule for batches; write the axis of examples instead, as "
-                    "with axis= and broadcasting"
+                    f"vmap: {name} has no rule for batches; give the function an axis of examples "
+                    "instead, with axis= and broadcasting"
                 )
             )
         return tuple(self.one(x) for x in rule(self, ins, name, attrs))
@@ -120,7 +120,7 @@ class Batch:
         raise ValueError(
             located(
                 "vmap: the function updates running statistics, which all examples share; update "
-                "them outside"
+                "them outside of vmap"
             )
         )
 

@@ -65,9 +65,7 @@ class CapturedStep:
                     "GPU; pass cutback.cuda.to_device(x) of it, and keep that"
                 )
         if not known.given:
-            raise ValueError(
-                "capture: give it at least the first argument, whose arrays are on the GPU"
-            )
+            raise ValueError("capture: pass at least the first argument, with arrays on the GPU")
         self._bound, self._n_leaves = bound, len(known.leaves)
         self._arrays: Sequence[DeviceArray] = list(known.given)
         # Call names the leaves of the other arguments by this function's parameters.
@@ -134,7 +132,7 @@ class CapturedStep:
     @property
     def _captured(self) -> _Graph:
         if self._latest is None:
-            raise ValueError("nothing was captured yet: call it with its arguments")
+            raise ValueError("the step has not been captured yet: call it with its arguments")
         return self._latest
 
     def _graph(

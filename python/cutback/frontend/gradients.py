@@ -18,19 +18,22 @@ from .tracer import Array
 
 
 def check_loss(loss: Any, has_aux: bool) -> None:
-    """Whether gradients of what a function returned can be taken.
+    """Checks that the result of a function can be differentiated.
 
     Raises:
-        TypeError, ValueError: it is not a floating-point scalar, or with ``has_aux`` not a pair.
+        TypeError, ValueError: if it is not a floating-point scalar or, with ``has_aux``, not a
+        pair.
     """
     if has_aux:
         if not isinstance(loss, tuple) or len(loss) != 2:
-            raise TypeError(located("with has_aux=True the function returns a pair (loss, aux)"))
+            raise TypeError(
+                located("with has_aux=True the function must return a pair (loss, aux)")
+            )
         loss = loss[0]
     if not isinstance(loss, Array):
         kind = type(loss).__name__
         hint = (
-            "; with more results than the loss pass has_aux=True" if isinstance(loss, tuple) else ""
+            "; to return more than the loss, pass has_aux=True" if isinstance(loss, tuple) else ""
         )
         raise TypeError(
             located(f"the function must return a traced scalar, the loss, not a {kind}{hint}")
@@ -85,7 +88,9 @@ class Pullback:
         if has_aux:
             if not isinstance(result, tuple) or len(result) != 2:
                 raise TypeError(
-                    located(f"{what}: with has_aux=True the function returns a pair (value, aux)")
+                    located(
+                        f"{what}: with has_aux=True the function must return a pair (value, aux)"
+                    )
                 )
             result, self.aux = result
         leaves, self.value_tree = tree.flatten(result)
@@ -98,8 +103,8 @@ class Pullback:
         if value.shape != y.shape or value.dtype != y.dtype:
             raise ValueError(
                 located(
-                    f"the gradient of a result {y.dtype}{list(y.shape)} has its type and shape, "
-                    f"but {value.dtype}{list(value.shape)} was given"
+                    f"the gradient of a result {y.dtype}{list(y.shape)} must have its type "
+                    f"and shape, but is {value.dtype}{list(value.shape)}"
                 )
             )
         return value
@@ -128,7 +133,7 @@ class Pullback:
         leaves, structure = tree.flatten(given)
         if structure != self.value_tree:
             raise ValueError(
-                located("vjp: the gradients are not nested like what the function returned")
+                located("vjp: the gradients must be nested like the result of the function")
             )
         result: tuple[Any, ...] = tree.unflatten(self._tree, self.pull(leaves))
         return result

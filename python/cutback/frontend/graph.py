@@ -173,7 +173,7 @@ class Graph:
                 raise ValueError(
                     located(
                         f"{name}: an input belongs to another trace; a traced array cannot be kept "
-                        "from one call to the next, return it from the function instead"
+                        "from one call to the next: return it from the function"
                     )
                 )
         if isinstance(attrs.get("dtype"), dtypes.DType):
@@ -384,7 +384,7 @@ class Graph:
         for name in wrt:
             if names.count(name) > 1:
                 raise ValueError(
-                    f"wrt names {name!r}, and {names.count(name)} inputs have that name"
+                    f"wrt names {name!r}, but {names.count(name)} inputs have that name"
                 )
         missing = [name for name in wrt if name not in positions]
         if missing:
@@ -428,8 +428,8 @@ def current() -> Graph:
     if not stack:
         raise TypeError(
             located(
-                "no function is being traced: cutback's operations work on traced arrays, "
-                "use NumPy outside"
+                "no function is being traced: cutback's operations work on traced arrays; "
+                "outside, use NumPy"
             )
         )
     return stack[-1]  # type: ignore[no-any-return]

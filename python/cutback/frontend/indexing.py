@@ -98,7 +98,7 @@ def _item(x: Array, item: Any) -> Any:
     ):
         raise TypeError(
             located(
-                "a boolean mask selects a number of elements that is not known; "
+                "a boolean mask selects an unknown number of elements; "
                 "use cutback.where(mask, x, 0)"
             )
         )
@@ -121,10 +121,10 @@ def _item(x: Array, item: Any) -> Any:
 def _expand_ellipsis(x: Array, items: list[Any]) -> list[Any]:
     n_axes = sum(item is not None and item is not Ellipsis for item in items)
     if n_axes > x.ndim:
-        raise IndexError(located(f"{n_axes} indices for an array of shape {x.shape}"))
+        raise IndexError(located(f"got {n_axes} indices for an array of shape {x.shape}"))
     ellipses = [i for i, item in enumerate(items) if item is Ellipsis]
     if len(ellipses) > 1:
-        raise IndexError(located("an index has one ellipsis (...) at most"))
+        raise IndexError(located("an index may have at most one ellipsis (...)"))
     at = ellipses[0] if ellipses else len(items)
     return items[:at] + [slice(None)] * (x.ndim - n_axes) + items[at + 1 :]
 

@@ -62,7 +62,7 @@ def multi_dot(arrays: Sequence[ArrayLike]) -> Array:
     letters = "abcdefghijkl"
     terms = [letters[i : i + 2] for i in range(len(arrays))]
     if not 2 <= len(arrays) <= 8:
-        raise ValueError(located(f"multi_dot: 2 to 8 matrices, got {len(arrays)}"))
+        raise ValueError(located(f"multi_dot: expected 2 to 8 matrices, got {len(arrays)}"))
     return einsum(f"{','.join(terms)}->{letters[0]}{terms[-1][1]}", *arrays)
 
 

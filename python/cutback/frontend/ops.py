@@ -87,7 +87,7 @@ def ones_like(x: ArrayLike, dtype: Any = None) -> Array:
 
 
 def _no_step() -> NoReturn:
-    raise ValueError(located("arange: the step is 0"))
+    raise ValueError(located("arange: the step must not be 0"))
 
 
 def _spaced(start: float, stop: float, step: float) -> Array:
@@ -438,7 +438,7 @@ def expand_dims(x: ArrayLike, axis: int | Sequence[int]) -> Array:
     ndim = x.ndim + len(places)
     new = {_normalize_axis(a, ndim, "expand_dims") for a in places}
     if len(new) != len(places):
-        raise ValueError(located(f"expand_dims: axis {axis} names a place twice"))
+        raise ValueError(located(f"expand_dims: axis={axis} has the same position twice"))
     sizes = iter(x.shape)
     return x.reshape(tuple(1 if a in new else next(sizes) for a in range(ndim)))
 
@@ -460,7 +460,7 @@ def concatenate(arrays: Sequence[ArrayLike], axis: int | None = 0) -> Array:
         ValueError: no arrays, or shapes that differ elsewhere.
     """
     if not len(arrays):
-        raise ValueError(located("concatenate: no arrays to join"))
+        raise ValueError(located("concatenate: needs at least one array"))
     parts = common(_graph_of(*arrays), "concatenate", arrays)
     if axis is None:
         parts, axis = [p.ravel() for p in parts], 0
@@ -473,7 +473,7 @@ def concatenate(arrays: Sequence[ArrayLike], axis: int | None = 0) -> Array:
 def stack(arrays: Sequence[ArrayLike], axis: int = 0) -> Array:
     """Arrays of one shape joined along a new axis at place ``axis`` of the result."""
     if not len(arrays):
-        raise ValueError(located("stack: no arrays to join"))
+        raise ValueError(located("stack: needs at least one array"))
     parts = common(_graph_of(*arrays), "stack", arrays)
     if any(p.shape != parts[0].shape for p in parts):
         raise ValueError(located(f"stack: shapes differ: {', '.join(str(p.shape) for p in parts)}"))
@@ -528,7 +528,7 @@ def pad(
     else:
         widths = [(low, high) for low, high in pad_width]
     if len(widths) != x.ndim:
-        raise ValueError(located(f"pad: {len(widths)} pairs of widths for {x.ndim} axes"))
+        raise ValueError(located(f"pad: got {len(widths)} pairs of widths for {x.ndim} axes"))
     for axis, pair in enumerate(widths):
         low, high = (whole(n, "pad: a width") for n in pair)
         if mode != "constant":
@@ -547,7 +547,9 @@ def _copied(x: Array, axis: int, low: int, high: int, mode: str) -> Array:
             located(f"pad: mode={mode!r} is not constant, edge, reflect, symmetric or wrap")
         )
     if low < 0 or high < 0 or not x.shape[axis]:
-        raise ValueError(located(f"pad: widths ({low}, {high}) around {x.shape[axis]} elements"))
+        raise ValueError(
+            located(f"pad: widths ({low}, {high}) do not fit an axis of {x.shape[axis]} elements")
+        )
     if not low and not high:
         return x
     rows: np.ndarray[Any, Any] = np.pad(np.arange(x.shape[axis]), (low, high), mode=mode)  # type: ignore[call-overload]

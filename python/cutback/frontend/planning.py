@@ -36,7 +36,7 @@ def problem_of(
     """
     if not callable(what):
         if args or argnums_of(argnums) != (0,):
-            raise TypeError("arguments and argnums go with a function; a problem has neither")
+            raise TypeError("arguments and argnums need a function; a problem takes neither")
         return ready_problem(what, policy=policy, device=device, profile=profile)
     if profile is not None:
         raise TypeError(

@@ -143,9 +143,9 @@ def einsum(subscripts: str, *operands: ArrayLike) -> Array:
     For example ``cutback.einsum("nd,de->ne", x, w)`` is ``x @ w``.
     """
     if not isinstance(subscripts, str):
-        raise TypeError(located("einsum: the first argument is a string such as 'ij,jk->ik'"))
+        raise TypeError(located("einsum: the first argument must be a string such as 'ij,jk->ik'"))
     if not 1 <= len(operands) <= _MOST:
-        raise ValueError(located(f"einsum: 1 to {_MOST} operands, got {len(operands)}"))
+        raise ValueError(located(f"einsum: expected 1 to {_MOST} operands, got {len(operands)}"))
     arrays = common(_graph_of(*operands), "einsum", operands)
     labels, result = _parse(subscripts, arrays)
     sizes: dict[str, int] = {}
@@ -153,7 +153,7 @@ def einsum(subscripts: str, *operands: ArrayLike) -> Array:
         for n, label in zip(x.shape, term, strict=True):
             if sizes.setdefault(label, n) != n:
                 raise ValueError(
-                    located(f"einsum {subscripts!r}: {label} is {sizes[label]} and {n}")
+                    located(f"einsum {subscripts!r}: axis {label} has sizes {sizes[label]} and {n}")
                 )
     parts = [_once(x, term) for x, term in zip(arrays, labels, strict=True)]
     while len(parts) > 1:
@@ -259,7 +259,7 @@ def cross(x: ArrayLike, y: ArrayLike, axis: int = -1) -> Array:
     p, q = _normalize_axis(axis, a.ndim, "cross"), _normalize_axis(axis, b.ndim, "cross")
     if a.shape[p] != 3 or b.shape[q] != 3:
         raise ValueError(
-            located(f"cross: vectors have 3 elements, got shapes {a.shape} and {b.shape}")
+            located(f"cross: expected vectors of 3 elements, got shapes {a.shape} and {b.shape}")
         )
     u = [a[(slice(None),) * p + (i,)] for i in range(3)]
     v = [b[(slice(None),) * q + (i,)] for i in range(3)]
@@ -271,7 +271,9 @@ def convolve(x: ArrayLike, y: ArrayLike, mode: str = "full") -> Array:
     """Convolution of two vectors; ``mode``: ``"full"``, ``"same"`` or ``"valid"``."""
     a, b = common(_graph_of(x, y), "convolve", (x, y))
     if a.ndim != 1 or b.ndim != 1 or not a.size or not b.size:
-        raise ValueError(located(f"convolve: two vectors, got shapes {a.shape} and {b.shape}"))
+        raise ValueError(
+            located(f"convolve: expected two vectors, got shapes {a.shape} and {b.shape}")
+        )
     if mode not in ("full", "same", "valid"):
         raise ValueError(located(f"convolve: mode={mode!r} is not 'full', 'same' or 'valid'"))
     if a.size < b.size:

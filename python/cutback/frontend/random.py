@@ -62,7 +62,9 @@ def normal(
     """
     if isinstance(std, (tuple, list)):
         raise TypeError(
-            located("normal: the shape comes first; write cutback.random.normal(shape, mean, std)")
+            located(
+                "normal: the shape must come first; write cutback.random.normal(shape, mean, std)"
+            )
         )
     radius = ops.sqrt(ops.log(_open(shape, dtype)) * -2.0)
     x = radius * ops.cos(uniform(shape, dtype=radius.dtype) * (2 * math.pi))
@@ -127,7 +129,10 @@ def randint(low: int, high: int | None = None, shape: Shape = (), dtype: Any = "
     begin, end = whole(low, "randint: low"), whole(high, "randint: high")
     if not 0 < end - begin <= 2**31:
         raise ValueError(
-            located(f"randint: {end - begin} numbers from {begin} up to {end}, not in 1..2**31")
+            located(
+                f"randint: the range from {begin} up to {end} has {end - begin} numbers, "
+                "not 1 to 2**31"
+            )
         )
     draws = ops.floor(uniform(shape, dtype="f64") * float(end - begin))
     return draws.astype(dtype) + begin

@@ -194,7 +194,7 @@ def moveaxis(x: ArrayLike, source: Axis, destination: Axis) -> Array:
     sources = source if isinstance(source, (tuple, list)) else (source,)
     places = destination if isinstance(destination, (tuple, list)) else (destination,)
     if len(sources) != len(places):
-        raise ValueError(located(f"moveaxis: {len(sources)} axes for {len(places)} places"))
+        raise ValueError(located(f"moveaxis: got {len(sources)} axes for {len(places)} positions"))
     begin = [_normalize_axis(a, x.ndim, "moveaxis") for a in sources]
     end = [_normalize_axis(a, x.ndim, "moveaxis") for a in places]
     order = [a for a in range(x.ndim) if a not in begin]
@@ -301,7 +301,12 @@ def repeat(x: ArrayLike, repeats: Any, axis: int | None = None) -> Array:
         x, axis = x.ravel(), 0
     number = _normalize_axis(axis, x.ndim, "repeat")
     if isinstance(repeats, Array):
-        raise TypeError(located("repeat: traced repeats give a size that is not known"))
+        raise TypeError(
+            located(
+                "repeat: repeats must not be traced, because the size of the result would "
+                "be unknown"
+            )
+        )
     if np.ndim(repeats):
         return x.take(np.repeat(np.arange(x.shape[number]), repeats), number)
     count = whole(repeats, "repeat: repeats")
@@ -454,7 +459,9 @@ def quantile(x: ArrayLike, q: Any, axis: Axis = None, keepdims: bool = False) ->
     rest = [a for a in range(x.ndim) if a not in axes]
     flat = x.transpose([*rest, *axes]).reshape([*(x.shape[a] for a in rest), -1])
     if isinstance(q, Array):
-        raise TypeError(located("quantile: q is a number or known numbers, not a traced array"))
+        raise TypeError(
+            located("quantile: q must be a number or a list of numbers, not a traced array")
+        )
     places = np.asarray(q, np.float64)
     if places.size and not (places.min() >= 0 and places.max() <= 1):
         raise ValueError(located(f"quantile: q={q!r:.60} is not in [0, 1]"))
@@ -508,7 +515,12 @@ def interp(x: ArrayLike, xp: ArrayLike, fp: ArrayLike) -> Array:
     them."""
     a, p, f = (_array(v) for v in common(_graph_of(x, xp, fp), "interp", (x, xp, fp)))
     if p.ndim != 1 or p.shape != f.shape or not p.size:
-        raise ValueError(located(f"interp: points of shapes {p.shape} and {f.shape}"))
+        raise ValueError(
+            located(
+                f"interp: xp and fp must be vectors of one length, got shapes "
+                f"{p.shape} and {f.shape}"
+            )
+        )
     if p.size == 1:
         return ops.broadcast_to(f, a.shape) if a.ndim else f[0]
     at = (searchsorted(p, a, "right") - 1).clip(0, p.size - 2)
@@ -533,8 +545,9 @@ def segment_sum(data: ArrayLike, segment_ids: ArrayLike, num_segments: int) -> A
     if not x.ndim or index.shape != x.shape[:1]:
         raise ValueError(
             located(
-                f"segment_sum: segment_ids has one id for each of the {x.shape[0] if x.ndim else 0}"
-                f" slices of data {x.shape}, but its shape is {index.shape}"
+                f"segment_sum: segment_ids needs one id for each of the "
+                f"{x.shape[0] if x.ndim else 0} slices of data {x.shape}, but "
+                f"its shape is {index.shape}"
             )
         )
     if x.dtype not in dtypes.FLOATS:

@@ -93,8 +93,8 @@ def _limit(budget: int | str) -> int:
         if budget == 0:
             return 0
         raise ValueError(
-            f"budget={budgets.short(budget)} is a position, and a region takes the bytes that it "
-            "may save: give them as '3MiB' ('1B' for one byte), or give the step the position"
+            f"budget={budgets.short(budget)} is a position, but a region's budget is the bytes "
+            "that it may save: write '3MiB' ('1B' for one byte), or give the position to the step"
         )
     return budgets.parse_bytes(budget)
 

@@ -137,7 +137,9 @@ def _cumulative(function: Callable[..., Array], first: int) -> Callable[..., Arr
     ) -> Array:
         y = ops._array(x)
         if axis is None and y.ndim != 1:
-            raise ValueError(located(f"{function.__name__}: give axis for {y.ndim} axes"))
+            raise ValueError(
+                located(f"{function.__name__}: axis is required for an array of {y.ndim} axes")
+            )
         at = _normalize_axis(-1 if axis is None else axis, y.ndim, function.__name__)
         y = function(y if dtype is None else y.astype(dtype), at)
         if not include_initial:

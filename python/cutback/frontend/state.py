@@ -37,7 +37,7 @@ def load(step: Any, params: Any, state: Mapping[str, Any]) -> None:
         TypeError, ValueError: entries do not belong to this step and these arrays.
     """
     if not isinstance(state, Mapping):
-        raise TypeError(f"the state of a step is a mapping, not {type(state).__name__}")
+        raise TypeError(f"the state of a step must be a mapping, not {type(state).__name__}")
     arrays, given, optimizer = _named(params), {}, {}
     for name in state:
         if name.startswith("optimizer."):
@@ -80,8 +80,8 @@ def _check_array(name: str, array: Any, given: np.ndarray[Any, Any]) -> None:
     dtype = dtypes.to_numpy(array.core_dtype) if is_there else array.dtype
     if array.shape != given.shape or dtype != given.dtype:
         raise ValueError(
-            f"{name} is {array.dtype}{list(array.shape)}, and in the state it is "
+            f"{name} is {array.dtype}{list(array.shape)}, but in the state it is "
             f"{given.dtype}{list(given.shape)}"
         )
     if not (array.writable if is_there else array.flags.writeable):
-        raise ValueError(f"{name}: the array is read-only, and the state is copied into it")
+        raise ValueError(f"{name}: the array is read-only, but the state must be copied into it")

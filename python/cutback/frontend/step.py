@@ -249,7 +249,7 @@ class _Specialisation(Signature):
             given = (x,) if single else x
             if not isinstance(given, (tuple, list)) or len(given) != len(self.argnums):
                 raise ValueError(
-                    f"{name} are a tuple of {len(self.argnums)}, one for each of argnums"
+                    f"{name} must be a tuple of {len(self.argnums)}, one for each of argnums"
                 )
             found = []
             for structure, row, y in zip(self.arg_trees, self.ranges, given, strict=True):
@@ -276,7 +276,7 @@ class _Specialisation(Signature):
             self._out_tree = tree.flatten(self.gradient_tree(zeros, single))[1]
         leaves, structure = tree.flatten(out)
         if structure != self._out_tree:
-            raise ValueError("out: not nested like the gradients")
+            raise ValueError("out must be nested like the gradients")
         return leaves
 
 
@@ -346,7 +346,7 @@ class Step(Generic[Result]):
             (argnums,) = argnums_of(argnums)
         argnums_of(argnums)
         if options.updates == "inside" and optimizer is None:
-            raise ValueError("updates='inside' are an optimizer's: give the step an optimizer")
+            raise ValueError("updates='inside' needs an optimizer: give the step one")
         if isinstance(optimizer, type):
             raise TypeError(f"optimizer={optimizer.__name__} is a class; pass one of its instances")
         if optimizer is not None and not hasattr(optimizer, "prepare"):
@@ -507,8 +507,8 @@ class Step(Generic[Result]):
             return
         if self._left.native.is_left:
             raise RuntimeError(
-                "this process was forked while another thread ran this step; what that run updates "
-                "may be half done here: load a checkpoint and compile the step again, or fork "
+                "this process was forked while another thread ran this step; the update of that "
+                "run may be incomplete here: load a checkpoint and compile the step again, or fork "
                 "between steps"
             )
         self._left = None
@@ -528,9 +528,7 @@ class Step(Generic[Result]):
     def _update(self, extras: Any, spec: _Specialisation, single: bool) -> Update | None:
         if self.optimizer is None:
             if extras is not None:
-                raise ValueError(
-                    "extras= go with an optimizer's update: give the step an optimizer"
-                )
+                raise ValueError("extras= needs an optimizer: give the step one")
             return None
         if extras is None:
             if self._alone is None or self._alone.optimizer is not self.optimizer:

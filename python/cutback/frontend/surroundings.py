@@ -64,7 +64,7 @@ class Part(NamedTuple):
     is_entry: bool
 
     def value(self) -> Any:
-        """What it holds; None where it is gone. Runs no code of the user's."""
+        """Returns the value of the variable, or None if it no longer exists. Runs no user code."""
         owner = self.place.value()
         if self.is_entry:
             if type(owner) is dict:
@@ -299,8 +299,8 @@ class Surroundings:
     def _warn_of_calls(self) -> None:
         for name in dict.fromkeys(name for code in self._codes for name in code.impure):
             warn(
-                f"a traced function calls {name}: every later call uses the result that the trace "
-                "had. Pass it as an argument",
+                f"a traced function calls {name}: every later call reuses the result of the "
+                "trace. Pass it as an argument",
                 RuntimeWarning,
             )
 
@@ -329,7 +329,7 @@ class Surroundings:
             return [(variable, value if isinstance(value, np.ndarray) else before)]
         warn(
             f"{variable.name} was {_named(before)} when the function was traced and is "
-            f"{_named(value)} now: calls keep using the former. Pass {variable.name} as an "
+            f"{_named(value)} now: calls keep using the old value. Pass {variable.name} as an "
             "argument",
             RuntimeWarning,
         )
@@ -344,7 +344,7 @@ class Surroundings:
         for where in dict.fromkeys(one.where for one in changed):
             at = f" at {where}" if where else ""
             warn(
-                f"an array that the traced function has used as a constant{at} was changed since: "
-                "calls keep using the former elements. Pass it as an argument",
+                f"an array that the traced function has used as a constant{at} has been changed "
+                "since: calls keep using the old elements. Pass it as an argument",
                 RuntimeWarning,
             )

@@ -99,7 +99,7 @@ def whole(value: Any, what: str) -> int:
     try:
         return index(value)
     except TypeError:
-        raise TypeError(located(f"{what} is an integer, not {value!r:.60}")) from None
+        raise TypeError(located(f"{what} must be an integer, not {value!r:.60}")) from None
 
 
 def _normalize_axis(axis: Any, ndim: int, what: str) -> int:
@@ -118,7 +118,7 @@ def _normalize_axes(axis: Axis, ndim: int, what: str) -> tuple[int, ...]:
     given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     axes = sorted(_normalize_axis(a, ndim, what) for a in given)
     if len(set(axes)) != len(axes):
-        raise ValueError(located(f"{what}: axis {axis} names an axis twice"))
+        raise ValueError(located(f"{what}: axis={axis} names the same axis twice"))
     return tuple(axes)
 
 
@@ -436,7 +436,7 @@ class Array(Methods):
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError(located("len() of a traced array without axes"))
+            raise TypeError(located("a traced array without axes has no len()"))
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Array]:
@@ -489,7 +489,9 @@ class Array(Methods):
     def _extreme(self, name: str, axis: Axis, keepdims: bool) -> Array:
         axes = _normalize_axes(axis, self.ndim, name)
         if any(self.shape[a] == 0 for a in axes):
-            raise ValueError(located(f"{name} of no elements: shape {self.shape}, axes {axes}"))
+            raise ValueError(
+                located(f"{name} needs at least one element, got shape {self.shape}, axes {axes}")
+            )
         return self._reduce(name, axes, keepdims)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -511,7 +513,9 @@ class Array(Methods):
 
     def _argmax(self, axis: int, keepdims: bool) -> Array:
         if self.shape[axis] == 0:
-            raise ValueError(located(f"argmax of no elements: shape {self.shape}, axis {axis}"))
+            raise ValueError(
+                located(f"argmax needs at least one element, got shape {self.shape}, axis {axis}")
+            )
         return self._apply("argmax", axis=axis, keepdims=int(keepdims))
 
     def clip(self, min: Any = None, max: Any = None) -> Array:  # NumPy's names
@@ -521,7 +525,9 @@ class Array(Methods):
             if limit is None:
                 continue
             if _other(self.graph, limit) is NotImplemented:
-                raise TypeError(located(f"clip: a limit is a number or an array, not {limit!r}"))
+                raise TypeError(
+                    located(f"clip: a limit must be a number or an array, not {limit!r}")
+                )
             x = x._binary(name, limit)
         return x
 

@@ -98,7 +98,7 @@ def _push(f: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool) -> 
     found = Pullback(f, primals, has_aux, "jvp")
     leaves, structure = tree.flatten(tangents)
     if structure != tree.flatten(primals)[1]:
-        raise ValueError(located("jvp: the tangents are not nested like the primals"))
+        raise ValueError(located("jvp: the tangents must be nested like the primals"))
     given = [
         graph.full((), x, y.dtype) if type(x) in (int, float) else graph.lift(x)
         for x, y in zip(leaves, found.wrt, strict=True)
@@ -107,8 +107,8 @@ def _push(f: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool) -> 
         if (x.shape, x.dtype) != (tangent.shape, tangent.dtype):
             raise ValueError(
                 located(
-                    f"jvp: the tangent of {x.dtype}{list(x.shape)} has its shape and type, but "
-                    f"{tangent.dtype}{list(tangent.shape)} was given"
+                    f"jvp: the tangent of {x.dtype}{list(x.shape)} must have its shape and type, "
+                    f"but is {tangent.dtype}{list(tangent.shape)}"
                 )
             )
     for y in found.results:
@@ -143,7 +143,9 @@ def jvp(
     for name, given in (("primals", primals), ("tangents", tangents)):
         if not isinstance(given, (tuple, list)):
             raise TypeError(
-                located(f"jvp: {name} is a tuple with one for each argument, not {given!r:.60}")
+                located(
+                    f"jvp: {name} must be a tuple with one for each argument, not {given!r:.60}"
+                )
             )
     primals, tangents = tuple(primals), tuple(tangents)
     if is_tracing():
@@ -328,7 +330,7 @@ class custom_vjp:  # noqa: N801  # JAX's name
         result = self._fwd(*args)
         if not isinstance(result, tuple) or len(result) != 2:
             raise TypeError(
-                located(f"custom_vjp: fwd of {self.__name__} returns a pair (value, residuals)")
+                located(f"custom_vjp: fwd of {self.__name__} must return a pair (value, residuals)")
             )
         leaves, structure = tree.flatten(result[0])
         values = [graph.lift(y) for y in leaves]
@@ -354,7 +356,7 @@ class custom_vjp:  # noqa: N801  # JAX's name
         if not isinstance(given, (tuple, list)) or len(given) != len(wanted):
             raise TypeError(
                 located(
-                    f"custom_vjp: bwd of {self.__name__} returns a tuple of {len(wanted)}, one "
+                    f"custom_vjp: bwd of {self.__name__} must return a tuple of {len(wanted)}, one "
                     f"gradient for each argument, not {given!r:.60}"
                 )
             )
@@ -418,7 +420,12 @@ def _examples(leaves: list[Any], axes: list[int | None], names: list[str], size:
     first = next(iter(found.values()))
     for name, n in found.items():
         if n != first:
-            raise ValueError(located(f"vmap: {next(iter(found))} is {first}, but {name} is {n}"))
+            raise ValueError(
+                located(
+                    f"vmap: axes of examples differ: {next(iter(found))} has "
+                    f"{first}, but {name} has {n}"
+                )
+            )
     return first
 
 
@@ -469,12 +476,16 @@ def vmap(
             y = batch.lift(x)
             if axis is not None and not -y.ndim <= axis + (axis < 0) <= y.ndim:
                 raise ValueError(
-                    located(f"vmap: out_axes={axis} for a result with the axes {list(y.shape)}")
+                    located(
+                        f"vmap: out_axes={axis} is not an axis of a result of shape {list(y.shape)}"
+                    )
                 )
             if axis is None:
                 if batch.is_batched(y):
                     raise ValueError(
-                        located("vmap: out_axes=None for a result that differs between examples")
+                        located(
+                            "vmap: out_axes=None needs a result that is the same for all examples"
+                        )
                     )
                 rows.append(y)
             else:

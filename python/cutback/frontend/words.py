@@ -76,7 +76,7 @@ def refuse_module(function: Any) -> None:
     """Raises TypeError for a module of PyTorch."""
     if hasattr(function, "named_parameters") and hasattr(function, "forward"):
         raise TypeError(
-            f"{type(function).__name__} is a torch.nn.Module, and cutback.compile takes a function "
+            f"{type(function).__name__} is a torch.nn.Module, but cutback.compile takes a function "
             "of arrays: write cutback.torch.compile(module, budget=...)"
         )
 

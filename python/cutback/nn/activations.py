@@ -44,7 +44,9 @@ def prelu(input: ArrayLike, weight: ArrayLike) -> Array:
     if w.size > 1:
         if x.ndim < 2 or w.shape != x.shape[1:2]:
             raise ValueError(
-                located(f"prelu: a weight of shape {w.shape} for an input of shape {x.shape}")
+                located(
+                    f"prelu: a weight of shape {w.shape} does not fit an input of shape {x.shape}"
+                )
             )
         w = w.reshape((1, -1) + (1,) * (x.ndim - 2))
     else:

@@ -29,7 +29,12 @@ def older_names(**names: str) -> Callable[[Callable[P, Array]], Callable[P, Arra
             for old, new in names.items():
                 if old in given:
                     if new in given:
-                        raise TypeError(located(f"{function.__name__}: {old} is {new}; give one"))
+                        raise TypeError(
+                            located(
+                                f"{function.__name__}: {old} and {new} are the same argument; "
+                                "give one of them"
+                            )
+                        )
                     given[new] = given.pop(old)
             return function(*args, **given)
 
@@ -126,7 +131,9 @@ def pair(value: int | tuple[int, int], what: str) -> tuple[int, int]:
         first, second = (index(n) for n in both)
     except (TypeError, ValueError) as error:
         kind = type(error)
-        raise kind(located(f"{what} is an integer or a pair of them, not {value!r}")) from None
+        raise kind(
+            located(f"{what} must be an integer or a pair of integers, not {value!r}")
+        ) from None
     return first, second
 
 

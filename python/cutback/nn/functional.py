@@ -219,7 +219,7 @@ def _last(x: Array, normalized_shape: Any, what: str) -> tuple[int, ...]:
         ) from None
     if not shape or x.shape[-len(shape) :] != shape:
         raise ValueError(
-            located(f"{what}: normalized_shape={shape}, but the input has shape {x.shape}")
+            located(f"{what}: normalized_shape={shape} does not fit an input of shape {x.shape}")
         )
     return shape
 
@@ -336,7 +336,10 @@ def batch_norm(
             old = x.graph.lift(running)
             if old.shape != c:
                 raise ValueError(
-                    located(f"batch_norm: running statistics of shape {old.shape}, expected {c}")
+                    located(
+                        f"batch_norm: running statistics have shape {old.shape}, "
+                        f"expected {c} elements"
+                    )
                 )
             x.graph.state(old, old * (1.0 - momentum) + batch.astype(old.dtype) * momentum)
     return y

@@ -95,7 +95,9 @@ def local_response_norm(
     x = _float(input)
     n = whole(size, "local_response_norm: size")
     if x.ndim < 3 or not 0 < n <= _MOST:
-        raise ValueError(located(f"local_response_norm: size {n} for an input of {x.shape}"))
+        raise ValueError(
+            located(f"local_response_norm: size {n} does not fit an input of {x.shape}")
+        )
     widths = [(0, 0)] * x.ndim
     widths[1] = (n // 2, (n - 1) // 2)
     squares = ops.pad(ops.square(x), widths)
@@ -191,7 +193,9 @@ def _sizes(x: Array, wanted: Any, n: int, what: str) -> list[int]:
     """Sizes of the last n axes of the result; None keeps one."""
     given = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted] * n
     if len(given) != n or x.ndim < n + 1:
-        raise ValueError(located(f"{what}: output_size={wanted!r} for an input of {x.shape}"))
+        raise ValueError(
+            located(f"{what}: output_size={wanted!r} does not fit an input of {x.shape}")
+        )
     here = x.shape[-n:]
     return [
         m if s is None else whole(s, f"{what}: a size") for s, m in zip(given, here, strict=True)
@@ -204,7 +208,9 @@ def _adaptive(x: Array, axis: int, size: int, name: str) -> Array:
     if size == n:
         return x
     if not 0 < size <= _MOST:
-        raise ValueError(located(f"an adaptive pool to {size} places; 1 to {_MOST} are supported"))
+        raise ValueError(
+            located(f"an adaptive pool supports 1 to {_MOST} outputs along an axis, not {size}")
+        )
     if n % size == 0:
         split = x.reshape([*x.shape[:axis], size, n // size, *x.shape[axis + 1 :]])
         return split.mean(axis + 1) if name == "mean" else split.max(axis + 1)
@@ -320,7 +326,7 @@ def fold(
     size = [m + 2 * q for m, q in zip(pair(output_size, "fold: output_size"), p, strict=True)]
     out = [(size[i] - d[i] * (k[i] - 1) - 1) // s[i] + 1 for i in (0, 1)]
     if min(k) < 1 or k[0] * k[1] > _MOST:
-        raise ValueError(located(f"fold: windows of {k}"))
+        raise ValueError(located(f"fold: windows must have 1 to {_MOST} elements, got {k}"))
     if x.ndim != 3 or x.shape[1] % (k[0] * k[1]) or x.shape[2] != out[0] * out[1]:
         raise ValueError(
             located(f"fold: columns {x.shape} do not fit {out[0]} x {out[1]} windows of {k}")
@@ -386,7 +392,9 @@ def pad(
     x = _array(input)
     widths = [whole(n, "pad: a width") for n in pad]
     if len(widths) % 2 or len(widths) > 2 * x.ndim:
-        raise ValueError(located(f"pad: {len(widths)} widths for an input of shape {x.shape}"))
+        raise ValueError(
+            located(f"pad: {len(widths)} widths do not fit an input of shape {x.shape}")
+        )
     pairs = [(0, 0)] * x.ndim
     for i in range(len(widths) // 2):
         pairs[-1 - i] = (widths[2 * i], widths[2 * i + 1])
@@ -451,7 +459,9 @@ def interpolate(
     x = _float(input)
     n = x.ndim - 2
     if n < 1 or (size is None) == (scale_factor is None):
-        raise ValueError(located("interpolate: input[n, c, ..], and one of size and scale_factor"))
+        raise ValueError(
+            located("interpolate: expected input[n, c, ..], and either size or scale_factor")
+        )
     if mode == "bicubic" or antialias:
         raise NotImplementedError(located("interpolate: bicubic and antialias are not supported"))
     linear = {"linear": 1, "bilinear": 2, "trilinear": 3}

@@ -50,7 +50,7 @@ def _float(x: Any, op: str) -> float:
         )
     except OverflowError:
         raise OverflowError(
-            f"{op} with an integer of {x.bit_length()} bits, which is too large for a float"
+            f"{op}: an integer of {x.bit_length()} bits is too large for a float"
         ) from None
 
 

@@ -145,7 +145,10 @@ def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> 
         ValueError: boundaries are out of order, or not exactly one fewer than schedules.
     """
     if len(boundaries) != len(schedules) - 1:
-        raise ValueError(f"{len(schedules)} schedules have {len(boundaries)} boundaries between")
+        raise ValueError(
+            f"{len(schedules)} schedules need {len(schedules) - 1} boundaries, "
+            f"got {len(boundaries)}"
+        )
     return partial(_joined, tuple(schedules), _rising("boundaries", boundaries))
 
 
@@ -306,5 +309,7 @@ def ChainedScheduler(lr: float, schedulers: Sequence[Schedule]) -> Schedule:  # 
     """All schedules, made with the same ``lr``, at once: ``lr`` times the product of their factors.
     Source: ``torch.optim.lr_scheduler.ChainedScheduler``."""
     if not lr:
-        raise ValueError("ChainedScheduler: lr must not be 0, because the factors are of lr")
+        raise ValueError(
+            "ChainedScheduler: lr must not be 0, because the factors are relative to it"
+        )
     return partial(_chained, lr, tuple(schedulers))

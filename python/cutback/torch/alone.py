@@ -47,8 +47,8 @@ class Alone(Counting):
         for key in self._needed(group, p) if state else ():
             if state[key] is None:
                 raise ValueError(
-                    f"{type(self).__name__}: {key} of {place} in the state to load is None, and "
-                    "has to be a tensor"
+                    f"{type(self).__name__}: {key} of {place} in the state to load is None, but "
+                    "must be a tensor"
                 )
 
     def _check_ways(self) -> None:
@@ -83,7 +83,7 @@ class OfArrays(Alone):
         if lr is not None:
             options["lr"] = self._rate(lr)
         if "groups" in options:
-            raise TypeError(f"{type(self).__name__}: groups are given as params, as in PyTorch")
+            raise TypeError(f"{type(self).__name__}: pass groups as params, as in PyTorch")
         first = self._kind(**options)  # also checks them
         names = (*first._options, *first._for_all)
         super().__init__(params, {key: getattr(first, key) for key in names}, half=half, seed=seed)

@@ -38,8 +38,8 @@ def _flat(p: Tensor, x: Tensor | None, what: str, name: str) -> Array | None:
     if x.dtype not in types or x.shape != p.shape or x.stride() != p.stride() or p.is_complex():
         kind = "float16 or bfloat16" if what == "copy" else whole
         raise ValueError(
-            f"{name}: the {what} is {x.dtype}{list(x.shape)} with strides {x.stride()}, and has to "
-            f"be {kind}{list(p.shape)} with {p.stride()}, for a real parameter"
+            f"{name}: the {what} is {x.dtype}{list(x.shape)} with strides {x.stride()}, but must "
+            f"be {kind}{list(p.shape)} with {p.stride()} and have a real parameter"
         )
     if x.is_neg() or x.is_conj():
         raise ValueError(
@@ -111,8 +111,8 @@ class Beside(NamedTuple):
         for what, rows in (("average", self.averages), ("copy", self.copies)):
             if rows is not None and len(rows) != len(params):
                 raise ValueError(
-                    f"{len(rows)} tensors in place of one {what} for each of {len(params)} "
-                    "parameters (None: it has none)"
+                    f"got {len(rows)} tensors, expected one {what} for each of {len(params)} "
+                    "parameters (None if it has none)"
                 )
             beside = rows or [None] * len(params)
             arrays.append([_flat(p, x, what, name)

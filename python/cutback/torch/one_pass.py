@@ -163,7 +163,7 @@ class OnePass(torch.optim.Optimizer):
             found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
             if found != wanted:
                 raise ValueError(
-                    f"{type(self).__name__}: {key} of {place} is {found}, and has to be {wanted} "
+                    f"{type(self).__name__}: {key} of {place} is {found}, but must be {wanted} "
                     f"for its parameter, {tuple(p.shape)}"
                 )
 
@@ -190,7 +190,7 @@ class OnePass(torch.optim.Optimizer):
         if state and keys.isdisjoint(state):
             raise ValueError(
                 f"{name}: the state of {place} has {', '.join(map(str, state))} and none "
-                f"of {', '.join(sorted(keys))}; it is that of another optimizer"
+                f"of {', '.join(sorted(keys))}; it belongs to another optimizer"
             )
         self._check_needed(place, p, state, group)
         self._check_state(place, p, state)
@@ -339,8 +339,8 @@ class OnePass(torch.optim.Optimizer):
             if beside.extras.any or self.half is not None:
                 without = "the other arguments" if self.half is None else f"half={self.half!r}"
                 raise RuntimeError(
-                    f"cutback.torch.optim.{type(self).__name__}: {reason}, so that PyTorch's own "
-                    f"code would step, without {without}"
+                    f"cutback.torch.optim.{type(self).__name__}: {reason}, so PyTorch's own code "
+                    f"would have to step, but it does not support {without}"
                 ) from None
             self._give_to_torch(str(reason), scale)
         except ValueError:

@@ -444,8 +444,8 @@ def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Op
     taken = {"params", "param_names"} & {*kind._options} or {"step"} & {*kind.state_names}
     if taken:
         raise TypeError(
-            f"{kind.__name__}: PyTorch keeps something else under the name {taken.pop()!r}, beside "
-            "options in groups or states of parameters; rename it in the formula"
+            f"{kind.__name__}: PyTorch uses the name {taken.pop()!r} for something else in "
+            "groups or in states of parameters; rename it in the formula"
         )
 
     class Made(Alone):

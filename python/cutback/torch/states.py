@@ -102,7 +102,7 @@ def check_kinds(
         if isinstance(x, Tensor) and kind(x.dtype) != kind(wanted):
             raise ValueError(
                 f"{owner}: {key} of {place} in the state to load is {x.dtype}, "
-                f"and has to be {wanted}; another optimizer saved it"
+                f"but must be {wanted}; another optimizer saved it"
             )
 
 
@@ -170,7 +170,7 @@ def check_numbers(owner: str, given: StateDict, keys: Iterable[str]) -> None:
                 wanted = "a count" if key == "step" else "a finite number"
                 found = " ".join(short(held[key]).split())
                 raise ValueError(
-                    f"{owner}: {key} of parameter {n} {place} is {found}, and has to be {wanted}"
+                    f"{owner}: {key} of parameter {n} {place} is {found}, but must be {wanted}"
                 )
 
 

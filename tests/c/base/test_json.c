@@ -224,7 +224,7 @@ TEST(long_numbers) {
     text[1] = '.';
     CHECK_OK(parse_bytes(text, 1000, &doc));
     CHECK(doc->as.number == 1.1111111111111111);
-    CHECK_FAIL(parse_bytes(text, 1001, &doc), CB_INVALID, "more than 1000 characters");
+    CHECK_FAIL(parse_bytes(text, 1001, &doc), CB_INVALID, "at most 1000 characters");
     end();
 }
 

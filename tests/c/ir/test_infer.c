@@ -216,7 +216,7 @@ static const row bad[] = {
     {"f32[2,3]", "sum(%0) {axes=[-1], keepdims=0}", "no axis -1"},
     {"f32[2,3]", "sum(%0) {axes=[1,0], keepdims=0}", "axes must count up"},
     {"f32[2,3]", "sum(%0) {axes=[1,1], keepdims=0}", "axes must count up"},
-    {"f32[2,3]", "sum(%0) {axes=[], keepdims=0}", "sum: 0 axes named"},
+    {"f32[2,3]", "sum(%0) {axes=[], keepdims=0}", "sum: names 0 axes"},
     {"f32[2,3]", "sum(%0) {axes=[0], keepdims=2}", "keepdims is 2"},
     {"i32[2,3]", "mean(%0) {axes=[0], keepdims=0}", "mean: needs a float dtype"},
     {"f32[2,0]", "amax(%0) {axes=[1], keepdims=0}",

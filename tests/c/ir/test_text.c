@@ -134,7 +134,7 @@ TEST(text_errors) {
         {HEAD "%2 = neg(%0) : f32[2]\n", "line 3: values count up: expected %1, found %2"},
         {HEAD "%0 = neg(%0) : f32[2]\n", "line 3: values count up"},
         {HEAD "%1 = neg(%1) : f32[2]\n", "line 3: there is no value %1 yet"},
-        {HEAD "%1 = neg(%4294967295) : f32[2]\n", "line 3: no such value"},
+        {HEAD "%1 = neg(%4294967295) : f32[2]\n", "line 3: unknown value"},
         {HEAD "%1 = nag(%0) : f32[2]\n", "line 3: expected the name of an op, found 'nag(%0)'"},
         {HEAD "%1 = neg(%0 : f32[2]\n", "line 3: expected ',' or ')', found ':'"},
         {HEAD "%1 = neg(%0)\n", "line 3: expected ':' and the types of the outputs"},

@@ -166,7 +166,7 @@ TEST(what_is_no_group_is_refused_by_name) {
     refuse(&m, product, add, CB_UNSUPPORTED, "it runs over other elements");
     refuse(&m, add, drop, CB_UNSUPPORTED, "but an op between them is not");
     refuse(&m, add, late, CB_INVALID, "both the forward and the backward");
-    refuse(&m, seed, late, CB_UNSUPPORTED, "stands for the tangent");
+    refuse(&m, seed, late, CB_UNSUPPORTED, "represents the tangent");
     refuse(&m, add, view, CB_INVALID, "a view, an input");
     refuse(&m, add, 0, CB_INVALID, "a view, an input");
     refuse(&m, gelu, gelu, CB_INVALID, "and again in group 0");

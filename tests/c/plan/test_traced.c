@@ -115,11 +115,12 @@ TEST(what_is_refused) {
     expect("{\"nodes\":[]}", "storage_bytes");
     expect("{\"nodes\":7,\"storage_bytes\":[]}", "nodes");
     expect(GRAPH("", "", ",\"forward_outputs\":[0],\"backward_outputs\":[]"),
-           "an output without nodes");
+           "has an output, but there are no nodes");
     expect(GRAPH("", "-1", ENDS), "storage_bytes");
     expect(GRAPH("3", "", ENDS), "a node must be an object");
     expect(GRAPH("{\"kind\":\"output\"}", "", ENDS), "node 0 is of kind \"output\"");
-    expect(GRAPH(NODE("a", "aten.neg.default", "0", "", ""), "", ENDS), "node 0 reads what is not");
+    expect(GRAPH(NODE("a", "aten.neg.default", "0", "", ""), "", ENDS),
+           "node 0 reads an input that is not");
     expect(GRAPH(NODE("a", "aten.neg.default", "", TENSOR(0, 4), ""), "", ENDS), "is empty");
     expect(GRAPH(NODE("a", "aten.neg.default", "", TENSOR(1, 4), ""), "4", ENDS), "storage");
     expect(GRAPH(NODE("a", "aten.neg.default", "", TENSOR(0, -4), ""), "4", ENDS), "bytes");

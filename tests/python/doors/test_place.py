@@ -56,7 +56,7 @@ def test_files_keep_their_buffers() -> None:
         ("id,lower,upper,size\na,-1,1,2\n", "line 2: lower is '-1'"),
         ("id,lower,upper,size\na,0,1,9223372036854775808\n", "2^63 or more"),
         ("id,lower,upper,size\na,4,4,2\n", "lower is 4 and upper is 4"),
-        ("id,lower,upper,size\na,0,1,2\na,1,2,2\n", "line 3: id 'a' is already that of line 2"),
+        ("id,lower,upper,size\na,0,1,2\na,1,2,2\n", "line 3: id 'a' is already used on line 2"),
     ],
 )
 def test_bad_files_are_explained(

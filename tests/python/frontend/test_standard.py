@@ -60,7 +60,7 @@ def test_what_the_standard_asks_about_a_library() -> None:
         assert m.can_cast(x, m.float64) and not m.can_cast(m.float64, m.int32)
         with pytest.raises(ValueError, match="device='cuda': arrays are on the device"):
             m.zeros(3, device="cuda")
-        with pytest.raises(ValueError, match="cumsum: give axis for 2 axes"):
+        with pytest.raises(ValueError, match="cumsum: axis is required for an array of 2 axes"):
             m.cumulative_sum(x)
         return x
 

@@ -187,7 +187,7 @@ def test_clear():
 def test_mistakes():
     with pytest.raises(TypeError, match=r"is not a cutback\.Memory"):
         cutback.compile(loss, memory="10GiB")
-    with pytest.raises(TypeError, match="a size is an int"):
+    with pytest.raises(TypeError, match="a size must be an int"):
         cutback.Memory(0.5)
     with pytest.raises(ValueError, match="not a size"):
         cutback.memory("much")
@@ -568,7 +568,7 @@ def test_sizes_may_be_integers_of_numpy():
     step = cutback.grad(loss, program_cache=np.int32(5000), budget=np.int64(1 << 20))
     step(layers(), batch(10))
     for wrong in (np.float32(5.0), np.bool_(True), np.ones(3, int)):
-        with pytest.raises(TypeError, match="a size is an int"):
+        with pytest.raises(TypeError, match="a size must be an int"):
             cutback.Memory(wrong)
 
 

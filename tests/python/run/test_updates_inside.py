@@ -276,7 +276,7 @@ def test_other_backends_update_after_their_runs():
 def test_options_are_checked():
     with pytest.raises(ValueError, match="updates"):
         cb.compile(loss, optimizer=cb.optim.SGD(lr=0.1), updates="before")
-    with pytest.raises(ValueError, match="give the step an optimizer"):
+    with pytest.raises(ValueError, match="needs an optimizer"):
         cb.compile(loss, updates="inside")
 
 

@@ -145,7 +145,8 @@ def test_where_pytorch_steps_a_scaler_is_minded_and_extras_are_refused():
         scalers.append(optimizer)
     assert torch.equal(*params)
     with pytest.raises(
-        RuntimeError, match=r"neither single nor double precision, .* without the other arguments"
+        RuntimeError,
+        match=r"neither single nor double precision, .* does not support the other arguments",
     ):
         scalers[0].step(max_norm=1.0)
     assert torch.equal(*params)
@@ -157,8 +158,8 @@ def test_mistakes_touch_nothing():
     p.grad = torch.ones(2, 3)
     for options, error, text in (
         ({"max_norm": -1.0}, ValueError, "max_norm"),
-        ({"averages": []}, ValueError, "0 tensors in place of one average for each of 1"),
-        ({"averages": [torch.ones(2, 3).double()]}, ValueError, "has to be torch.float32"),
+        ({"averages": []}, ValueError, "got 0 tensors, expected one average for each of 1"),
+        ({"averages": [torch.ones(2, 3).double()]}, ValueError, "must be torch.float32"),
         ({"averages": [torch.ones(3, 2).t()]}, ValueError, "strides"),
         ({"averages": [1.0]}, TypeError, "not a tensor"),
         ({"averages": [p]}, ValueError, "share memory"),

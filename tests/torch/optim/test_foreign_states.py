@@ -109,19 +109,19 @@ def test_states_that_lack_something():
 
 
 @pytest.mark.parametrize(("name", "key", "wrong", "text"), [
-    ("AdamW", "step", None, "is None, and has to be a count"),
-    ("AdamW", "step", "3", "is '3', and has to be a count"),
-    ("AdamW", "step", torch.tensor(-1.0), r"is tensor\(-1.\), and has to be a count"),
-    ("AdamW", "step", 2.5, "is 2.5, and has to be a count"),
-    ("AdamW", "step", True, "is True, and has to be a count"),
-    ("AdamW", "step", torch.tensor(1.0, device="meta"), "is tensor.*meta.*, and has to be a count"),
-    ("AdamW8bit", "step", torch.tensor(float("nan")), r"is tensor\(nan\), and has to be a count"),
-    ("SOAP", "step", 10**400, r"is 10+\.\.\., and has to be a count"),
-    ("Lion", "step", torch.tensor([1.0, 2.0]), r"is tensor\(\[1., 2.\]\), and has to be a count"),
-    ("Lion", "step", torch.tensor([1.0]).to_sparse(), "is tensor.*, and has to be a count"),
+    ("AdamW", "step", None, "is None, but must be a count"),
+    ("AdamW", "step", "3", "is '3', but must be a count"),
+    ("AdamW", "step", torch.tensor(-1.0), r"is tensor\(-1.\), but must be a count"),
+    ("AdamW", "step", 2.5, "is 2.5, but must be a count"),
+    ("AdamW", "step", True, "is True, but must be a count"),
+    ("AdamW", "step", torch.tensor(1.0, device="meta"), "is tensor.*meta.*, but must be a count"),
+    ("AdamW8bit", "step", torch.tensor(float("nan")), r"is tensor\(nan\), but must be a count"),
+    ("SOAP", "step", 10**400, r"is 10+\.\.\., but must be a count"),
+    ("Lion", "step", torch.tensor([1.0, 2.0]), r"is tensor\(\[1., 2.\]\), but must be a count"),
+    ("Lion", "step", torch.tensor([1.0]).to_sparse(), "is tensor.*, but must be a count"),
     ("NAdam", "mu_product", torch.tensor(float("inf")), r"is tensor\(inf\), .* a finite number"),
-    ("NAdam", "mu_product", 10**400, "is 10.*, and has to be a finite number"),
-    ("ASGD", "eta", torch.tensor([]), r"is tensor\(\[\]\), and has to be a finite number"),
+    ("NAdam", "mu_product", 10**400, "is 10.*, but must be a finite number"),
+    ("ASGD", "eta", torch.tensor([]), r"is tensor\(\[\]\), but must be a finite number"),
 ])  # fmt: skip
 def test_counts_that_are_none(name, key, wrong, text):
     _, optimizer = trained(getattr(ours, name))

@@ -114,7 +114,10 @@ def test_a_compiled_step_follows_a_schedule() -> None:
     [
         (lambda: ours.cosine_decay_schedule(1.0, 0), "decay_steps=0"),
         (lambda: ours.StepLR(1.0, 2.5), "2.5"),  # type: ignore[arg-type]
-        (lambda: ours.join_schedules([ours.constant_schedule(1.0)], [3]), "1 schedules have 1"),
+        (
+            lambda: ours.join_schedules([ours.constant_schedule(1.0)], [3]),
+            "1 schedules need 0 boundaries, got 1",
+        ),
         (lambda: ours.MultiStepLR(1.0, [3, 2]), "in order"),
         (lambda: ours.warmup_cosine_decay_schedule(0.0, 1.0, 10, 10), "above warmup_steps=10"),
         (lambda: ours.OneCycleLR(1.0, 10, anneal_strategy="up"), "'up'"),

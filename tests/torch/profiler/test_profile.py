@@ -405,11 +405,11 @@ def test_mistakes() -> None:
     profile = ct.profile(f, w, runs=1, link=1e9)
     other = profiled("gpt")
     for wrong in (profile.rewrite, profile.rerun):
-        with pytest.raises(ValueError, match="the plan is of another graph"):
+        with pytest.raises(ValueError, match="the plan belongs to another graph"):
             wrong(other.step.plan())
-    with pytest.raises(ValueError, match="the traced step is of another graph"):
+    with pytest.raises(ValueError, match="the traced step belongs to another graph"):
         profile.step.plan(profile=other)
-    with pytest.raises(ValueError, match="under this selection is of another graph"):
+    with pytest.raises(ValueError, match="under this selection belongs to another graph"):
         profile.step.plan(policy=ct.mutwo.select(other))
     with pytest.raises(ValueError, match="rule='best' is not one of"):
         ct.mutwo.select(profile, rule="best")

@@ -279,7 +279,7 @@ def test_mistakes() -> None:
         ct.profile(twice, torch.ones(8))
     profile = profiled()
     other, x = Broken(8), torch.randn(64, 8)
-    with pytest.raises(ValueError, match="the step is of another graph"):
+    with pytest.raises(ValueError, match="the step belongs to another graph"):
         ct.compile(other, dynamic=False, profile=profile)(x)
-    with pytest.raises(ValueError, match="under this selection is of another graph"):
+    with pytest.raises(ValueError, match="under this selection belongs to another graph"):
         ct.compile(other, dynamic=False, policy=ct.mutwo.select(profile))(x)

@@ -244,7 +244,7 @@ def _first_derivatives(run: codegen.Boxed) -> codegen.Boxed:
                     "create_graph=True: gradients of a compiled step cannot be differentiated, as "
                     "there is no graph of the backward's backward. Run the part that needs second "
                     "derivatives without compile: plain, or under cutback.torch.checkpoint, which "
-                    "has them"
+                    "supports them"
                 )
             if frame.f_back is None:
                 break

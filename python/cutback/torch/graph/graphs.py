@@ -501,7 +501,7 @@ class Reader:
             if desc is None:
                 raise UnsupportedGraphError(
                     f"forward output {k}: PyTorch does not say what it is (no descriptors), so "
-                    "inputs that are overwritten cannot be told. It does in graphs of aot_autograd "
+                    "overwritten inputs cannot be identified. It does in graphs of aot_autograd "
                     "and torch.compile, but not inside torch.compiler.nested_compile_region, and "
                     "not for some results that are tensor subclasses or sparse: take these out"
                 )
@@ -530,7 +530,7 @@ class Reader:
             if node in self.late:
                 raise UnsupportedGraphError(
                     f"{node.name} ({location(node)}) depends on a gradient, but the forward "
-                    "returns it or what is made of it"
+                    "returns it or a value computed from it"
                 )
         early |= wanted
         forward = [n for n in self.nodes if n in early and n not in self.late]

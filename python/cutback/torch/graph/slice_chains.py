@@ -206,7 +206,7 @@ def _check_ends(chain: Chain, phases: Phases) -> None:
         if by_rows and any(user not in chain.members for user in node.users):
             width += rows.width(node)
     if 2 * width > chain.seed.meta["val"].shape[1]:
-        raise WholeError(chain.seed, "what is made of its rows is as wide as these")
+        raise WholeError(chain.seed, "the results computed from its rows are as wide as the rows")
 
 
 def _check_order(chain: Chain, phases: Phases) -> None:

@@ -317,7 +317,7 @@ def check_same(expected: str, problem: Problem, what: str) -> None:
     found = signature(problem)
     if found != expected:
         raise ValueError(
-            f"{what} is of another graph (signature {found}, {len(problem.ops)} ops) than the "
+            f"{what} belongs to another graph (signature {found}, {len(problem.ops)} ops) than the "
             f"profile ({expected}): the model, a shape, a dtype, the training mode or the "
             "decompositions (Inductor's) differ. Profile this one"
         )
@@ -330,6 +330,6 @@ def check_covered(problem: Problem) -> None:
     for op in problem.ops:
         if op.time_ps is None and not op.flags & {"view", "placeholder"}:
             raise ValueError(
-                f"profile: there is no time for {op.name!r} ({op.kind}); it is of another "
-                "graph. Profile this one"
+                f"profile: there is no time for {op.name!r} ({op.kind}); it belongs to "
+                "another graph. Profile this one"
             )

@@ -87,7 +87,7 @@ class Profile(Statistics):
         """
         schedule = self._schedule(plan)
         if graph not in range(len(self.captured.pieces)):
-            raise ValueError(f"graph={graph!r}: the step has {len(self.captured.pieces)}")
+            raise ValueError(f"graph={graph!r}: the step has {len(self.captured.pieces)} graphs")
         piece = self.captured.under(plan).pieces[graph]
         return emit(piece.gm, piece.graph, part_of(schedule, self.captured.places, graph))
 
