@@ -35,7 +35,6 @@ sys.path.insert(0, str(HERE.parent.parent / "tests" / "reference"))
 
 import evaluate  # noqa: E402
 from common import GRAPHS, GRAPHS_DEVICE, save  # noqa: E402
-from sliced_graphs import sliced  # noqa: E402
 
 import cutback as cb  # noqa: E402
 from cutback import _native  # noqa: E402
@@ -44,11 +43,7 @@ from cutback.nn import functional as F  # noqa: E402
 COMMAND = "python benchmarks/planner/bench_slices.py"
 VOCABULARY, TOKENS, WIDTH, STEPS = 50_257, 2_048, 256, 3
 AGAIN = "head, made again"
-TRACED = {  # rows, and widths of rows that are cut: of the logits and of perceptrons
-    "gpt2_small_plain": (8192, ((50257,), (50257, 3072))),
-    "bert_base": (8192, ((30522,), (30522, 3072))),
-    "llama_32layers": (2048, ((32000,), (32000, 2816))),
-}
+TRACED = ("gpt2_small_plain", "bert_base", "llama_32layers")
 
 
 def head(w: Any, h: Any, labels: Any) -> Any:
@@ -165,26 +160,14 @@ def planned(problem: dict[str, Any]) -> tuple[float, float, float]:
     return judged, extra, cb.plan(problem, device=GRAPHS_DEVICE).numbers["save_all_live_bytes"]
 
 
-def taking_over(problem: dict[str, Any], over: dict[int, int]) -> None:
-    """Lets sums of pieces take over the memory of the sums before them, by op of the problem."""
-    maker = [i for i, op in enumerate(problem["ops"]) for _ in op["out"]]
-    for i, base in over.items():
-        op = problem["ops"][i]
-        op["over"] = [k for k, value in enumerate(op["in"]) if maker[value] == base]
-
-
 def traced_row(name: str) -> dict[str, Any]:
-    """The smallest peaks of a traced graph, whole and in eight pieces."""
-    rows, cuts = TRACED[name]
+    """The smallest peaks of a traced graph, whole and in pieces."""
     path = GRAPHS / f"{name}.json.gz"
     graph = {**json.loads(gzip.decompress(path.read_bytes())), "over": True}
+    whole = json.loads(_native.Problem.read(json.dumps(graph)).to_json())
     row: dict[str, Any] = {"model": name, "budget": "min"}
     everything = 0.0
-    for label, widths in zip(("whole", "loss", "loss and perceptrons"), ((), *cuts), strict=True):
-        cut, over = sliced(graph, rows, widths)
-        problem = json.loads(_native.Problem.read(json.dumps(cut)).to_json())
-        del problem["fingerprint"]
-        taking_over(problem, over)
+    for label, problem in (("whole", whole), ("sliced", cb.with_slices(whole).document())):
         peak, extra, saved = planned(problem)
         everything = everything or saved
         row[f"{label} %"] = round(100 * peak / everything, 2)

@@ -3,8 +3,9 @@ peaks are a third of the lowest that PyTorch's partitioner reaches.
 
     python benchmarks/planner/bench_together.py [GRAPH ...]
 
-The smallest plans of the traced graphs within 40 % extra time, with `reruns: "all"`. Slices cut the
-loss of language models and perceptrons into eight pieces; the other graphs stay whole. Peaks and
+The smallest plans of the traced graphs within 40 % extra time, with `reruns: "all"`. Slices
+(`cutback.with_slices`) cut the loss of language models and perceptrons into at most eight pieces;
+graphs without such chains stay whole. Peaks and
 extra times are in percent of saving everything, plain; "PyTorch lowest" is the lowest peak of its
 own budgets on the plain graph, and "half, extra %" the extra time at half of saving everything.
 `tests/reference/evaluate.py` checks every plan. No times are measured. With names of graphs nothing
@@ -27,33 +28,20 @@ sys.path.insert(0, str(HERE.parents[1] / "tests" / "reference"))
 
 import evaluate  # noqa: E402
 import evaluate_traced as referee  # noqa: E402
-from bench_slices import TRACED, taking_over  # noqa: E402
 from bench_updates import with_updates  # noqa: E402
 from common import GRAPHS, GRAPHS_DEVICE, save  # noqa: E402
-from sliced_graphs import sliced  # noqa: E402
 
 import cutback  # noqa: E402
 from cutback import _native  # noqa: E402
 
 COMMAND = "python benchmarks/planner/bench_together.py"
 NAMES = tuple(sorted(path.name.removesuffix(".json.gz") for path in GRAPHS.glob("*.json.gz")))
-SLICED = {
-    **{name: (rows, widths[-1]) for name, (rows, widths) in TRACED.items()},
-    "gpt_96layers_plain": (2048, (2048,)),
-    "t5_base": (4096, (3072,)),
-    "transformer_encoder": (16384, (2048,)),
-}
 
 
-def problem_of(graph: dict[str, Any], slices: tuple[int, tuple[int, ...]] | None) -> dict[str, Any]:
-    """The problem of a graph with everything together."""
-    over: dict[int, int] = {}
-    if slices is not None:
-        graph, over = sliced(graph, *slices)
+def problem_of(graph: dict[str, Any]) -> dict[str, Any]:
+    """The problem of a graph with memory taken over and updates inside."""
     problem = json.loads(_native.Problem.read(json.dumps(graph)).to_json())
-    problem = with_updates(graph, problem)
-    taking_over(problem, over)
-    return cutback.with_packed(problem).document()
+    return with_updates(graph, problem)
 
 
 def planned(
@@ -80,10 +68,12 @@ def row_of(name: str) -> dict[str, Any]:
     whole = cutback.plan(plain, device=GRAPHS_DEVICE).numbers["save_all_live_bytes"]
     graph = {**plain, "over": True, "reruns": "all"}
     row: dict[str, Any] = {"graph": name, "PyTorch lowest %": round(100 * lowest / whole, 2)}
-    problem = problem_of(graph, None)
+    unpacked = problem_of(graph)
+    problem = cutback.with_packed(unpacked).document()
     least, row["whole %"], row["whole extra %"] = planned(problem, whole)
-    if name in SLICED:
-        cut = problem_of(graph, SLICED[name])
+    pieces = cutback.with_slices(unpacked)
+    if len(pieces.ops) > len(unpacked["ops"]):
+        cut = cutback.with_packed(pieces).document()
         found, row["sliced %"], row["sliced extra %"] = planned(cut, whole)
         least, problem = min((least, problem), (found, cut), key=lambda pair: pair[0])
     if least < whole // 2:
