@@ -3,7 +3,7 @@ are described in ``docs/problem.md``, "Explanation" and "Kernels"."""
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
 from .schedule import Numbers
 
@@ -119,3 +119,25 @@ class Kernels(TypedDict):
     live_bytes: int
     backward_starts: int
     groups: list[Group]
+
+
+class Holding(NamedTuple):
+    """Memory that is alive at the peak of a plan."""
+
+    what: str
+    """``"gradients"``, ``"logits"``, ``"masks"``, ``"saved"`` (other values that are kept for the
+    backward), ``"scratch"`` or ``"other"``."""
+    bytes: int
+    number: int
+    """The number of allocations."""
+
+
+class Saving(NamedTuple):
+    """The smallest plan with some options, or a plan itself."""
+
+    options: str
+    """``'updates="inside"'``, ``"slices=True"``, both, or ``""`` for the plan itself."""
+    bytes: int
+    """Live bytes."""
+    extra: float
+    """Extra time, as a share of the time of running every operation once."""

@@ -75,6 +75,20 @@ def _packed_bytes(problem: Problem, op: Op, value: Value, types: Sequence[str]) 
     return None
 
 
+def masks_of(problem: Problem) -> set[int]:
+    """Storages of masks and of indices of poolings, whole and packed."""
+    found: set[int] = set()
+    for op in problem.ops:
+        if "placeholder" in op.flags:
+            continue
+        is_pool = op.kind.startswith(("max_pool", "aten.max_pool", "aten.adaptive_max_pool"))
+        for value in op.outputs:
+            is_index = is_pool and value.type.startswith(("i64[", "i32["))
+            if is_index or value.type.startswith("bool[") or op.kind in (PACK, UNPACK):
+                found.add(value.storage)
+    return found
+
+
 @dataclass(frozen=True)
 class _Reads:
     """Facts about a problem's storages."""

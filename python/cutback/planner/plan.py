@@ -11,7 +11,7 @@ from .. import _native, budgets, files
 from ..schedule import Decision, Life, Numbers, Schedule, bytes_of
 
 if TYPE_CHECKING:
-    from ..explanation import Explanation
+    from ..explanation import Explanation, Holding, Saving
     from ..problem import Problem
     from ..report.page import Measured
     from .differences import Difference
@@ -213,9 +213,9 @@ class Plan:
         return [e for e in self.entries if e.decision == "recompute"]
 
     def explain(self, as_json: bool = False, *, kernels: bool = False) -> str:
-        """The totals, then one line for each value: type, bytes, the op that makes it, source line,
-        readers, decision, reason, and the change of peak and time if only this decision were the
-        other one.
+        """The totals, what makes up the peak, what other options would save (:meth:`savings`),
+        then one line for each value: type, bytes, the op that makes it, source line, readers,
+        decision, reason, and the change of peak and time if only this decision were the other one.
 
         Args:
             as_json: return JSON (``docs/problem.md``) with all values and readers.
@@ -230,7 +230,11 @@ class Plan:
             return self._explain_kernels(as_json)
         if as_json:
             return self._core.explain_json()
-        return self.headline() + self._core.explain_text(files.for_people(self._core.problem))
+        from .savings import lines  # imported on demand, as in `holdings` and `savings`
+
+        text = self._core.explain_text(files.for_people(self._core.problem))
+        totals, blank, rest = text.partition("\n\n")
+        return f"{self.headline()}{totals}\n{lines(self)}{blank[1:]}{rest}"
 
     def _explain_kernels(self, as_json: bool) -> str:
         if self._step is None:
@@ -244,6 +248,35 @@ class Plan:
         from ..report import kernels_text
 
         return kernels_text(json.loads(document))
+
+    @property
+    def holdings(self) -> list[Holding]:
+        """What makes up the peak of live bytes, largest first: gradients, logits, masks, other
+        saved values, scratch and the rest.
+
+        >>> print({row.what: row.bytes for row in plan.holdings})
+        """
+        from .savings import holdings
+
+        return holdings(self)
+
+    @cached_property
+    def savings(self) -> list[Saving]:
+        """What updates inside and slices would save: this plan, and the smallest plan of the same
+        step with each of these options, and with both. Updates are tried if all gradients have
+        more bytes than 5 % of the peak, slices if logits have; if neither is tried, the list is
+        empty. Each searches for a plan, which takes a few seconds if there are thousands of
+        operations.
+
+        Which argument a gradient is for, and what works row by row, is taken from the order and the
+        sizes of values. Steps that are compiled with these options know it, so bytes may differ.
+
+        >>> for row in plan.savings:
+        ...     print(row.options or "this plan", row.bytes, f"{row.extra:.0%}")
+        """
+        from .savings import savings
+
+        return savings(self)
 
     @property
     def explanation(self) -> Explanation:

@@ -113,6 +113,11 @@ class _Graph:
         given, made = self.shapes[op.inputs[0]], self.shapes[self.first[i]]
         return bool(given and made and len(made) == 2 and made == given[::-1] != given)
 
+    def elements(self, v: int) -> int:
+        """The number of elements of a value; 0 if it is not known."""
+        shape = self.shapes[v]
+        return 0 if shape is None else prod(shape)
+
     def size(self, v: int) -> int:
         """Bytes of a value."""
         value = self.values[v]
@@ -155,7 +160,7 @@ def _wide(graph: _Graph, seed: int, count: int) -> set[int]:
         op = graph.ops[i]
         if "placeholder" in op.flags or graph.is_turned(i):
             return False
-        return any(prod(graph.shapes[v] or (0,)) == count for v in graph.outputs(i))
+        return any(graph.elements(v) == count for v in graph.outputs(i))
 
     found, todo = {seed}, [seed]
     while todo:
@@ -216,7 +221,7 @@ def _may_run(graph: _Graph, strip: _Strip, width: int) -> bool:
             return False
         if strip.sums & graph.reads[i]:  # rows that read a sum over all rows
             return False
-        made = sum(prod(graph.shapes[v] or (0,)) for v in graph.outputs(i))
+        made = sum(map(graph.elements, graph.outputs(i)))
         if i in strip.sums:
             is_product = op.kind.startswith(_PRODUCTS)
             if not made or not (is_product or "reduction" in op.flags or made <= width):
@@ -460,6 +465,30 @@ class _Writer:
             backward_starts=starts,
             inlinings=[replace(i, value=value[i.value], op=self.op[i.op]) for i in old.inlinings],
         )
+
+
+_LOSSES = ("cross_entropy", "aten._log_softmax", "aten.nll_loss", "aten.cross_entropy_loss")
+_CHOICE = "aten.gather"
+"""Kinds of operations whose largest argument may be logits. A decomposed loss chooses one number of
+each row."""
+
+
+def logits_of(problem: Problem) -> set[int]:
+    """Storages of the logits of losses, their gradients, and what is computed between."""
+    graph = _Graph(problem)
+    found: set[int] = set()
+    for i, op in enumerate(problem.ops):
+        if not op.kind.startswith((*_LOSSES, _CHOICE)) or not op.inputs:
+            continue
+        count, largest = max((graph.elements(v), v) for v in op.inputs)
+        shape = graph.shapes[largest]
+        is_choice = shape and graph.elements(graph.first[i]) * shape[-1] == count
+        if op.kind.startswith(_CHOICE) and not is_choice:
+            continue
+        if count > 1 and graph.maker[largest] not in found:
+            found |= _wide(graph, graph.maker[largest], count)
+    made = {graph.values[v].storage for i in found for v in graph.outputs(i)}
+    return {s for s in made if "static" not in problem.storages[s].flags}
 
 
 def with_slices(problem: AnyProblem) -> Problem:

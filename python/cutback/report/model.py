@@ -12,7 +12,7 @@ from .layers import paths_of
 
 if TYPE_CHECKING:
     from .. import _native
-    from ..explanation import Explanation
+    from ..explanation import Explanation, Holding, Saving
     from ..problem import Problem
 
 
@@ -32,6 +32,16 @@ class Plan(Protocol):
     @property
     def explanation(self) -> Explanation:
         """Why each value is saved or recomputed."""
+        ...
+
+    @property
+    def holdings(self) -> list[Holding]:
+        """What makes up the peak."""
+        ...
+
+    @property
+    def savings(self) -> list[Saving]:
+        """The smallest plans with other options."""
         ...
 
     def headline(self) -> str:

@@ -274,6 +274,22 @@ def _floor(explanation: Explanation) -> str:
     )
 
 
+def _peak(plan: Plan) -> str:
+    """What makes up the peak, and the smallest plans with other options."""
+    rows = plan.holdings
+    whole = max(1, sum(row.bytes for row in rows))
+    shares = [(human_bytes(r.bytes), f"{100 * r.bytes / whole:.0f} %", r.what) for r in rows]
+    body = table(("bytes", "of the peak", "what"), shares, numeric=(0, 1))
+    if plan.savings:
+        smallest = [
+            (human_bytes(row.bytes), f"{100 * row.extra:.0f} %", row.options or "this plan")
+            for row in plan.savings
+        ]
+        body += "<p>The smallest plans with other options:</p>"
+        body += table(("live bytes", "more time", "options"), smallest, numeric=(0, 1))
+    return body
+
+
 def kernels_section(kernels: Kernels | None, most: int = MOST_KERNELS) -> str:
     """HTML about the fused groups of a compiled step; "" without a compiled step."""
     if not kernels or not kernels["groups"]:
@@ -327,6 +343,7 @@ def section(
                 "joint graph: what is saved for what",
                 scroll(graph_svg(picture), "joint graph"),
             ),
+            _details("what makes up the peak", _peak(plan)),
             _details("what limits the peak", _floor(explanation)),
             kernels_section(kernels),
             f"<p>{_download('problem.json.gz', plan.core.problem.to_json())} ",

@@ -1,0 +1,101 @@
+"""What makes up the peak of a plan, and what updates inside and slices would save."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from .. import budgets, schedule
+from ..errors import BudgetError
+from ..explanation import Holding, Saving
+from ..problem import Problem
+from ..report.model import live_bytes, taken_over
+from .packed import masks_of
+from .sliced import logits_of, with_slices
+from .updated import gradients_of, with_updates
+
+if TYPE_CHECKING:
+    from .. import _native
+    from ..report.model import Plan
+
+UPDATES, SLICES = 'updates="inside"', "slices=True"
+_LEAST = 0.05
+"""Options are tried if all gradients, or logits, take more than this share of the peak."""
+
+
+def _alive(plan: Plan) -> Iterator[schedule.Life]:
+    """The lives at the peak. Of two lives in one memory, only the one that takes over counts."""
+    lives, n_step = plan.core.lives, len(plan.core.steps)
+    begins = taken_over(lives)
+    timeline = live_bytes(lives, n_step, begins)
+    peak = timeline.index(max(timeline)) if timeline else 0
+    for life in lives:
+        is_taken = life.made < life.last and (life.offset, life.last) in begins
+        if life.bytes and life.made <= peak < (life.last if is_taken else life.last + 1):
+            yield life
+
+
+def holdings(plan: Plan) -> list[Holding]:
+    """What makes up the peak of a plan, largest first."""
+    problem, starts = plan.parts, plan.core.backward_starts
+    named = {s: "masks" for s in masks_of(problem)}
+    named |= {s: "logits" for s in logits_of(problem)}
+    named |= {s: "gradients" for s in gradients_of(problem)}
+    found: dict[str, list[int]] = defaultdict(list)
+    for life in _alive(plan):
+        what = "scratch" if life.storage is None else named.get(life.storage)
+        kept = life.made < starts <= life.last
+        found[what or ("saved" if kept else "other")].append(life.bytes)
+    rows = [Holding(what, sum(sizes), len(sizes)) for what, sizes in found.items()]
+    return sorted(rows, key=lambda row: (-row.bytes, row.what))
+
+
+def _variants(plan: Plan) -> list[tuple[str, Problem]]:
+    """The options that may lower the peak, with the plan's problem under them."""
+    problem, least = plan.parts, _LEAST * plan.core.numbers["live_bytes"]
+    gradients = sum(problem.storages[s].bytes for s in gradients_of(problem))
+    logits = max((problem.storages[s].bytes for s in logits_of(problem)), default=0)
+    inside = with_updates(problem) if gradients > least else problem
+    cut = with_slices(problem) if logits > least else problem
+    has_updates = len(inside.backward_outputs) < len(problem.backward_outputs)
+    has_slices = len(cut.ops) > len(problem.ops)
+    found = [(UPDATES, inside)] if has_updates else []
+    if has_slices:
+        found.append((SLICES, cut))
+    if has_updates and has_slices:
+        found.append((f"{UPDATES} and {SLICES}", with_slices(inside)))
+    return found
+
+
+def savings(plan: Plan) -> list[Saving]:
+    """The plan itself, and the smallest plan of its problem with each option that may lower the
+    peak; empty if there is none."""
+    found = [_saving("", plan.core)]
+    for name, problem in _variants(plan):
+        least = budgets.parse("min", "live")
+        with suppress(BudgetError):  # the user's constraints may not allow any plan
+            found.append(_saving(name, problem.check().plan(budget=least, device=plan.core.device)))
+    return found if len(found) > 1 else []
+
+
+def _saving(options: str, core: _native.Plan) -> Saving:
+    numbers = core.numbers
+    extra = numbers["time_ps"] / max(1, numbers["once_ps"]) - 1
+    return Saving(options, numbers["live_bytes"], extra)
+
+
+def lines(plan: Plan) -> str:
+    """Lines of an explanation: what makes up the peak, and what options would save."""
+    rows = plan.holdings
+    whole = max(1, sum(row.bytes for row in rows))
+    text = "  at the peak (live bytes):\n" if rows else ""
+    for row in rows:
+        share = 100 * row.bytes / whole
+        text += f"        {budgets.text(row.bytes):>14}  {row.what} ({share:.0f} %)\n"
+    text += "  smallest plans with other options (live bytes):\n" if plan.savings else ""
+    for saving in plan.savings:
+        size, extra = budgets.text(saving.bytes), 100 * saving.extra
+        text += f"        {size:>14}  {saving.options or 'this plan'}, {extra:.0f} % more time\n"
+    return text

@@ -1,0 +1,143 @@
+"""What makes up a peak, and what updates inside and slices would save."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cutback
+from cutback.nn import functional as F
+from cutback.planner.packed import masks_of
+from cutback.planner.updated import gradients_of, with_updates
+from cutback.problem import Problem
+
+ROWS, WIDTH, WORDS = 512, 32, 700
+
+
+def zeros(*shape: int) -> Any:
+    return np.broadcast_to(np.float32(0), shape)
+
+
+def loss(p: Any, x: Any, labels: Any) -> Any:
+    h = x
+    for w in p["layers"]:
+        h = F.relu(h @ w)
+    return F.cross_entropy(h @ p["head"], labels)
+
+
+def arguments(layers: int = 2, words: int = WORDS) -> tuple[Any, ...]:
+    p = {"layers": [zeros(WIDTH, WIDTH) for _ in range(layers)], "head": zeros(WIDTH, words)}
+    return p, zeros(ROWS, WIDTH), np.zeros(ROWS, np.int64)
+
+
+def step_of(updates: str, *args: Any) -> Any:
+    step = cutback.compile(loss, optimizer=cutback.optim.AdamW(lr=1e-3), updates=updates)
+    step.prepare(*args)
+    return step
+
+
+def problem_of(updates: str) -> Problem:
+    return Problem.read(step_of(updates, *arguments()).executable.text("problem"))
+
+
+@pytest.fixture(scope="module")
+def plan() -> cutback.Plan:
+    return cutback.plan(loss, *arguments(), budget="min")
+
+
+def test_updates_are_those_of_a_step_that_updates_inside() -> None:
+    whole, inside = with_updates(problem_of("after")), problem_of("inside")
+    # the step that updates inside copies its indices first: compare by parameter
+    found, wanted = (
+        sorted((s.updates, s.bytes) for s in p.storages if s.updates is not None)
+        for p in (whole, inside)
+    )
+    assert len(found) == 3
+    assert found == wanted
+    whole.check()
+
+
+def test_gradients_whose_memory_the_forward_returns_are_not_updated_inside() -> None:
+    problem = problem_of("after")
+    problem.forward_outputs = [*problem.forward_outputs, problem.backward_outputs[0]]
+    assert len(with_updates(problem).backward_outputs) == 1
+
+
+def test_what_is_held_makes_up_the_peak(plan: cutback.Plan) -> None:
+    rows = {row.what: row for row in plan.holdings}
+    assert sum(row.bytes for row in plan.holdings) == max(plan.timeline())
+    assert max(plan.timeline()) == plan.numbers["live_bytes"]
+    assert rows["logits"].bytes == 2 * 4 * ROWS * WORDS
+    assert rows["logits"].number == 2
+    assert plan.holdings[0].what == "logits"
+
+
+def masked(p: Any, x: Any) -> Any:
+    for w in p:
+        x = cutback.where(x > 0.5, F.tanh(x @ w), x)
+    return (x * x).sum()
+
+
+def plan_of(loss: Any, *args: Any, **options: Any) -> cutback.Plan:
+    step = cutback.compile(loss, optimizer=cutback.optim.AdamW(lr=1e-3), **options)
+    step.prepare(*args)
+    found: cutback.Plan = step.plan
+    return found
+
+
+def test_gradients_and_masks_are_named() -> None:
+    made = plan_of(masked, [zeros(64, 64)] * 4, zeros(64, 64))
+    rows = {row.what: row for row in made.holdings}
+    assert rows["gradients"].bytes == rows["gradients"].number * 4 * 64 * 64
+    assert rows["masks"].bytes == rows["masks"].number * 64 * 64
+    assert "saved" in rows
+    assert len(gradients_of(made.parts)) == 4
+    assert len(masks_of(made.parts)) == 4
+
+
+def test_savings_are_those_of_searches(plan: cutback.Plan) -> None:
+    rows = {row.options: row.bytes for row in plan.savings}
+    cut = cutback.plan(cutback.with_slices(plan.parts), budget="min")
+    assert rows == {"": plan.numbers["live_bytes"], "slices=True": cut.numbers["live_bytes"]}
+    assert rows["slices=True"] < 0.6 * rows[""]
+
+
+def test_updates_are_tried_where_gradients_matter() -> None:
+    made = plan_of(masked, [zeros(64, 64)] * 3, zeros(16, 64))
+    rows = {row.options: row.bytes for row in made.savings}
+    assert set(rows) == {"", 'updates="inside"'}
+    assert rows['updates="inside"'] < 0.8 * rows[""]
+    inside = plan_of(masked, [zeros(64, 64)] * 3, zeros(16, 64), updates="inside")
+    assert inside.savings == []
+    assert len(gradients_of(inside.parts)) == 3
+
+
+def test_both_options_are_tried_together() -> None:
+    p = {"layers": [zeros(128, 128)], "head": zeros(128, 256)}
+    made = plan_of(loss, p, zeros(ROWS, 128), np.zeros(ROWS, np.int64))
+    rows = {row.options: row.bytes for row in made.savings}
+    both = 'updates="inside" and slices=True'
+    assert set(rows) == {"", 'updates="inside"', "slices=True", both}
+    assert rows[both] <= rows["slices=True"] < rows[""]
+
+
+def test_explanations_and_reports_say_so(plan: cutback.Plan, tmp_path: Any) -> None:
+    text = plan.explain()
+    assert re.search(r"MiB  logits \(\d+ %\)\n", text)
+    assert re.search(r"MiB  this plan, \d+ % more time\n", text)
+    assert re.search(r"iB  slices=True, \d+ % more time\n\n  Otherwise:", text)
+    plan.report(tmp_path / "plan.html")
+    page = (tmp_path / "plan.html").read_text()
+    assert "what makes up the peak" in page
+    assert "<td>slices=True</td>" in page
+    json.loads(plan.explain(as_json=True))  # is that of the core
+
+
+def test_an_empty_plan_holds_nothing() -> None:
+    empty = cutback.plan(Problem([], [], [], [], 0))
+    assert empty.holdings == []
+    assert empty.savings == []
