@@ -13,7 +13,8 @@ python=${bin:+$bin/}python
 cmake=${bin:+$bin/}cmake
 ctest=${bin:+$bin/}ctest
 
-if [ "${3:-}" = all ]; then export CUTBACK_TESTS=all; fi
+watch_all=OFF # only the kernels of the widest instruction set: cmake/kernels.cmake
+if [ "${3:-}" = all ]; then export CUTBACK_TESTS=all; watch_all=ON; fi
 
 # stage_extension TREE: the package with the extension of build/TREE, in build/TREE-python.
 stage_extension() {
@@ -26,7 +27,7 @@ if [ "$what" = threads ]; then
   # What runs threads, each way to run them once: the rest takes no pool, and all is slow under this sanitizer.
   threaded=(base_kept base_threads exec_backends exec_conv exec_matmul exec_vjp optim_adam optim_sgd optim_table core_api core_run_memory core_step plan_workers)
   if [ "${3:-}" = all ]; then threaded+=(exec_kernels_reduce core_models core_random); fi
-  $cmake --preset tsan -DCB_PYTHON=ON -DPython_EXECUTABLE="$(command -v "$python")"
+  $cmake --preset tsan -DCB_WATCH_ALL=$watch_all -DCB_PYTHON=ON -DPython_EXECUTABLE="$(command -v "$python")"
   $cmake --build --preset tsan --target _native "${threaded[@]/#/test_}"
   $ctest --preset tsan -j 2 -R "^test_($(IFS='|'; echo "${threaded[*]}"))$"
   # Of Python and NumPy the sanitizer sees only calls of the C library, locks among them. It ends a child that starts
@@ -41,11 +42,11 @@ if [ "$what" = threads ]; then
 fi
 
 # One tree for the C tests and the extension.
-$cmake --preset asan-ubsan -DCB_PYTHON=ON -DPython_EXECUTABLE="$(command -v "$python")"
+$cmake --preset asan-ubsan -DCB_WATCH_ALL=$watch_all -DCB_PYTHON=ON -DPython_EXECUTABLE="$(command -v "$python")"
 $cmake --build --preset asan-ubsan
 # Of the far backend's tests, test_far_core_step and those of memory and errors are enough here: the others compare
 # bits, and do so in the plain build. So do those of models; long searches take the paths of the short ones.
-again='^test_(far_core_(models|parity|random)|core_models|plan_(ends|search))$'
+again='^test_(far_core_(models|parity|random)|core_models|plan_(ends|plan|search|workers))$'
 if [ "${3:-}" = all ]; then again='^$'; fi
 $ctest --preset asan-ubsan -j 2 -E "$again"
 
