@@ -35,8 +35,11 @@ static inline uint64_t check_rounds(uint64_t part, uint64_t all) {
  * their results. */
 static inline bool check_is_brief(void) { return CB_ASAN || CB_TSAN || check_wishes("few"); }
 
-/* `n`, or a quarter of it if tests are brief. */
-static inline uint32_t check_few(uint32_t n) { return check_is_brief() ? (n + 3) / 4 : n; }
+/* A quarter of `n`, or `n` if CUTBACK_TESTS=all and tests are not brief: for cases that each take
+ * long. */
+static inline uint32_t check_few(uint32_t n) {
+    return check_wishes("all") && !check_is_brief() ? n : (n + 3) / 4;
+}
 
 /* CUTBACK_ONLY names the only test to run; if unset, all run. */
 static inline bool check_is_wanted(const char *name) {

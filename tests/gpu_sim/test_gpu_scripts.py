@@ -23,6 +23,7 @@ def run(script: Path, file: Path, *more: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
     "prefixes",
     [

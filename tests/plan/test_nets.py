@@ -78,6 +78,7 @@ def test_plans_take_the_least_time_there_is(name: str, every: int) -> None:
         assert 100 * (numbers["lower_bound_ps"] / numbers["once_ps"] - 1) <= least + 0.001
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("name", SOME)
 def test_offsets_take_no_more_than_what_lives_at_once(name: str) -> None:
     for share in (1, 0.7, 0.5, 0.4):

@@ -392,6 +392,7 @@ def test_a_share_may_be_written_with_an_exponent():
 # ---- what the answers say --------------------------------------------------------------------
 
 
+@pytest.mark.very_slow
 def test_a_share_that_is_asked_is_answered_as_a_share(given):
     for call in (
         lambda b: cutback.plan(*given, budget=b, measure="arena"),

@@ -75,6 +75,7 @@ def test_random_wishes(seed: int, backend: str) -> None:
     assert_bits(gradients(step), first)
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
     ("budget", "offload"),
     [

@@ -132,6 +132,7 @@ def test_plans_can_be_copied_and_pickled():
 PROBLEMS = sorted((Path(__file__).parents[2] / "data" / "problems").glob("*.json.gz"))
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("path", PROBLEMS, ids=lambda path: path.name.split(".")[0])
 @pytest.mark.parametrize(
     "options", [{"budget": "0.85x"}, {"budget": "min"}, {"preset": "aggressive"}]

@@ -61,6 +61,7 @@ def tally(seeds, sizes):
     return counts
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
     ("seeds", "sizes"),
     [

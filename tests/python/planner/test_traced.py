@@ -60,6 +60,7 @@ def assert_same(own, theirs):
     assert own["time_ps"] == theirs["time_ps"] and own["once_ps"] == theirs["once_ps"]
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("name", MARKED)
 def test_every_plan_is_judged_alike(name):
     text, graph = text_of(name), referee.load(path_of(name))
@@ -395,6 +396,7 @@ def test_progress_is_told_which_budget_a_plan_is_for():
     assert budgets == sorted(budgets) and budgets[-1] == 1
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("measure", ["live", "arena"])
 def test_exact_budgets(measure):
     """A search for this budget alone is never slower than the ladder's answer, and respects the

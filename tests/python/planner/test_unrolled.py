@@ -70,6 +70,7 @@ def gru_turn(x, h, state):
 TURNS = {"plain": (plain_turn, 1), "lstm": (lstm_turn, 4), "gru": (gru_turn, 3)}
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("measure", ["live", pytest.param("arena", marks=pytest.mark.very_slow)])
 def test_positions_of_a_short_loop(measure):
     check(recurrent(*TURNS["lstm"], 4), measure, FEW, device="cpu")

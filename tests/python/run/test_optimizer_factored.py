@@ -51,6 +51,7 @@ def drawn(rng, dtype):
             for shape in SHAPES]  # fmt: skip
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_a_hundred_steps_are_the_formula_s(dtype, options):

@@ -30,6 +30,7 @@ def rope(m: Makes, time: int) -> Net:
     return nets.rope(m, nets.Rope(words=96, width=64, time=time))
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
     ("make", "size"),
     [

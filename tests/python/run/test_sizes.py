@@ -256,6 +256,7 @@ def test_a_step_with_an_optimizer_trains_the_same():
         assert np.array_equal(a, b)
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("n", [60, pytest.param(200, marks=pytest.mark.very_slow)])
 def test_three_epochs_of_many_shapes(n):
     step, params = cb.compile(loss, optimizer=cb.optim.AdamW(), budget=0.5), params_of(4)

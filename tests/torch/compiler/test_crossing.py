@@ -414,6 +414,7 @@ def test_calls_that_are_pending_together_add_their_gradients() -> None:
     assert taken > 3 * 64 * 64 * 4
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("retain", [False, True])
 def test_accumulation_and_graphs_that_are_kept(retain: bool) -> None:
     compiled, leaves, inputs = _in_force(_three, 1 << 30)

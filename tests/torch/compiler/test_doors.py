@@ -108,7 +108,16 @@ class Broken(nn.Module):
         return self.second(y).square().sum()
 
 
-@pytest.mark.parametrize("door", ["own", "torch.compile", "module.compile"])
+@pytest.mark.parametrize(
+    "door",
+    [
+        "own",
+        *(
+            pytest.param(d, marks=pytest.mark.very_slow)
+            for d in ("torch.compile", "module.compile")
+        ),
+    ],
+)
 def test_one_budget_over_graph_breaks_by_every_door(
     door: str, train_step: Callable[..., Any], same_bits: Callable[..., bool]
 ) -> None:
@@ -440,6 +449,7 @@ def test_steps_that_pytorch_no_longer_compiles_are_said() -> None:
     assert len(step.plans) == 2
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("loss", ["gaussian_nll_loss", "corrcoef"])
 @pytest.mark.parametrize("budget", ["0.9x", "min"])
 def test_parts_left_to_eager_mode_are_said(loss: str, budget: Any) -> None:

@@ -88,6 +88,7 @@ CASES = (
 )  # fmt: skip
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("budget", [None, "min"])
 def test_copies_of_gradients_are_counted(

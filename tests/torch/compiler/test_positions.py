@@ -129,6 +129,7 @@ def check_ladder(plans: dict[float, Any], measure: str = "live", has_wishes: boo
         assert has_wishes or a.numbers["time_ps"] >= b.numbers["time_ps"]
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
     ("name", "measure", "positions"),
     [

@@ -228,6 +228,7 @@ def test_a_policy_decides_without_a_budget_and_moves_no_share() -> None:
     assert least["saved_bytes"] < numbers()["saved_bytes"]
 
 
+@pytest.mark.very_slow
 def test_a_share_is_answered_in_shares() -> None:
     model, inputs = _case("gated")
     text = r"^no plan fits 10% of the \S+ KiB that the step takes without a budget \(live\): the "

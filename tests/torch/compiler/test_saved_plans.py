@@ -142,6 +142,7 @@ def test_inductor_refuses_saved_moves(tmp_path: Path) -> None:
         ct.compile(f, plans=path, codegen="inductor")(w)
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("breaks", [False, True])
 def test_plans_that_count_model_and_optimizer(
     breaks: bool, x: Any, tmp_path: Path, same_bits: Callable[..., bool], ran: Counter[str]

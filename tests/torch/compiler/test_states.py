@@ -390,6 +390,7 @@ SLOW = (  # many graphs, symbolic shapes
 )  # fmt: skip
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
     "number",
     [

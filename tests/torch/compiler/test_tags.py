@@ -46,6 +46,7 @@ def held(compiled: Any, inputs: tuple[Any, ...]) -> tuple[Any, list[Any], int]:
     return loss.detach(), [p.grad for p in compiled.parameters()], between
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("name", ["gpt", "resnet"])
 def test_what_is_saved_is_the_plans(
     name: str, ran: Counter[str], same_bits: Callable[..., bool], without: Any

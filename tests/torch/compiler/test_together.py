@@ -103,6 +103,7 @@ def test_a_discriminator_twice_and_then_in_the_step_of_the_generator(
     assert peaks[0] <= budget + outside and peaks[1] <= budget + outside
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(("budget", "calls"), [(0.5, 1), (0.5, 3), (0.0, 2), (120_000, 2)])
 def test_the_first_line_counts_the_calls_that_share_the_budget(
     budget: float | int, calls: int

@@ -99,6 +99,7 @@ def fresh() -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(("model", "share"), [(Broken, 0.55), (Broken, 0.8), (Shared, 0.9)])
 def test_a_first_step_that_is_over_says_what_it_takes(model: Any, share: float) -> None:
     whole = steps(ct.compile(model()))[0][-1]
@@ -112,6 +113,7 @@ def test_a_first_step_that_is_over_says_what_it_takes(model: Any, share: float) 
     assert all(size == peaks[0] for size in told)
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("model", [Broken, Shared])
 @pytest.mark.parametrize(
     "share", [*(pytest.param(share, marks=pytest.mark.very_slow) for share in (1.0, 0.9)), 0.75]

@@ -70,6 +70,7 @@ def _others() -> dict[str, tuple[nn.Module, Any]]:
     }  # fmt: skip
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("name", _others())
 def test_where_eager_mode_runs_other_kernels(name: str, same_bits: Callable[..., bool]) -> None:
     """The bits are those of ``aot_eager``."""

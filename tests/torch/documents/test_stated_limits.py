@@ -40,6 +40,7 @@ def _taken(loss: Callable[[], Any], model: nn.Module) -> int:
     return memory.peak_bytes
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("what", ["bias", "buffer"])
 def test_a_write_through_data_is_read_by_what_runs_again(
     what: str, same_bits: Callable[..., bool]

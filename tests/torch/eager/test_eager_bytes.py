@@ -220,6 +220,7 @@ def test_a_model_that_took_the_place_of_another() -> None:
     assert check(model, x, True, ("0.8x",)) == 1
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("around", ["region", "step"])
 def test_autocast_holds_its_casts_of_weights(around: str) -> None:
     """Casts of weights that are used several times stay until the context ends, possibly after the

@@ -138,6 +138,7 @@ COMPLEX: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("name", COMPLEX)
 def test_conjugates_that_kernels_write_out_are_counted(name: str) -> None:
     """Also in the sum of two gradients of which one is a lazy conjugate."""

@@ -32,6 +32,7 @@ class Mixing(nn.Module):
         return x.sin().sum()
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
     "budget",
     [*(pytest.param(b, marks=pytest.mark.very_slow) for b in ("fastest", "0.8x")), "min"],

@@ -124,6 +124,7 @@ def backward_of(plan: Any) -> list[str]:
     return [plan.problem["ops"][i]["kind"] for i in steps[start:]]
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("name", ["gpt", "unet"])
 def test_bits_do_not_depend_on_the_budget(
     name: str, ran: Counter[str], train_step: Callable[..., Any], same_bits: Callable[..., bool]

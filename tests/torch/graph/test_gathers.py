@@ -65,6 +65,7 @@ def gradients(run: Callable[..., Any], model: nn.Module, x: torch.Tensor) -> lis
 OTHERS = (0, "0.6x", "smallest")
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
     "budget", [0.5, "min", *(pytest.param(b, marks=pytest.mark.very_slow) for b in OTHERS)]
 )

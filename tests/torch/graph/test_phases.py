@@ -289,6 +289,7 @@ def step_with_refill(f: Callable[..., Any], call: Callable[..., Any], factor: fl
     return y.detach(), size, x.grad, n.grad, n.detach()
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(("f", "door"), pairs(FREEING, frees_and_saves))
 def test_freed_memory_is_read_when_it_is_there(f: Callable[..., Any], door: Compiler) -> None:
     for budget in BUDGETS:

@@ -200,6 +200,7 @@ def test_a_parameter_that_changes_after_a_step(name, change):
         assert not torch.equal(p, value)
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("name", [pytest.param("Lion", marks=pytest.mark.very_slow), "AdamW8bit"])
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace:UserWarning")
 def test_a_step_may_be_called_in_what_is_compiled(name):

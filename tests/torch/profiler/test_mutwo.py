@@ -23,6 +23,7 @@ from cutback.torch.graph.records import MOVES
 from cutback.torch.profiler import mutwo
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
     ("name", "rule", "swap"),
     [

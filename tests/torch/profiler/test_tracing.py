@@ -139,6 +139,7 @@ def test_files(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert printed["steps"] == step.plan("0.6x").document["steps"]
 
 
+@pytest.mark.very_slow
 def test_the_traced_problem_is_the_compiled_one(train_step: Callable[..., Any]) -> None:
     model, inputs = make("encoder")
     step = ct.trace(model, *inputs)

@@ -306,6 +306,7 @@ def test_groups_are_a_text():
         evonorm_step()[0].executable.text("groups")
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("measure", ["arena", "live"])
 def test_a_share_is_of_groups_whoever_keeps_it(measure):
     """If no plan in groups meets the budget, a plan of single ops must, with the same number of

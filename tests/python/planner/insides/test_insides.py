@@ -211,6 +211,7 @@ def check_optima(seeds, inlines=False):
     return judged, impossible, partial, rest
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("inlines", [False, True])
 def test_plans_of_insides_are_optimal(inlines):
     judged, impossible, partial, rest = check_optima(range(10), inlines)
