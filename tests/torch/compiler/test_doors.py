@@ -94,6 +94,9 @@ def test_by_name(ran: Counter[str], same_bits: Callable[..., bool]) -> None:
             torch.compile(f, backend="cutback", options=options)(*inputs())
 
 
+SLOWER = [pytest.param(d, marks=pytest.mark.very_slow) for d in ("torch.compile", "module.compile")]
+
+
 class Broken(nn.Module):
     """Two graphs with Python code between them."""
 
@@ -108,16 +111,7 @@ class Broken(nn.Module):
         return self.second(y).square().sum()
 
 
-@pytest.mark.parametrize(
-    "door",
-    [
-        "own",
-        *(
-            pytest.param(d, marks=pytest.mark.very_slow)
-            for d in ("torch.compile", "module.compile")
-        ),
-    ],
-)
+@pytest.mark.parametrize("door", ["own", *SLOWER])
 def test_one_budget_over_graph_breaks_by_every_door(
     door: str, train_step: Callable[..., Any], same_bits: Callable[..., bool]
 ) -> None:
