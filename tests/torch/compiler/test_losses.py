@@ -20,13 +20,20 @@ from cutback.torch.compiler import losses
 ROWS, WORDS = 256, 100
 FULL = ROWS * WORDS * 4
 TARGET = torch.arange(ROWS) % WORDS
+ONES = torch.ones(ROWS, WORDS)
 
 KINDS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
     # the gradient that comes, the result that is kept, the gradient that is made
     "cross_entropy": (lambda x: F.cross_entropy(x, TARGET), 3 * FULL),
     # a few elements that are repeated, until the product below the loss makes a gradient of them
     "sum": (lambda x: x.sum(), FULL),
-    "mean of a view": (lambda x: x.t().reshape(-1).mean(), FULL),
+    # the input that is kept, the gradient that is made, and the array that is kept with the loss
+    "mse_loss": (lambda x: F.mse_loss(x, ONES), 3 * FULL),
+    # the gradient that comes, the input that is kept, the gradient that is made
+    "l1_loss": (lambda x: F.l1_loss(x, ONES), 3 * FULL),
+    "squares": (lambda x: x.square().mean(), 3 * FULL),
+    # the gradient of the mean, and that of the product below the loss
+    "mean of a view": (lambda x: x.t().reshape(-1).mean(), 2 * FULL),
     # the kept result and the gradient that is made; the one that comes is repeated
     "exp": (lambda x: x.exp().sum(), 2 * FULL),
     # the gradient of the cast is of half the size
@@ -37,14 +44,16 @@ KINDS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
 def peak_of(loss: Callable[[torch.Tensor], torch.Tensor]) -> tuple[int, int]:
     """Returns the bound of a loss, and the measured peak of the loss and its backward."""
     x = torch.randn(ROWS, WORDS, requires_grad=True)
-    result = x * 1
-    assert result.grad_fn is not None
     found: list[int] = []
-    result.grad_fn.register_prehook(
-        lambda gradients: found.append(losses.least_bytes(losses.losses_of_backward()))
-    )
     with ct.MemoryTracker() as memory:
-        loss(result).backward()
+        result = x * 1
+        assert result.grad_fn is not None
+        result.grad_fn.register_prehook(
+            lambda gradients: found.append(losses.least_bytes(losses.losses_of_backward(), FULL))
+        )
+        value = loss(result)
+        del result
+        value.backward()
     return found[0], memory.peak_bytes
 
 

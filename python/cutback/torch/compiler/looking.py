@@ -83,8 +83,8 @@ class ModelSteps(ModelActions):
         limit = self.limit_bytes(1)
         if limit is None:
             return
-        least = losses.least_bytes(losses.losses_of_backward())
-        held = saved_by(known) - max(0, _results_of(known.problem) - sum(run.alive().values()))
+        gone = max(0, _results_of(known.problem) - sum(run.alive().values()))
+        least, held = losses.least_bytes(losses.losses_of_backward(), gone), saved_by(known) - gone
         if least and held + least > limit * (1 + MARGIN) and held + least >= limit + losses.LEAST:
             self.ever.told_of_loss = True
             losses.tell(least, held, self.name_limit(limit))

@@ -44,13 +44,25 @@ _PASS_ON = frozenset(
 ) | {"SubBackward1", "AddBackward1", "TransposeBackward1", "SqueezeBackward1"}  # fmt: skip
 """Nodes whose gradients are, or may be, the one that they got."""
 
-_EXPAND = frozenset({"SumBackward0", "SumBackward1", "MeanBackward0", "MeanBackward1"})
+_EXPAND = frozenset({"SumBackward0", "SumBackward1"})
 """Nodes whose gradients may be a few elements that are repeated."""
 
 _KEEP_RESULT = frozenset(
     f"{name}Backward0" for name in ("LogSoftmax", "Softmax", "Sigmoid", "Tanh", "Exp", "Sqrt")
 )
 """Nodes that keep the result of their op, which is as large as the gradient that they get."""
+
+_KEEP_INPUT = frozenset(
+    f"{name}Backward0"
+    for name in (
+        "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy", "SoftMarginLoss",
+        "BinaryCrossEntropyWithLogits", "Pow", "Abs", "Log", "Gelu", "Silu",
+    )
+)  # fmt: skip
+"""Nodes that keep the input whose gradient they make. Their op has a new result."""
+
+_DENSE = frozenset({"SubBackward0", "AddBackward0", "MulBackward0", "DivBackward0", _COMPILED})
+"""Nodes of results that are not a few elements that are repeated."""
 
 
 def losses_of_backward() -> list[torch.Tensor]:
@@ -100,14 +112,27 @@ def _in_order(losses: list[torch.Tensor]) -> Iterator[Node]:
     yield from reversed(done)
 
 
-def least_bytes(losses: list[torch.Tensor]) -> int:
+def _bytes_of_roots(losses: list[torch.Tensor]) -> int:
+    """Returns the bytes of losses whose op has a new result. With a mean, some keep an array of the
+    size of their input."""
+    new = (t for t in losses if t.grad_fn is not None and t.grad_fn.name() in _KEEP_INPUT)
+    return sum(t.untyped_storage().nbytes() for t in new)
+
+
+def least_bytes(losses: list[torch.Tensor], gone: int = 0) -> int:
     """Returns a lower bound of the bytes that the backward of losses takes, down to the compiled
-    graph: the gradient that a node gets, those that it makes, and the result that it keeps."""
+    graph: the gradient that a node gets, those that it makes, and the result or input that it
+    keeps.
+
+    Args:
+        gone: bytes of the graph's results that nothing holds any more. A node may have kept them
+            until its backward ran. Results that are alive are not part of the bound.
+    """
     most = 0
     arrived: dict[Node, int] = {}
     for node in _in_order(losses):
         name, came, own = node.name(), arrived.get(node, 0), _gradients_of(node)
-        makes = 0
+        makes = inputs = 0
         for other, k in node.next_functions:
             gradients = [] if other is None else _gradients_of(other)
             if other is None or k >= len(gradients):
@@ -120,9 +145,11 @@ def least_bytes(losses: list[torch.Tensor]) -> int:
             else:
                 makes += size
             arrived[other] = max(size, arrived.get(other, 0))
+            if name in _KEEP_INPUT and type(other).__name__ in _DENSE:
+                inputs += size
         keeps = sum(gradient.bytes for gradient in own) if name in _KEEP_RESULT else 0
-        most = max(most, came + keeps + makes)
-    return most
+        most = max(most, came + keeps + makes + min(gone, inputs))
+    return most + _bytes_of_roots(losses)
 
 
 def tell(least: int, held: int, budget: str) -> None:
