@@ -141,12 +141,13 @@ def check_grid(found: list[Found]) -> None:
 @pytest.mark.slow
 def test_two_processes(tmp_path: Path) -> None:
     """One mode of each kind."""
-    first, second = run_all("ddp,tp,fsdp2,gathers,pipeline", tmp_path / "two")
+    first, second = run_all("ddp,tp,fsdp2,gathers,pipeline,grid", tmp_path / "two")
     check_ddp(first["ddp"], second["ddp"])
     check_tensor_parallel(first["tp"], second["tp"])
     check_sharded_both_ways(first["fsdp2"], second["fsdp2"])
     check_gathers(first["gathers"], second["gathers"])
     check_pipeline([first["pipeline"], second["pipeline"]])
+    check_grid([first["grid"], second["grid"]])
 
 
 @pytest.mark.very_slow
