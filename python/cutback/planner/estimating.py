@@ -13,12 +13,13 @@ from .. import _native, budgets, devices
 from ..problem import Problem
 from ..schedule import Schedule
 from .plan import Plan
-from .scaling import FIRST, Family, structure_of
+from .scaling import FIRST, Family, Forward, structure_of
 from .search import plans
 
 POSITIONS = (0.75, 0.5, 0.25)
 MOST = 1 << 20
 _ROUNDS = 3  # searches beyond the largest batch that fits by earlier plans
+_SMALLEST = "smallest"
 _CHECKED = 40  # the third batch to trace, if none fits
 
 
@@ -59,7 +60,7 @@ class Estimate:
 
     def __init__(
         self, points: list[Point], batch: int | None, budget: int | None, measure: str, device: str,
-        is_linear: bool,
+        is_linear: bool | None,
     ) -> None:  # fmt: skip
         self.points = points
         """One for each batch of the table, in order."""
@@ -69,7 +70,8 @@ class Estimate:
         self.measure = measure
         self.device = device
         self.is_linear = is_linear
-        """Whether sizes are linear in the batch; otherwise each batch was traced."""
+        """Whether sizes are linear in the batch; otherwise each batch was traced. None: there is
+        one batch, which was traced."""
 
     def point(self, batch: int) -> Point:
         """The point of a batch.
@@ -128,7 +130,7 @@ class Estimate:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         table = ("  ".join(f"{x:>{w}}" for x, w in zip(row, widths, strict=True)) for row in rows)
         lines = [self._headline(), *table]
-        if not self.is_linear:
+        if self.is_linear is False:
             lines.append("sizes are not linear in the batch: each batch was traced")
         return "\n".join(lines)
 
@@ -147,6 +149,8 @@ class Way(NamedTuple):
     """Presets of plans without a budget; the smallest of them counts."""
     plain: Callable[[Problem], Problem] = lambda problem: problem
     """Returns the problem of the step without a budget, if that differs."""
+    forward: Callable[[int], Forward] | None = None
+    """Makes the forward of a batch, if that is cheaper than the problem."""
 
     @property
     def kept(self) -> str:
@@ -165,11 +169,15 @@ class _Schedules:
         saving = min(found, key=lambda plan: plan.numbers["live_bytes"])
         self.saving = saving.steps, saving.backward_starts
         self.named: dict[str, Schedule] = {}
-        self.others = [schedule for _, schedule in _searched(problem, way, ("smallest",))]
+        self.others: list[Schedule] = []
 
     def name(self, problem: _native.Problem, way: Way) -> None:
-        """Searches the plans of the table's columns."""
-        self.named = {str(wish): plan for wish, plan in _searched(problem, way, POSITIONS)}
+        """Searches the plans of the table's columns, and the smallest if there is no other."""
+        asked = POSITIONS if self.others else (*POSITIONS, _SMALLEST)
+        found = dict(_searched(problem, way, asked))
+        if _SMALLEST in found:
+            self.others = [found.pop(_SMALLEST)]
+        self.named = {str(wish): plan for wish, plan in found.items()}
 
     def add(self, problem: _native.Problem, way: Way, asked: Sequence[budgets.Budget]) -> None:
         """Searches more plans."""
@@ -191,16 +199,25 @@ class Estimator:
     def __init__(self, way: Way, budget: int | None) -> None:
         self.way, self.budget = way, budget
         self.row = devices.resolve(way.device)
-        self.family = Family(way.trace)
+        self.family = Family(way.trace, way.forward)
         self._known: dict[int, Point] = {}
         self._schedules: dict[str, _Schedules] = {}  # by structure
 
-    def _schedules_of(self, problem: Problem, checked: _native.Problem) -> _Schedules:
+    def _schedules_of(
+        self, problem: Problem, checked: _native.Problem, named: bool = False
+    ) -> _Schedules:
+        """The schedules of a structure, with the smallest one; if ``named``, with those of the
+        table's columns, which are searched at this batch."""
         structure = structure_of(problem)
         if structure not in self._schedules:
             plain = self._plain(problem, checked)
             self._schedules[structure] = _Schedules(checked, plain, self.way)
-        return self._schedules[structure]
+        found = self._schedules[structure]
+        if named:
+            found.name(checked, self.way)
+        elif not found.others:
+            found.add(checked, self.way, (_SMALLEST,))
+        return found
 
     def _plain(self, problem: Problem, checked: _native.Problem) -> _native.Problem:
         plain = self.way.plain(problem)
@@ -228,7 +245,7 @@ class Estimator:
         without = figure(schedules.saving, self._plain(problem, checked))
         named = {name: figure(schedule) for name, schedule in schedules.named.items()}
         every = [*named.values(), *map(figure, (schedules.saving, *schedules.others))]
-        named["smallest"] = min(every)
+        named[_SMALLEST] = min(every)
         fitting = [f for f in every if self.budget is not None and f.bytes <= self.budget]
         within = min(fitting, key=lambda f: (f.seconds, f.bytes), default=None)
         return Point(batch, without, named, within)
@@ -261,7 +278,7 @@ class Estimator:
         schedules.add(checked, self.way, (max(1, room),))
         met = len(schedules.others) > before
         if not met:
-            schedules.add(checked, self.way, ("smallest",))
+            schedules.add(checked, self.way, (_SMALLEST,))
         self._known.clear()
         return met
 
@@ -285,20 +302,23 @@ class Estimator:
     def estimate(self, batches: Sequence[int] | None, most: int) -> Estimate:
         """The whole table."""
         largest = None if self.budget is None else self.largest(most)
-        if not self.family.check(largest or _CHECKED):
+        is_alone = self.budget is None and batches is not None and len(set(batches)) == 1
+        if is_alone and batches:
+            self.family.traced(batches[0])
+        elif not self.family.check(largest or _CHECKED):
             self._known.clear()
             largest = None if self.budget is None else self.largest(most)
         if batches is None:
             batches = self._powers(largest, most)
         problem = self.family.problem(largest or max(batches))
-        checked = problem.check()
-        self._schedules_of(problem, checked).name(checked, self.way)
+        self._schedules_of(problem, problem.check(), named=True)
         self._known.clear()
         points = [self.point(n) for n in sorted({*batches, *([largest] if largest else [])})]
         name = self.row or "cpu"
         if name.startswith("{"):
             name = "this device"
-        return Estimate(points, largest, self.budget, self.way.measure, name, self.family.is_linear)
+        is_linear = None if is_alone else self.family.is_linear
+        return Estimate(points, largest, self.budget, self.way.measure, name, is_linear)
 
     def _powers(self, largest: int | None, most: int) -> list[int]:
         """Powers of two. A batch of 1, which is always traced, is among them if it has been."""

@@ -1,14 +1,14 @@
 """Problems of one step at all batch sizes, from traces at a few.
 
 Bytes and work of most steps are linear functions of the batch. Two traces give these functions, and
-a third trace checks them. If a size is not linear, or the graph depends on the batch, every batch
-is traced."""
+a third trace, or the forward alone at a third batch, checks them. If a size is not linear, or the
+graph depends on the batch, every batch is traced."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..problem import Inlining, Member, Op, Problem, Storage, Value
 
@@ -83,28 +83,50 @@ def _with_numbers(problem: Problem, numbers: list[int | float | None]) -> Proble
     return result
 
 
+class Forward(NamedTuple):
+    """The values of a forward, which are cheaper to trace than a step."""
+
+    structure: str
+    """Equal for two batches if the same operations read the same values."""
+    sizes: list[int]
+    """Of all values, in a fixed order."""
+
+
 class Family:
     """The problems of one step.
 
     Args:
         trace: makes the problem of a batch.
+        forward: makes the forward of a batch, for the check; None: the check traces the step.
     """
 
-    def __init__(self, trace: Callable[[int], Problem]) -> None:
+    def __init__(
+        self, trace: Callable[[int], Problem], forward: Callable[[int], Forward] | None = None
+    ) -> None:
         self._trace = trace
+        self._forward = forward
         self._traced: dict[int, Problem] = {}
-        first, second = self.traced(FIRST), self.traced(SECOND)
-        self.is_linear = structure_of(first) == structure_of(second)
-        """Whether problems between and beyond the traced ones are predicted."""
-        self._base = numbers_of(first)
+        self._linear: bool | None = None  # None: two batches have not been compared
+        self._base: list[int | float | None] = []
         self._slopes: list[int | float] = []
-        if self.is_linear:
-            self._find_slopes(numbers_of(second))
 
-    def _find_slopes(self, second: list[int | float | None]) -> None:
-        slopes = [_slope(a, b) for a, b in zip(self._base, second, strict=True)]
+    @property
+    def is_linear(self) -> bool:
+        """Whether problems between and beyond the traced ones are predicted."""
+        if self._linear is None:
+            self._linear = self._compare()
+        return self._linear
+
+    def _compare(self) -> bool:
+        """Traces two batches, and finds how all numbers grow."""
+        first, second = self.traced(FIRST), self.traced(SECOND)
+        if structure_of(first) != structure_of(second):
+            return False
+        self._base = numbers_of(first)
+        pairs = zip(self._base, numbers_of(second), strict=True)
+        slopes = [_slope(a, b) for a, b in pairs]
         self._slopes = [slope for slope in slopes if slope is not None]
-        self.is_linear = len(slopes) == len(self._slopes)
+        return len(slopes) == len(self._slopes)
 
     def traced(self, batch: int) -> Problem:
         """The problem of a batch, from a trace."""
@@ -139,11 +161,26 @@ class Family:
         batch is traced from then on."""
         if not self.is_linear or batch in (FIRST, SECOND):
             return self.is_linear
+        if self._forward is not None and batch not in self._traced:
+            first, second, third = map(self._forward, (FIRST, SECOND, batch))
+            self._linear = _are_linear(first, second, third, batch)
+            return self._linear
         traced = self.traced(batch)
         pairs = zip(numbers_of(traced), self._predicted(batch), strict=False)
         is_same_step = structure_of(traced) == structure_of(self._traced[FIRST])
-        self.is_linear = is_same_step and all(_are_alike(*pair) for pair in pairs)
-        return self.is_linear
+        self._linear = is_same_step and all(_are_alike(*pair) for pair in pairs)
+        return self._linear
+
+
+def _are_linear(first: Forward, second: Forward, third: Forward, batch: int) -> bool:
+    """Whether a third forward has the same values, with sizes that the first two predict."""
+    if not first.structure == second.structure == third.structure:
+        return False
+    steps = SECOND - FIRST
+    return all(
+        (c - a) * steps == (b - a) * (batch - FIRST)
+        for a, b, c in zip(first.sizes, second.sizes, third.sizes, strict=True)
+    )
 
 
 def _slope(first: int | float | None, second: int | float | None) -> int | float | None:

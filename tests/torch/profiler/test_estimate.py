@@ -61,3 +61,25 @@ def test_command(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
     assert cli.main(["estimate", "steps_of_torch:make", "--batches", "8"]) == 0
     assert "(total)" in capsys.readouterr().out
     assert isinstance(ct.estimate(make_step, batches=[8]), cb.Estimate)
+
+
+@pytest.mark.very_slow
+def test_steps_that_change_with_the_batch_are_traced() -> None:
+    told: list[int] = []
+
+    class Changes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x.tanh() if x.shape[0] > 32 else x)
+
+    def make(batch: int) -> Any:
+        told.append(batch)
+        return Changes(), (torch.randn(batch, 4),)
+
+    alone = ct.estimate(make, batches=[16])
+    assert alone.is_linear is None and told == [16]
+    found = ct.estimate(make, batches=[16, 48])
+    assert found.is_linear is False and {40, 48} <= set(told)

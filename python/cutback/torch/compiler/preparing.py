@@ -140,6 +140,8 @@ class Preparation:
     """True if masks and indices may be kept packed (:mod:`graph.packing`)."""
     sliced: Callable[[list[Sliced]], object] | None = None
     """With slices: called with what runs in pieces (:mod:`graph.slices`). None: nothing does."""
+    seen: Callable[[fx.GraphModule], object] | None = None
+    """In a trace: called with the step's forward, before its backward is traced."""
 
 
 def prepare(

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import torch
+from torch.utils._pytree import tree_leaves
+
 from ...planner.estimating import MOST, Estimate, Way, estimate_with
+from ...planner.scaling import Forward
 from ...problem import Problem
 from ..compiler.compiled import uncompiled
 from ..compiler.preparing import Preparation
@@ -13,7 +18,25 @@ from ..compiler.totals import account
 from ..flags import check_flags
 from ..graph.taking_over import separate
 from .batches import made_step
-from .tracing import trace_with
+from .tracing import trace_forward, trace_with
+
+
+def _forward_of(gm: torch.fx.GraphModule) -> Forward:
+    """The values of a graph and of the graphs inside it."""
+    structure: list[Any] = []
+    sizes: list[int] = []
+    for part in gm.modules():
+        if not isinstance(part, torch.fx.GraphModule):
+            continue
+        places = {node: place for place, node in enumerate(part.graph.nodes)}
+        for node in places:
+            leaves = tree_leaves(node.meta.get("example_value"))
+            made = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            name = getattr(node.target, "__qualname__", None) or str(node.target)
+            reads = [places[read] for read in node.all_input_nodes]
+            structure.append((node.op, name, reads, [(t.dtype, t.dim()) for t in made]))
+            sizes += [int(n) for t in made for n in t.shape]
+    return Forward(repr(structure), sizes)
 
 
 def estimate(
@@ -49,13 +72,25 @@ def estimate(
     check_flags(slices=slices)
     how = Preparation(sliced=(lambda found: None) if slices else None)
     rehearsed: dict[str, tuple[int, int]] = {}  # optimizers seldom depend on the batch
+    forwards: dict[int, Forward] = {}
+
+    def keep(batch: int) -> Callable[[torch.fx.GraphModule], None]:
+        return lambda gm: forwards.__setitem__(batch, _forward_of(gm))
+
+    def forward_of(batch: int) -> Forward:
+        if batch not in forwards:
+            step, inputs, _ = made_step(make_step, batch)
+            trace_forward(uncompiled(step), inputs, keep(batch))
+        return forwards[batch]
 
     def problem_of(batch: int) -> Problem:
         step, inputs, optimizer = made_step(make_step, batch)
         step, total = uncompiled(step), None
         if optimizer is not None and measure == "total":
             total = account(step, optimizer, rehearsed)
-        return trace_with(step, inputs, {}, how, total, dynamic=False).problem
+        noting = replace(how, seen=keep(batch))
+        return trace_with(step, inputs, {}, noting, total, dynamic=False).problem
 
-    way = Way(problem_of, device, measure, (None, "torch-compat"), separate)
+    forward = None if slices else forward_of  # the number of pieces grows with the rows
+    way = Way(problem_of, device, measure, (None, "torch-compat"), separate, forward)
     return estimate_with(way, budget, batches, most)
