@@ -5,9 +5,10 @@ eager or Inductor, whatever glibc does.
                                          [--jax PYTHON] [--quick]
 
 `rows.py` has the rows. Each contestant is a separate process, all have the same inputs and number
-of threads, and they run in turns, one at a time; a number is the median of the rounds. PyTorch
-takes part four times: eager and `torch.compile`, each with default settings and "kept", with glibc
-told to keep freed memory (`contest.KEPT`). Exits with 1 if our gradients differ from PyTorch's.
+of threads, and they run in turns, one at a time; a number is the median of the rounds. On one
+thread it is processor time, which other load hardly affects, else elapsed time. PyTorch takes part
+four times: eager and `torch.compile`, each with default settings and "kept", with glibc told to
+keep freed memory (`contest.KEPT`). Exits with 1 if our gradients differ from PyTorch's.
 """
 
 from __future__ import annotations
