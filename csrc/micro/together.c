@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-/* A batch has about this number of elements, so that its tiles fit the L1 and L2 caches. */
-#define BATCH_ELEMENTS 2048
+/* A batch has about this number of elements, so that its tiles fit the L2 cache. */
+#define BATCH_ELEMENTS 4096
 /* Rows of at least SHORT_ROW elements run together only if they are not whole iterations; rows
  * longer than LONGEST_ROW run one by one. */
 #define SHORT_ROW 256
