@@ -6,6 +6,7 @@
 
 #include "../../../ir/work.h"
 #include "../../../micro/across.h"
+#include "../../../micro/together.h"
 #include "../executor/numbers.h"
 #include "../executor/scalar.h"
 
@@ -88,13 +89,32 @@ int64_t cb_x_lanes_fold(const cb_x_lanes *l, int phase, int64_t done) {
     return next;
 }
 
-/* A batch of rows has stored the terms in a stream (micro/together.h). */
-static void over_rows(const cb_x_lanes *l, const cb_x_number *number) {
+#define PREFETCHED ((int64_t)2048) /* bytes */
+
+/* Returns the number of rows that are summed between prefetches: all of them, unless the sums are
+ * the first to read an array. Where a phase has records, these prefetch. */
+static int64_t rows_once(const cb_x_lanes *l, int stream, int phase) {
     const cb_microcode *m = &l->f->m;
-    const char *terms = l->c->p[m->acc_lanes[number->a]];
+    const cb_x_stream *s = &m->stream[stream];
+    if (phase != 0 || l->f->phase[0].has_work || s->source != CB_X_ARRAY) return l->n;
+    return div_up(PREFETCHED, m->columns * l->f->real * CB_X_BATCH_ROWS) * CB_X_BATCH_ROWS;
+}
+
+/* A batch of rows has stored the terms in a stream (micro/together.h). */
+static void over_rows(const cb_x_lanes *l, const cb_x_number *number, int phase) {
+    const cb_microcode *m = &l->f->m;
+    const cb_x_table *table = l->f->table;
+    const int stream = m->acc_lanes[number->a];
+    const char *terms = l->c->p[stream];
     char *to = cb_x_lane_vector(l, m->number_lanes[number->dst]);
-    if (number->op == CB_X_ACC) l->f->table->row_sums(to, terms, l->n, m->columns);
-    else l->f->table->row_largest(to, terms, l->n, m->columns, number->op == CB_X_AMIN);
+    const int64_t once = rows_once(l, stream, phase), row = m->columns * l->f->real;
+    for (int64_t n, left = l->n; left > 0; left -= n, to += n * l->f->real, terms += n * row) {
+        n = min_i64(once, left);
+        for (int64_t at = n * row; once < l->n && at < 2 * n * row; at += CB_ALIGN)
+            __builtin_prefetch(terms + at);
+        if (number->op == CB_X_ACC) table->row_sums(to, terms, n, m->columns);
+        else table->row_largest(to, terms, n, m->columns, number->op == CB_X_AMIN);
+    }
 }
 
 static bool is_over_row(cb_x_op op) { return op == CB_X_ACC || op == CB_X_AMAX || op == CB_X_AMIN; }
@@ -104,7 +124,7 @@ void cb_x_lanes_after(const cb_x_lanes *l, int phase) {
     const bool is_wide = f->m.is_wide;
     for (int k = f->first_number[phase + 1]; k < f->first_number[phase + 2]; k++) {
         const cb_x_number *number = &f->m.number[f->order[k]];
-        if (is_over_row(number->op) && !f->m.inner) over_rows(l, number);
+        if (is_over_row(number->op) && !f->m.inner) over_rows(l, number, phase);
         else if (is_over_row(number->op)) (is_wide ? finish_f64 : finish_f32)(l, number);
         else (is_wide ? compute_f64 : compute_f32)(l, number);
         cb_x_lanes_repeat(l, number->dst);
