@@ -86,6 +86,24 @@ def test_rows_have_the_bits_of_their_instructions(rows, columns, dtype):
                 np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gradients_of_sums_repeat_a_number_for_each_row(dtype):
+    """Whole vectors of an array are written without records."""
+
+    def squares(x, *_):
+        return (x.sum(-1) ** 2).mean()
+
+    def with_sums(x, *_):
+        return squares(x) + (2 * x.mean(-1)).sum()
+
+    for rows, columns in ((2500, 8), (333, 12), (900, 16), (130, 64), (70, 80)):
+        x, small = arrays(rows, columns, dtype, False)
+        for loss in (squares, with_sums):
+            _, found = outcome(loss, "cpu", x, small)
+            _, expected = outcome(loss, "debug", x, small)
+            assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
 @pytest.mark.parametrize("columns", [70001, pytest.param(200000, marks=pytest.mark.very_slow)])
 def test_long_rows(columns):
     """Separate kernels sum them in segments."""

@@ -69,6 +69,7 @@ typedef struct batch {
     int16_t n_move, n_spread;
     int16_t moves[CB_R_STREAMS];   /* streams that each batch has elsewhere, or fills */
     int16_t spreads[CB_R_STREAMS]; /* streams of numbers of rows */
+    int16_t direct; /* a phase whose numbers are spread in its array, and no record runs; or -1 */
 } batch;
 
 static void repeat_row(const cb_executor *e, const cb_x_stream *s, char *to) {
@@ -96,6 +97,20 @@ static char *find_stream(cb_executor *e, int k, const batch *b) {
     return tile;
 }
 
+/* Finds a phase whose numbers of rows can be spread in the array that it stores them to: in whole
+ * vectors. Large arrays are left to records, whose stores may bypass the caches. */
+static void find_direct(const cb_x_fused *f, batch *b) {
+    const cb_microcode *m = &f->m;
+    const int64_t row = m->columns * f->real, vector = f->table->register_bytes / 4;
+    const bool is_small = (size_t)(m->rows * row) < CB_FAR_BYTES;
+    b->direct = -1;
+    for (int16_t k = 0; k < m->n_phase && row % vector == 0 && is_small; k++) {
+        const cb_x_copied copied = f->phase[k].copied;
+        const cb_x_stream *from = &m->stream[copied.from], *to = &m->stream[copied.to];
+        if (copied.is_all && from->source == CB_X_SPREAD && to->source == CB_X_ARRAY) b->direct = k;
+    }
+}
+
 /* Finds the streams that are at the same place for all batches of a task, and lists the others. */
 static void find_fixed(cb_executor *e, batch *b) {
     const cb_microcode *m = &e->f->m;
@@ -108,6 +123,7 @@ static void find_fixed(cb_executor *e, batch *b) {
         else b->lines.lanes.c->p[k] = cb_x_tile(e, b->thread, s->tile);
         if (s->source == CB_X_REPEATED) repeat_row(e, s, b->lines.lanes.c->p[k]);
     }
+    find_direct(e->f, b);
 }
 
 /* Loads per-row numbers that are not all adjacent in memory, one adjacent run at a time. */
@@ -150,6 +166,7 @@ static void run_batch(cb_executor *e, const batch *b) {
     const bool is_last = b->row + lanes->n == m->rows;
     const int64_t n = elements_of(b);
     for (int k = 0; k < b->n_move; k++) c->p[b->moves[k]] = find_stream(e, b->moves[k], b);
+    if (b->direct >= 0) c->p[f->phase[b->direct].copied.from] = c->p[f->phase[b->direct].copied.to];
     for (int k = 0; k < m->n_load; k++) {
         const cb_x_row_value *v = &m->load[k];
         if (f->one_a_row[k]) cb_x_lanes_load(lanes, v->number, v, &e->x->tensor[v->tensor], b->row);
@@ -158,7 +175,8 @@ static void run_batch(cb_executor *e, const batch *b) {
     cb_x_lanes_after(lanes, -1);
     for (int k = 0; k < m->n_phase; k++) {
         spread(b, k);
-        if (f->phase[k].has_work) cb_x_phase_run(f->table, c, &f->phase[k], 0, n, is_last);
+        if (f->phase[k].has_work && k != b->direct)
+            cb_x_phase_run(f->table, c, &f->phase[k], 0, n, is_last);
         cb_x_add_terms(&b->lines, b->row, lanes->n, k);
         cb_x_lanes_after(lanes, k);
     }

@@ -198,8 +198,18 @@ static void row_largest(void *largest, const void *terms, int64_t rows, int64_t 
         EX_PUT_COPIES(count, x)                                             \
         last = x;                                                           \
     }
-#define SHORT_SPREAD(count) \
-    case count: SPREAD_ROWS(count) break;
+#define SPREAD_WHOLE_ROWS(count)                                            \
+    for (int64_t row = 0; row < rows; row++, to += (count) * sizeof(VEC)) { \
+        const VEC x = EX_VM(of)(number[row]);                               \
+        char *at = to;                                                      \
+        EX_VM(store)(at, x);                                                \
+        EX_PUT_COPIES(count, x)                                             \
+    }
+#define SHORT_SPREAD(count)                      \
+    case count:                                  \
+        if (start == 0) SPREAD_WHOLE_ROWS(count) \
+        else SPREAD_ROWS(count)                  \
+        break;
 
 /* n lanes of `a`, the others of `b`. */
 VFN VEC before_and(VEC a, VEC b, int64_t n) {

@@ -30,6 +30,25 @@ static void list_touched(const cb_microcode *m, int at, cb_x_phase *ph) {
     }
 }
 
+static cb_x_copied copied_by(const cb_microcode *m, int at) {
+    const cb_micro *store = NULL;
+    int n = 0;
+    for (int k = 0; k < m->n_micro; k++) {
+        if (m->micro[k].is_dead || m->micro[k].phase != at) continue;
+        store = &m->micro[k];
+        n++;
+    }
+    if (n != 1 || store->op != CB_X_STORE || store->in[0].kind != CB_X_IN_STREAM ||
+        m->stream[store->dst].format != CB_X_REAL)
+        return (cb_x_copied){0};
+    const cb_x_ref from = store->in[0];
+    for (int k = 0; k < m->n_micro; k++)
+        for (int j = 0; j < 3 && !m->micro[k].is_dead && &m->micro[k] != store; j++)
+            if (m->micro[k].in[j].kind == CB_X_IN_STREAM && m->micro[k].in[j].id == from.id)
+                return (cb_x_copied){0};
+    return (cb_x_copied){.is_all = true, .from = from.id, .to = store->dst};
+}
+
 /* Copies the records to `memory`. */
 static cb_status keep(const cb_x_code *code, cb_arena *memory, cb_record **record,
                       cb_x_store **store, cb_error *err) {
@@ -58,6 +77,7 @@ cb_status cb_x_phase_make(const cb_microcode *m, int at, const cb_x_table *table
                         .n_record = whole.n,
                         .n_prefetch = whole.n_prefetch,
                         .has_work = whole.n > whole.n_prefetch + 2,
+                        .copied = copied_by(m, at),
                         .touched = touched};
     list_touched(m, at, out);
     CB_TRY_NEW(out->touched, memory, (size_t)out->n_touched, err);

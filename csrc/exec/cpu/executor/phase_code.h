@@ -13,6 +13,11 @@ typedef struct cb_x_touched { /* a stream of an array that a phase reads or writ
     bool is_read, is_written;
 } cb_x_touched;
 
+typedef struct cb_x_copied { /* a stream that a phase stores to another */
+    bool is_all;             /* the phase does nothing else, and nothing else reads `from` */
+    int16_t from, to;
+} cb_x_copied;
+
 typedef struct cb_x_phase {
     cb_record *code; /* not const: each run chooses the kind of its stores */
     const cb_record *masked;
@@ -20,6 +25,7 @@ typedef struct cb_x_phase {
     int n_record, n_prefetch; /* the first n_prefetch may be left out */
     bool has_work;            /* there are records other than those and the loop */
     int16_t first_sum, n_sum, first_total, n_total;
+    cb_x_copied copied;
     cb_x_touched *touched; /* [n_touched] */
     int n_touched;
 } cb_x_phase;
