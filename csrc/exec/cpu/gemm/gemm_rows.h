@@ -69,6 +69,16 @@ static void CB_TYPED(gemm_pack)(gemm_view b, int64_t k0, int64_t inner, int64_t 
     CB_TYPED(gemm_clear_right)(inner, columns, panel);
 }
 
+/* Stores the first columns of a vector. Not inlined: otherwise gcc 12 keeps all sums in memory on
+ * AVX2, and products take three times as long. */
+__attribute__((noinline)) static void
+CB_TYPED(gemm_store_few)(CB_REAL *c, CB_TYPED(gemm_vector) sum, int64_t columns, bool add) {
+    CB_REAL line[GEMM_VECTOR / sizeof(CB_REAL)];
+    memcpy(line, &sum, sizeof sum);
+    columns = gemm_least(columns, GEMM_VECTOR / sizeof(CB_REAL));
+    for (int64_t j = 0; j < columns; j++) c[j] = add ? c[j] + line[j] : line[j];
+}
+
 /* Stores columns j .. j+columns of a row of sums, one vector at a time. */
 GEMM_INLINE void CB_TYPED(gemm_store)(CB_REAL *c, CB_TYPED(gemm_vector) sum, int64_t columns,
                                       bool is_whole, bool add) {
@@ -81,10 +91,7 @@ GEMM_INLINE void CB_TYPED(gemm_store)(CB_REAL *c, CB_TYPED(gemm_vector) sum, int
         memcpy(c, &sum, sizeof sum);
         return;
     }
-    CB_REAL line[GEMM_VECTOR / sizeof(CB_REAL)];
-    memcpy(line, &sum, sizeof sum);
-    columns = gemm_least(columns, GEMM_VECTOR / sizeof(CB_REAL));
-    for (int64_t j = 0; j < columns; j++) c[j] = add ? c[j] + line[j] : line[j];
+    CB_TYPED(gemm_store_few)(c, sum, columns, add);
 }
 
 /* ---- sums in registers ----------------------------------------------------------------------- */
