@@ -175,7 +175,7 @@ def answer_of(answer: Any, op: str) -> CheckpointPolicy | None:
 
 
 def save_only_these_ops(*ops: str) -> PolicyFunction:
-    """Save the outputs of the named operations (``"matmul"``, ``"conv2d"``, ...), recompute all
+    """Save the outputs of the operations ``ops`` (``"matmul"``, ``"conv2d"``, ...), recompute all
     others.
 
     Raises:
@@ -459,8 +459,8 @@ def _offload_dot_with_no_batch_dims(
 def offload_dot_with_no_batch_dims(*args: Any, **kwargs: Any) -> Any:
     """Move what :func:`dots_with_no_batch_dims_saveable` saves to the host, recompute all others.
 
-    It is itself a policy. JAX's call, ``offload_dot_with_no_batch_dims("device",
-    "pinned_host")``, returns the same policy.
+    It is itself a policy, which takes the ``args`` and ``kwargs`` of one. JAX's call,
+    ``offload_dot_with_no_batch_dims("device", "pinned_host")``, returns the same policy.
 
     Raises:
         ValueError: if other memories are named.

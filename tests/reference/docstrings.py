@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import doctest
+import enum
 import importlib
 import inspect
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,16 +71,52 @@ TORCH_MODULES = ("cutback.torch", "cutback.torch.frontends", "cutback.torch.mutw
                  "cutback.torch.optim", "cutback.torch.rerun")  # fmt: skip
 
 
-def without_example(*, torch: bool) -> list[str]:
-    """Public classes and functions whose docstring has no example, except operations on arrays."""
-    modules = TORCH_MODULES if torch else MODULES
-    found = set()
-    for home in modules:
+MADE = {"Array", "Estimate", "Frontier", "MaxBatch", "Profile", "Selection", "Step", "Traced",
+        "TracedStep", "WholeGraph"}  # fmt: skip
+"""Public classes whose objects functions return, or that only describe an interface."""
+
+
+def _public(*, torch: bool) -> Iterator[tuple[str, Any]]:
+    """Public classes and functions with their names, except operations on arrays."""
+    for home in TORCH_MODULES if torch else MODULES:
         module = importlib.import_module(home)
         hidden = {"compile"} & set(dir(module))  # not in __all__, because it would hide a builtin
-        for name in {*module.__all__, *hidden}.difference(OPERATIONS):
+        for name in sorted({*module.__all__, *hidden}.difference(OPERATIONS)):
             value = getattr(module, name)
-            ours = getattr(value, "__module__", "").startswith("cutback")
-            if ours and callable(value) and ">>>" not in (inspect.getdoc(value) or ""):
-                found.add(f"{home}.{name}")
-    return sorted(found)
+            if callable(value) and getattr(value, "__module__", "").startswith("cutback"):
+                yield f"{home}.{name}", value
+
+
+def without_example(*, torch: bool) -> list[str]:
+    """Public classes and functions whose docstring has no example, except operations on arrays."""
+    return [
+        name for name, value in _public(torch=torch) if ">>>" not in (inspect.getdoc(value) or "")
+    ]
+
+
+def undescribed(*, torch: bool) -> list[str]:
+    """Parameters of public functions, and of classes that users make, that no docstring names. A
+    class may leave those of a base class to the base's docstring."""
+    found = []
+    for name, value in _public(torch=torch):
+        text, parameters = inspect.getdoc(value) or "", _parameters(value)
+        if inspect.isclass(value):
+            bases = [base for base in value.__mro__ if base.__module__.startswith("cutback")]
+            text = "\n".join((base.__doc__ or "") + (base.__init__.__doc__ or "") for base in bases)
+        if name.rpartition(".")[2] in MADE or parameters == ["ctx", "op", "args", "kwargs"]:
+            continue
+        missing = [p for p in parameters if not re.search(rf"(?<![\w.]){p}(?!\w)", text)]
+        found += [f"{name}: {p}" for p in missing]
+    return found
+
+
+def _parameters(value: Any) -> list[str]:
+    """The names of the parameters: none for errors, records and enums, whose fields have texts."""
+    if inspect.isclass(value):
+        plain = (BaseException, tuple, enum.Enum)
+        if issubclass(value, plain) or dataclasses.is_dataclass(value):
+            return []
+    try:
+        return [name for name in inspect.signature(value).parameters if name[0] != "_"]
+    except ValueError:  # of a function in C without a text signature
+        return []

@@ -72,8 +72,8 @@ def plan(
     running anything.
 
     Args:
-        what: a loss function, whose arguments follow; or a problem: a document (dict), its JSON, or
-            the path of a file with it (``docs/problem.md``).
+        what, args: a loss function and its arguments; or a problem alone: a document (dict), its
+            JSON, or the path of a file with it (``docs/problem.md``).
         budget, policy, device: as for :func:`cutback.compile`. A problem takes a policy as text
             (:mod:`cutback.constraints`); both take :func:`policies.mu_two`.
         preset: without a budget, the minimum cut that decides: least memory traffic, given what may

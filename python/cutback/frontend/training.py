@@ -225,9 +225,9 @@ def value_and_grad(
     ``argnums``.
 
     ``argnums`` may be a sequence, then gradients are a tuple. With ``has_aux``, ``f`` returns
-    (loss, aux) and the value is that pair. Options (``budget``, ``policy``, ``preset``, ``seed``,
-    ...) are those of :func:`compile`; without a budget or preset everything that the backward reads
-    is saved.
+    (loss, aux) and the value is that pair. The ``options`` (``budget``, ``policy``, ``preset``,
+    ``seed``, ...) are those of :func:`compile`; without a budget or preset everything that the
+    backward reads is saved.
 
     >>> value, grads = cutback.value_and_grad(loss)(params, x, y)
     >>> grads["w1"].shape == params["w1"].shape
@@ -257,8 +257,8 @@ def grad(
 def grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
 ) -> Step[Any]:
-    """A function that returns the gradients of ``f`` alone, or with ``has_aux`` (gradients,
-    aux).
+    """A function that returns the gradients of ``f`` alone, or with ``has_aux`` (gradients, aux).
+    ``argnums`` and ``options`` are as in :func:`value_and_grad`.
 
     >>> grads = cutback.grad(loss)(params, x, y)
     >>> sorted(grads)
@@ -272,11 +272,12 @@ def grad(
 def trace(
     f: Callable[..., Any], *args: Any, argnums: ArgNums = None, policy: Policy | None = None
 ) -> Traced:
-    """The graph of ``f`` on arguments like these, whose elements are not read.
+    """The graph of ``f`` on arguments like ``args``, whose elements are not read.
 
     ``f`` may return any pytree of arrays. ``print(traced)`` shows the forward graph;
     ``traced.joint()`` is forward and backward, for which the first result must be a scalar.
-    ``argnums`` marks arguments as parameters.
+    ``argnums`` marks arguments as parameters, and ``policy`` says what to save, as in
+    :func:`compile`.
 
     >>> traced = cutback.trace(loss, params, x, y)
     >>> print(traced)  # the forward graph

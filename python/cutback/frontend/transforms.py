@@ -226,9 +226,9 @@ def jacrev(
     """A function that returns the Jacobian of ``f``: of each result with respect to each argument,
     an array with the axes of the result and then those of the argument.
 
-    One gradient is computed for each element of the results, so ``f`` should have few. With
-    ``has_aux``, ``f`` returns (value, aux), and the function returns (Jacobian, aux). Source:
-    ``jax.jacrev``.
+    One gradient is computed for each element of the results, so ``f`` should have few. ``argnums``
+    names the argument to differentiate, or several. With ``has_aux``, ``f`` returns (value, aux),
+    and the function returns (Jacobian, aux). Source: ``jax.jacrev``.
 
     Example:
         >>> cutback.jacrev(lambda x: x ** 2)(np.arange(3.0)).tolist()
@@ -267,8 +267,9 @@ def _last(column: Array, shape: tuple[int, ...]) -> Array:
 def jacfwd(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """:func:`jacrev` with one :func:`jvp` for each element of the arguments: for functions with few
-    arguments and many results. Source: ``jax.jacfwd``.
+    """A function that returns the Jacobian of ``f``, as :func:`jacrev`, by one :func:`jvp` for each
+    element of the arguments: for functions with few arguments and many results. ``argnums`` and
+    ``has_aux`` are as there. Source: ``jax.jacfwd``.
 
     Example:
         >>> cutback.jacfwd(cutback.sin)(np.zeros(2)).tolist()
@@ -282,7 +283,7 @@ def hessian(
 ) -> Callable[..., Any]:
     """A function that returns the second derivatives of ``f``: the Jacobian of its Jacobian. One
     gradient is computed for each element of the first derivatives, so arguments should be small.
-    Source: ``jax.hessian``.
+    ``argnums`` and ``has_aux`` are as in :func:`jacrev`. Source: ``jax.hessian``.
 
     Example:
         >>> cutback.hessian(lambda x: (x ** 3).sum())(np.arange(2.0)).tolist()
@@ -292,7 +293,8 @@ def hessian(
 
 
 class custom_vjp:  # noqa: N801  # JAX's name
-    """A function with a gradient of its own, which ``defvjp`` sets. Source: ``jax.custom_vjp``.
+    """The function ``fun`` with a gradient of its own, which ``defvjp`` sets. Arguments at the
+    positions ``nondiff_argnums`` get no gradient. Source: ``jax.custom_vjp``.
 
     Example:
         >>> @cutback.custom_vjp
@@ -437,9 +439,10 @@ def vmap(
 
     ``in_axes`` has the axis of each positional argument, one for all, or axes nested like them;
     None is for what all examples share. Keyword arguments have their examples along axis 0.
-    ``out_axes`` says the same of the results. Random numbers differ between examples. There are
-    rules for pointwise operations, reductions, products, convolutions, pooling, indexing, norms,
-    losses, attention and random numbers. Source: ``jax.vmap``.
+    ``out_axes`` says the same of the results. ``axis_size``, the number of examples, is needed only
+    if no argument has an axis of examples. Random numbers differ between examples. There are rules
+    for pointwise operations, reductions, products, convolutions, pooling, indexing, norms, losses,
+    attention and random numbers. Source: ``jax.vmap``.
 
     Example:
         >>> each = cutback.vmap(cutback.grad(loss), in_axes=(None, 0, 0))  # one for each example

@@ -165,8 +165,9 @@ def plans(
     """Plans a problem for ``several`` budgets in one search. Each plan is bitwise equal to that of
     :func:`cutback.plan` for the budget, in a fraction of the time.
 
-    The other arguments are as for :func:`cutback.plan`; ``time_limit`` and ``progress`` apply to
-    the whole search. A budget that cannot be met has a :class:`BudgetError` in its place.
+    ``measure``, ``preset``, ``policy`` and ``device`` are as for :func:`cutback.plan`;
+    ``time_limit`` (seconds) and ``progress`` apply to the whole search. A budget that cannot be met
+    has a :class:`BudgetError` in its place.
 
     Raises:
         ValueError, TypeError: if the problem or a budget is invalid.

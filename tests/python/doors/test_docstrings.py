@@ -101,3 +101,7 @@ def test_a_wrong_result_would_be_found() -> None:
 
 def test_every_public_name_has_an_example() -> None:
     assert docstrings.without_example(torch=False) == []
+
+
+def test_every_parameter_of_a_public_name_is_described() -> None:
+    assert docstrings.undescribed(torch=False) == []

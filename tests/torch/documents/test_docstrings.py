@@ -71,3 +71,7 @@ def test_it_runs(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_every_public_name_has_an_example() -> None:
     assert docstrings.without_example(torch=True) == []
+
+
+def test_every_parameter_of_a_public_name_is_described() -> None:
+    assert docstrings.undescribed(torch=True) == []

@@ -222,11 +222,12 @@ class Partitioner(CustomPartitionerFn):
             pays; the results have the same bits (docs/torch.md). Without a budget nothing is
             packed. With ``policy``, ``profile``, ``offload`` or ``pool`` nothing is packed either,
             and a ``UserWarning`` says so.
+        updates: set by :func:`compile`; leave it out.
         slices: chains of operations that are independent along rows, such as a head with its cross
-            entropy and a perceptron over tokens, run in up to eight pieces of rows, so that what is
-            wide between their ends never exists whole (docs/slices.md). The results have the same
-            bits under every budget. Not supported if Inductor or our kernels run the graphs, nor
-            with ``profile``.
+            entropy and a perceptron over tokens, run in up to eight pieces of rows, so that the
+            wide values inside a chain never exist as a whole (docs/slices.md). The results have the
+            same bits under every budget. Not supported if Inductor or our kernels run the graphs,
+            nor with ``profile``.
 
     Raises:
         BudgetError: no plan meets the budget.

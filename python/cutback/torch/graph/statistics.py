@@ -258,7 +258,8 @@ def _value_cells(value: Value) -> str:
 
 
 def load(path: str | os.PathLike[str]) -> Statistics:
-    """Loads a profile from a file written by ``profile.save``. It has the figures, but no graph.
+    """Loads a profile from the file ``path``, written by ``profile.save``. It has the figures, but
+    no graph.
 
     Raises:
         OSError: the file cannot be read. ValueError: it holds something else.

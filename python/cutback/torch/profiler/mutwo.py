@@ -252,9 +252,10 @@ def mu_two(
     ``swap``, to move to the host, rewrites the graph, and compiles the step accordingly. Gradients
     are bitwise equal to those of the original step.
 
-    Arguments and errors are those of :func:`cutback.torch.profile` and
-    :func:`cutback.torch.mutwo.select`. A selection does not consider the peak;
-    ``compile(..., budget=..., profile=...)`` does.
+    ``inputs``, ``runs``, ``warmup``, ``link`` and ``kwargs`` are as in
+    :func:`cutback.torch.profile`, ``saved`` and ``rule`` as in :func:`cutback.torch.mutwo.select`,
+    and so are the errors. A selection does not consider the peak; ``compile(..., budget=...,
+    profile=...)`` does.
 
     >>> pipeline = cutback.torch.mutwo.mu_two(model, x, saved=0.5, runs=1)
     >>> pipeline.step(x).sum().backward()
