@@ -164,7 +164,8 @@ cb_status cb_infer_reduce(cb_infer *x, cb_error *err) {
     } else if (x->code != CB_OP_MEAN) {
         CB_TRY(cb_want_number(x, 0, err));
         if (count == 0) {
-            return cb_fail(err, CB_INVALID, "%s: nothing to choose from along an empty axis of %s",
+            return cb_fail(err, CB_INVALID,
+                           "%s: needs at least one element along each reduced axis of %s",
                            cb_infer_name(x), cb_shape_text(&x->in[0]->shape, text));
         }
     }
@@ -188,7 +189,7 @@ cb_status cb_infer_argmax(cb_infer *x, cb_error *err) {
     cb_shape shape = reduced_shape(in, &axis, x->attrs->i[1], &count);
     if (count == 0) {
         return cb_fail(err, CB_INVALID,
-                       "argmax: nothing to choose from along axis %" PRId64 " of %s",
+                       "argmax: needs at least one element along axis %" PRId64 " of %s",
                        x->attrs->i[0], cb_shape_text(in, text));
     }
     cb_infer_set(x, 0, CB_I64, &shape);

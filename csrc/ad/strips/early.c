@@ -34,7 +34,7 @@ static cb_op_id maker(const ordering *x, cb_op_id id, uint32_t k) {
     return x->g->values.at[cb_op_ins(x->g, id)[k]].producer;
 }
 
-/* Marks what the gradients need of other ops after the pieces. Returns false if that needs the
+/* Marks the other ops after the pieces that the gradients need. Returns false if these need the
  * pieces. */
 static bool find_needed(ordering *x) {
     const cb_early *e = x->early;

@@ -163,7 +163,7 @@ _cbrt = _with_slope(_cbrt_value, _cbrt_slope)
 
 
 def cbrt(x: ArrayLike) -> Array:
-    """Cube root, of the sign of x."""
+    """Cube root, with the sign of x."""
     return _cbrt(x)
 
 

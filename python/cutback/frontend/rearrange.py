@@ -189,7 +189,7 @@ def trace(x: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Arra
 
 
 def moveaxis(x: ArrayLike, source: Axis, destination: Axis) -> Array:
-    """Axes at other places; the others keep their order."""
+    """Moves axes to other positions; the others keep their order."""
     x = _array(x)
     sources = source if isinstance(source, (tuple, list)) else (source,)
     places = destination if isinstance(destination, (tuple, list)) else (destination,)

@@ -36,7 +36,7 @@ _CONSTANT = (*_VALUE, Enum)
 
 
 class _Itself:
-    """An object as a key that is equal to itself alone, and keeps it alive."""
+    """A key for an object: it equals only keys of the same object, and keeps the object alive."""
 
     __slots__ = ("thing",)
 

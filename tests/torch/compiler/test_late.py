@@ -39,7 +39,7 @@ def changed(plan: Plan, rng: random.Random, again: float) -> Plan:
 
 @pytest.fixture
 def late_plans(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, float], None]:
-    """late_plans(seed, again): replaces all later plans by such changed ones."""
+    """A function late_plans(seed, again) that changes every plan made after its call."""
     make_plan = Partitioner._make
 
     def begin(seed: int, again: float) -> None:
