@@ -566,7 +566,7 @@ def take(x: ArrayLike, indices: ArrayLike, axis: int | None = None) -> Array:
     return _array(x).take(indices, axis)
 
 
-def take_along_axis(x: ArrayLike, indices: ArrayLike, axis: int) -> Array:
+def take_along_axis(x: ArrayLike, indices: ArrayLike, axis: int = -1) -> Array:
     """``out[.., i, ..] = x[.., indices[.., i, ..], ..]``; indices are not negative. The other axes
     broadcast."""
     x = _array(x)

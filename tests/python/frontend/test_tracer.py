@@ -211,6 +211,7 @@ def test_joining_and_making(run):
         lambda m, x, y: m.expand_dims(x, (0, -1)),
         lambda m, x, y: m.take(x, np.array([1, 0, 1]), axis=1),
         lambda m, x, y: m.take_along_axis(x, np.array([[0, 2], [1, 1]]), axis=1),
+        lambda m, x, y: m.take_along_axis(x, np.array([[0, 2], [1, 1]]), axis=-1),
         lambda m, x, y: x + m.arange(3) + m.zeros((2, 1)) + m.ones(3) * m.full((), 2.0),
         lambda m, x, y: m.zeros_like(x) + m.ones_like(x, dtype="f8"),
         lambda m, x, y: m.arange(7, -2, -3) * 1.0,
