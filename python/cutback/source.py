@@ -74,6 +74,18 @@ def located(text: str) -> str:
     return _Located(f"{text} [{where}]") if where else text
 
 
+def has_line(error: Exception) -> bool:
+    """True for an error of ours whose message ends with the user's line."""
+    return getattr(error, "has_location", False) or any(
+        isinstance(arg, _Located) for arg in error.args
+    )
+
+
+def reword(error: Exception, text: str) -> None:
+    """Replaces the message of an error by one that ends with the user's line, too."""
+    error.args = (_Located(text),)
+
+
 def place_at_origin(error: Exception) -> None:
     """Adds the user's source line that the error comes from, which is caught further out."""
     where, trace = None, error.__traceback__
@@ -90,8 +102,5 @@ def place(error: Exception) -> None:
     """Adds the user's source line to the message of an error that does not have one yet. Errors of
     the core already name the line of the operation, which is more exact."""
     where = location()
-    is_there = getattr(error, "has_location", False) or any(
-        isinstance(arg, _Located) for arg in error.args
-    )
-    if where and not is_there:
+    if where and not has_line(error):
         error.args = (_Located(f"{error} [{where}]"),)

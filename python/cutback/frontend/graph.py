@@ -340,6 +340,15 @@ class Graph:
         """The JSON form, with the same content."""
         return self._native.json()
 
+    def arguments(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Name and shape of each input that is not a constant."""
+        rows = zip(self.inputs, self._native.inputs(), strict=True)
+        return [
+            (name, self._native.info(number)[2])
+            for (name, constant), (_, number) in rows
+            if constant is None
+        ]
+
     def input_types(self) -> list[tuple[str, str]]:
         """Name and type of each input: ``("x", "f32[8,16]")``."""
         rows = [(name, self._native.info(number)) for name, number in self._native.inputs()]

@@ -259,6 +259,11 @@ class Traced:
 
                 explain(error)
                 raise
+            except ValueError as error:
+                from .words import name_arguments
+
+                name_arguments(error, self.graph.arguments())
+                raise
         self.graph.random = None
 
     def _inputs(self, call: Call) -> list[Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
 from ..budgets import short
 from ..foreign import advice, known
 from ..names import HOMES
-from ..source import place_at_origin
+from ..source import has_line, place_at_origin, reword
 
 _ARGUMENTS = {
     "dim": "axis=", "dims": "axis=", "keepdim": "keepdims=", "axes": "axis=",
@@ -41,6 +42,25 @@ def explain(error: TypeError) -> None:
         name = f"Array.{found[2]}" if found[1] else known(found[2])
         error.args = (f"{name} has no {found[3]}=; write {_ARGUMENTS[found[3]]}",)
         place_at_origin(error)
+
+
+_SHAPE = re.compile(r"\(\d+(?:, ?\d+)*,?\)")
+_MOST_ALIKE = 2  # arguments of one shape that are named; more would not tell which is meant
+
+
+def name_arguments(error: ValueError, arguments: Sequence[tuple[str, tuple[int, ...]]]) -> None:
+    """Adds the names of the arguments whose shapes a message of ours has."""
+    if not has_line(error):
+        return
+    message, said = str(error), []
+    for text in dict.fromkeys(_SHAPE.findall(message)):
+        shape = tuple(int(n) for n in re.findall(r"\d+", text))
+        alike = [name for name, known in arguments if tuple(known) == shape]
+        if len(alike) <= _MOST_ALIKE:
+            said += [f"{name} is {text}" for name in alike]
+    body, bracket, line = message.rpartition(" [")
+    if said and bracket:
+        reword(error, f"{body}; {', '.join(said)}{bracket}{line}")
 
 
 _TENSOR = re.compile(r"(\w+)\(\): argument .* must be Tensor, not Array")

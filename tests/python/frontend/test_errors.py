@@ -397,3 +397,21 @@ def test_a_function_of_pytorch():
 
 def test_round():
     assert cutback.compile(lambda a: round(a * 2.5), argnums=None)(A)[0, 0] == 2
+
+
+def test_shapes_name_the_arguments_that_have_them():
+    def loss(p, x):
+        return (x @ p["w"] + p["b"]).sum()
+
+    p = {"w": np.ones((3, 2)), "b": np.ones(2), "c": np.ones(5)}
+    with pytest.raises(ValueError, match=r"second; x is \(4,5\), p\['w'\] is \(3,2\) \[test_err"):
+        cutback.trace(loss, p, np.ones((4, 5)))
+    many = [np.ones((3, 2)) for _ in range(4)]
+    with pytest.raises(ValueError, match=r"; x is \(4,5\) \[test_err"):
+        cutback.trace(lambda p, x: x @ p[0], many, np.ones((4, 5)))
+
+    def own(p, x):
+        raise ValueError("(4,5) [is the user's]")
+
+    with pytest.raises(ValueError, match=r"^\(4,5\) \[is the user's\]"):
+        cutback.trace(own, p, np.ones((4, 5)))

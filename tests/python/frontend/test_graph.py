@@ -144,7 +144,7 @@ def test_wrt_names_one_input():
     g.output((x * y).sum())
     assert len(g.compile("weight")(np.ones(3, np.float32), np.ones(3, np.float32))[1]) == 1
     g.input("other", (2,))
-    with pytest.raises(ValueError, match="wrt names 'other', and 2 inputs"):
+    with pytest.raises(ValueError, match="wrt names 'other', but 2 inputs"):
         g.compile(["other"])
 
 
