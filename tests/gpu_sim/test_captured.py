@@ -177,7 +177,7 @@ def test_few_graphs_are_kept(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> No
     used = cuda.memory().in_use
     captured.clear()
     assert cuda.memory().in_use < used
-    with pytest.raises(ValueError, match="nothing was captured yet"):
+    with pytest.raises(ValueError, match="has not been captured yet"):
         captured.wait()
     value, _ = captured(b)
     assert float(value) == 2 and captured.n_captured == 5
@@ -194,7 +194,7 @@ def test_errors(gpu: Driver) -> None:
     with pytest.raises(ValueError, match="at least the first argument"):
         step.capture()
     captured = step.capture(cuda.to_device(params))
-    with pytest.raises(ValueError, match="nothing was captured yet"):
+    with pytest.raises(ValueError, match="has not been captured yet"):
         captured.wait()
     x, y = batches[0]
     with pytest.raises(ValueError, match=r"x.*not contiguous"):
