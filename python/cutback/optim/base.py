@@ -11,10 +11,9 @@ import numpy as np
 from .. import _native, tree
 from ..device_arrays import beside, copied
 from ..integers import integer
-from ..scalars import flag
 from .extras import Extras, Outcome, check_arrays, outcome
 from .groups import Pattern, check_matches, checked_groups, find_group, patterns_of
-from .numbers import Row, betas, least_zero
+from .numbers import LastRows, Row, numbers_of
 from .state import (
     HALVES,
     Array,
@@ -32,7 +31,6 @@ from .state import (
 _STATES = {name: states for name, states, _, _, _ in _native.optimizer_table()}
 _NUMBERS = {name: numbers for name, _, _, numbers, _ in _native.optimizer_table()}
 _FORMS = {name: dict(zip(row[0], row[3], strict=True)) for name, *row in _native.optimizer_table()}
-_FLAGS = {"amsgrad", "clip", "decoupled_weight_decay", "maximize", "nesterov"}
 MISSED = "missed"  # key in a state_dict: steps in which the parameter had no gradient
 Half = Literal["master", "remainder", "stochastic"]
 _RESTS = {"master": "master", "remainder": "remainder", "stochastic": None, None: None}
@@ -115,7 +113,10 @@ class Optimizer(_InTheCore):
         self._table: _Table | None = None
         self._busy = _native.BusyWord()  # shared by shallow copies, which share the state too
         self._asked = False  # whether the native table is set to compute extras
-        self._whole: Any = None  # the state, states in use and patterns of the last preparation
+        self._whole: Any = (
+            None  # the last preparation: state, states in use, patterns, fitting rows
+        )
+        self._last = LastRows()
         self.rows()
         patterns_of(type(self).__name__, self.groups)
 
@@ -160,15 +161,7 @@ class Optimizer(_InTheCore):
         return self._numbers_of(self._options, options)
 
     def _numbers_of(self, names: Sequence[str], options: Mapping[str, Any]) -> Row:
-        owner, row = type(self).__name__, list[float]()
-        for name in names:
-            if name == "betas":
-                row.extend(betas(owner, options[name], self._n_betas))
-            elif name in _FLAGS:
-                row.append(float(flag(owner, name, options[name])))
-            else:
-                row.append(least_zero(owner, name, options[name]))
-        return tuple(row)
+        return numbers_of(type(self).__name__, names, options, self._n_betas)
 
     @property
     def t(self) -> int:
@@ -203,14 +196,18 @@ class Optimizer(_InTheCore):
         Raises:
             TypeError, ValueError: if a value is not a number or is outside its range.
         """
-        base, t, rows = self._given(), self.t, []
+        base = self._given()
+        values = list(base.values())
+        if not self.groups and (known := self._last.of(values)) is not None:
+            return known
+        t, rows = self.t, []
         for group in ({}, *self.groups):
             options = {**base, **{name: x for name, x in group.items() if name != "names"}}
             for name, value in options.items():
                 if callable(value):
                     options[name] = value(t)
             rows.append(self._row(options))
-        return rows
+        return rows if self.groups else self._last.keep(values, rows)
 
     def state_bytes(self, names: Sequence[str], params: Sequence[Array]) -> int:
         """Total bytes of the states of these parameters, allocated or not."""
@@ -337,19 +334,24 @@ class Optimizer(_InTheCore):
         parameters, same state, same groups and same states in use. Otherwise None."""
         if self._whole is None or not self._state.bound or self._state.names != names:
             return None
-        state, *whole = self._whole
         rows = self.rows()
+        state, *whole, fitting = self._whole
+        if rows is fitting and state is self._state:
+            return state, rows
         used = [_native.optimizer_states(self.native, row) for row in rows]
         same = state is self._state and whole == [
             used,
             patterns_of(type(self).__name__, self.groups),
         ]
-        return (self._state, rows) if same else None
+        if not same:
+            return None
+        self._whole = state, *whole, rows
+        return state, rows
 
     def prepared(self, names: list[str]) -> tuple[State, list[Row]] | None:
         """The result of the last :meth:`prepare`; None if it has to run again."""
         again = self._unchanged(names)
-        if again is None or again[0].missed.any():
+        if again is None or np.count_nonzero(again[0].missed):
             return None
         self.check_steps()
         return again
@@ -418,7 +420,7 @@ class Optimizer(_InTheCore):
                 )
         self._make_missing(used)
         self._put_beside(params)
-        self._whole = self._state, used, patterns
+        self._whole = self._state, used, patterns, None
         return self._state, rows
 
     def _first(

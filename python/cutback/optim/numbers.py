@@ -4,11 +4,13 @@ raised here."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from operator import is_
 from typing import Any
 
-from ..scalars import number
+from ..scalars import flag, number
 
+_FLAGS = {"amsgrad", "clip", "decoupled_weight_decay", "maximize", "nesterov"}
 Schedule = Callable[[int], float]
 """A hyper-parameter that varies: a function of the number of steps taken so far."""
 
@@ -17,6 +19,31 @@ Scalar = float | Schedule
 
 Row = tuple[float, ...]
 """The hyper-parameters of a group in the core's order."""
+
+
+class LastRows:
+    """The rows of the latest options, for the next call with the very same objects. Options that
+    may change under the same object, such as schedules and lists, are not kept."""
+
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+        self._rows: list[Row] | None = None
+
+    def of(self, values: list[Any]) -> list[Row] | None:
+        """The rows, or None."""
+        return self._rows if all(map(is_, values, self._values)) else None
+
+    def keep(self, values: list[Any], rows: list[Row]) -> list[Row]:
+        """Keeps the rows that were made of these options, and returns them."""
+        self._values, self._rows = values, rows if all(map(_is_constant, values)) else None
+        return rows
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether the same object always has the same value."""
+    if type(value) is tuple:
+        return all(map(_is_constant, value))
+    return value is None or type(value) in (int, float, bool)
 
 
 def least_zero(owner: str, name: str, value: Any) -> float:
@@ -61,3 +88,20 @@ def betas(owner: str, betas: Any, n: int = 2) -> Row:
         if not 0 <= beta < 1:
             raise ValueError(f"{owner}: beta{k}={beta} is not in [0, 1)")
     return numbers
+
+
+def numbers_of(owner: str, names: Sequence[str], options: Mapping[str, Any], n_betas: int) -> Row:
+    """The options of these names as numbers; ``betas`` is expanded.
+
+    Raises:
+        TypeError, ValueError: if a value is not a number or is outside its range.
+    """
+    row: list[float] = []
+    for name in names:
+        if name == "betas":
+            row.extend(betas(owner, options[name], n_betas))
+        elif name in _FLAGS:
+            row.append(float(flag(owner, name, options[name])))
+        else:
+            row.append(least_zero(owner, name, options[name]))
+    return tuple(row)
