@@ -192,9 +192,14 @@ typedef cb_status (*memory_fn)(cb_py_device_memory *memory, void *user, cb_error
 
 static cb_status each_of(const cb_py_step *self, PyObject *tuple, memory_fn visit, void *user,
                          cb_error *err) {
+    PyTypeObject *const memory = cb_py_state_of_object((PyObject *)self)->memory_type;
+    const PyTypeObject *latest = memory; /* a type of device arrays: nearly all have the same one */
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
         PyObject *array = PyTuple_GET_ITEM(tuple, i);
-        if (is_there(self, array)) CB_TRY(visit((cb_py_device_memory *)array, user, err));
+        if (array == Py_None) continue;
+        if (Py_TYPE(array) != latest && !PyObject_TypeCheck(array, memory)) continue;
+        latest = Py_TYPE(array);
+        CB_TRY(visit((cb_py_device_memory *)array, user, err));
     }
     return CB_OK;
 }

@@ -12,7 +12,7 @@ from ..run.captured import CapturedRun, OnDevice
 from ..run.compiling import on_gpu
 from ..run.executable import Draws, check_random_step
 from ..source import place
-from .tracing import Call
+from .tracing import Call, Signature
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 _MOST_GRAPHS = 64  # of one captured step; each has arrays of its own
 
 
-class _Graph:
-    """One captured graph, and what it was captured from."""
+_RECENT = 4  # those that a call is compared with before it is read in full
 
-    def __init__(self, spec: Any, run: CapturedRun) -> None:
+
+class _Graph(Signature):
+    """One captured graph, what it was captured from, and the arguments that it takes."""
+
+    def __init__(self, rest: Call, spec: Any, run: CapturedRun) -> None:
+        super().__init__(rest, rest.names())
+        self.key = rest.key
         self.spec, self.run = spec, run  # a _Specialisation of the step
 
 
@@ -76,6 +81,7 @@ class CapturedStep:
             __code__=SimpleNamespace(co_varnames=names, co_argcount=len(names))
         )
         self._graphs: dict[Any, _Graph] = {}
+        self._recent: list[_Graph] = []  # of these, the last used first
         self._latest: _Graph | None = None
         self._n_captured = 0
 
@@ -96,7 +102,7 @@ class CapturedStep:
         with step._lock:
             on = handle(stream)
             try:
-                rest = Call(self._rest, args, kwargs, on)  # type: ignore[arg-type]
+                rest = Call(self._rest, args, kwargs, on, self._recent)  # type: ignore[arg-type]
                 graph, rows = self._graph(rest, args, kwargs, on)
                 number = step.rng_step if rng_step is None else check_random_step(rng_step)
                 draws = Draws(step.seed, number, step._draws)
@@ -140,26 +146,38 @@ class CapturedStep:
     ) -> tuple[_Graph, Any]:
         """The graph for these arguments, and the hyper-parameters of its next replay."""
         step = self._step
-        known = self._graphs.get(rest.key)
+        known = rest.fitting
+        if not isinstance(known, _Graph):
+            known = self._graphs.get(rest.key)
         if known is not None and known.run.seed == step.seed and not known.spec.is_outdated():
             known.spec.traced.surroundings.look()
             rows = known.run.rows()
             if rows is not None:
-                if known is not self._latest:  # the one used last is at the end
-                    self._graphs[rest.key] = self._graphs.pop(rest.key)
+                self._use(known)
                 return known, rows
         del known
+        rest.read()
         self._make_room(rest.key)  # before the next graph, which needs memory
-        made = self._capture(args, kwargs, stream)
+        made = self._capture(rest, args, kwargs, stream)
         self._graphs[rest.key] = made
+        self._use(made)
         self._n_captured += 1
         return made, made.run.first_rows()
+
+    def _use(self, graph: _Graph) -> None:
+        """Makes this graph the first of the recent ones, and the last to be dropped."""
+        if self._recent and self._recent[0] is graph:
+            return
+        self._graphs[graph.key] = self._graphs.pop(graph.key)
+        others = [other for other in self._recent if other is not graph]
+        self._recent = [graph, *others[: _RECENT - 1]]
 
     def _make_room(self, key: Any) -> None:
         """Drops the graph of this key, and others that were not used for longest."""
         self._graphs.pop(key, None)
         while len(self._graphs) >= _MOST_GRAPHS:
             self._graphs.pop(next(iter(self._graphs)))
+        self._recent = [one for one in self._recent if self._graphs.get(one.key) is one]
         if self._latest not in self._graphs.values():
             self._latest = None
 
@@ -167,9 +185,12 @@ class CapturedStep:
         """Drops all graphs and their arrays. Waits for the GPU."""
         with self._step._lock:
             self._graphs.clear()
+            self._recent.clear()
             self._latest = None
 
-    def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], stream: int | None) -> _Graph:
+    def _capture(
+        self, rest: Call, args: tuple[Any, ...], kwargs: dict[str, Any], stream: int | None
+    ) -> _Graph:
         step = self._step
         call = step._read((*self._bound, *args), kwargs, stream)
         spec = step._specialise(call)
@@ -180,7 +201,7 @@ class CapturedStep:
                 "another array in each call; give it to capture(), with the arguments before it"
             )
         draws = Draws(step.seed, step.rng_step)
-        return _Graph(spec, CapturedRun(spec.run, self._arrays, draws, step.optimizer))
+        return _Graph(rest, spec, CapturedRun(spec.run, self._arrays, draws, step.optimizer))
 
     def __repr__(self) -> str:
         return f"<cutback.CapturedStep of {self._step!r}, {self._n_captured} captured>"

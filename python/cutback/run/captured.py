@@ -72,9 +72,7 @@ class CapturedRun:
         self._arena_bytes = run.planned.arena_bytes
         self._optimizer = optimizer
         self._state: State | None = None
-        self._is_copied = [False] * len(self._inputs)
-        for i in own:
-            self._is_copied[i] = True
+        self._copied = own
         outputs = run.outputs(None, device, None)
         seed, random_step = draws_of(draws.seed, draws.rng_step)
         update: dict[str, Any] = {}
@@ -123,14 +121,16 @@ class CapturedRun:
         rows: list[Row],
         stream: int | None,
     ) -> tuple[list[Any], list[Any]]:
-        rest = iter(given)
+        inputs: list[Any] = [None] * len(self._inputs)
+        for i, array in zip(self._copied, given, strict=True):
+            inputs[i] = array
         outputs = self.run.outputs(None, self._inputs[0].device, stream)
         update: dict[str, Any] = {}
         if self._state is not None:
             state = self._state
             update = {"groups": rows, "t": state.counter, "numbers": state.numbers}
         seconds = self.native.replay(
-            inputs=[next(rest) if copied else None for copied in self._is_copied],
+            inputs=inputs,
             outputs=outputs,
             random_step=draws_of(0, draws.rng_step)[1],
             count=draws.counter,
