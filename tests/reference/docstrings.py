@@ -96,13 +96,15 @@ def without_example(*, torch: bool) -> list[str]:
 
 def undescribed(*, torch: bool) -> list[str]:
     """Parameters of public functions, and of classes that users make, that no docstring names. A
-    class may leave those of a base class to the base's docstring."""
+    class may leave some to the docstring of a base class or of its module."""
     found = []
     for name, value in _public(torch=torch):
         text, parameters = inspect.getdoc(value) or "", _parameters(value)
         if inspect.isclass(value):
             bases = [base for base in value.__mro__ if base.__module__.startswith("cutback")]
-            text = "\n".join((base.__doc__ or "") + (base.__init__.__doc__ or "") for base in bases)
+            texts = [t for base in bases for t in (base.__doc__, base.__init__.__doc__)]
+            texts.append(inspect.getmodule(value).__doc__)
+            text = "\n".join(filter(None, texts))
         if name.rpartition(".")[2] in MADE or parameters == ["ctx", "op", "args", "kwargs"]:
             continue
         missing = [p for p in parameters if not re.search(rf"(?<![\w.]){p}(?!\w)", text)]

@@ -69,18 +69,7 @@ def _keeping_grad_mode(function: Callable[[], R]) -> R:
 
 
 class OnePass(torch.optim.Optimizer):
-    """A step in one pass. Subclasses define the optimizer.
-
-    Args:
-        params: the parameters: an iterable of tensors, or of groups as dicts.
-        args, kwargs: the options of PyTorch's optimizer of the same name.
-        half: how f16 and bf16 parameters are stepped: ``"master"``, ``"remainder"`` or
-            ``"stochastic"`` (``docs/optim.md``); None: by PyTorch's code.
-        seed: seed of the noise of ``half="stochastic"``.
-
-    Raises:
-        ValueError: an option is out of range.
-    """
+    """A step in one pass. Subclasses define the optimizer."""
 
     # PyTorch's class, for steps that are not taken here
     _torch: ClassVar[type[torch.optim.Optimizer]]

@@ -4,11 +4,11 @@
 
 Each is a subclass of PyTorch's optimizer of the same name and differs only in ``step``: parameter
 groups, ``state_dict`` and its loading, hooks, schedulers and ``zero_grad`` are PyTorch's own, and
-either can continue from a checkpoint of the other. In addition to PyTorch's options each takes
-``half`` (how f16 and bf16 parameters are stepped: ``"master"``, ``"remainder"``, ``"stochastic"``)
-and ``seed`` (of the noise of ``"stochastic"``). ``docs/optim.md`` says which parameters are
-stepped this way (single and double precision, real and complex, on the CPU), and which PyTorch's
-own code steps.
+either can continue from a checkpoint of the other. In addition to PyTorch's arguments
+(``params``, ``args``, ``kwargs``) each takes ``half`` (how f16 and bf16 parameters are stepped:
+``"master"``, ``"remainder"``, ``"stochastic"``) and ``seed`` (of the noise of ``"stochastic"``).
+``docs/optim.md`` says which parameters are stepped this way (single and double precision, real and
+complex, on the CPU), and which PyTorch's own code steps.
 """
 
 from __future__ import annotations
