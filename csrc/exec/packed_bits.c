@@ -57,3 +57,40 @@ void cb_unpack_bits(const uint8_t *packed, uint64_t n, uint8_t *bools) {
     const uint64_t word = unpack_word(packed[n / 8]);
     memcpy(bools + n / 8 * 8, &word, n % 8);
 }
+
+/* ---- signs of floats, as integers of their width --------------------------------------------- */
+
+#define CB_SIGNS(T)                                                                            \
+    static void pack_##T(const T *x, uint64_t n, T infinity, uint8_t *packed) {                \
+        const T sign = (T)((T)1 << (8 * sizeof(T) - 1));                                       \
+        for (uint64_t i = 0; i < n; i += 8) {                                                  \
+            unsigned bits = 0;                                                                 \
+            for (unsigned k = 0; k < 8 && i + k < n; k++) {                                    \
+                const T magnitude = (T)(x[i + k] & (T)~sign);                                  \
+                bits |= (unsigned)(magnitude > 0 && (x[i + k] < sign || magnitude > infinity)) \
+                        << k;                                                                  \
+            }                                                                                  \
+            packed[i / 8] = (uint8_t)bits;                                                     \
+        }                                                                                      \
+    }                                                                                          \
+    static void keep_##T(const T *from, const uint8_t *packed, uint64_t n, T *to) {            \
+        for (uint64_t i = 0; i < n; i++) to[i] = packed[i / 8] >> i % 8 & 1 ? from[i] : 0;     \
+    }
+
+CB_SIGNS(uint16_t)
+CB_SIGNS(uint32_t)
+CB_SIGNS(uint64_t)
+
+void cb_pack_signs(const void *floats, uint64_t n, unsigned width, uint64_t infinity,
+                   uint8_t *packed) {
+    if (width == 2) pack_uint16_t(floats, n, (uint16_t)infinity, packed);
+    else if (width == 4) pack_uint32_t(floats, n, (uint32_t)infinity, packed);
+    else pack_uint64_t(floats, n, infinity, packed);
+}
+
+void cb_keep_by_bits(const void *from, const uint8_t *packed, uint64_t n, unsigned width,
+                     void *to) {
+    if (width == 2) keep_uint16_t(from, packed, n, to);
+    else if (width == 4) keep_uint32_t(from, packed, n, to);
+    else keep_uint64_t(from, packed, n, to);
+}

@@ -12,4 +12,11 @@ void cb_pack_bits(const uint8_t *bools, uint64_t n, uint8_t *packed);
 /* The reverse; every bool becomes 0 or 1. */
 void cb_unpack_bits(const uint8_t *packed, uint64_t n, uint8_t *bools);
 
+/* Packs which of n floats are not <= 0: those above 0, and NaNs. `width`: bytes of a float, 2, 4 or
+ * 8; `infinity`: its bits of +infinity. */
+void cb_pack_signs(const void *floats, uint64_t n, unsigned width, uint64_t infinity,
+                   uint8_t *packed);
+/* Copies the elements whose bit is set; the others become +0. */
+void cb_keep_by_bits(const void *from, const uint8_t *packed, uint64_t n, unsigned width, void *to);
+
 #endif

@@ -464,6 +464,10 @@ PyObject *cb_py_draw(PyObject *module, PyObject *args); /* (ndarray, law, seed, 
 
 PyObject *cb_py_pack_bits(PyObject *module, PyObject *args);   /* (bools, packed) */
 PyObject *cb_py_unpack_bits(PyObject *module, PyObject *args); /* (packed, bools) */
+/* Floats are arrays of their bytes, of `width` each: (floats, width, infinity, packed), and
+ * (from, packed, width, to). */
+PyObject *cb_py_pack_signs(PyObject *module, PyObject *args);
+PyObject *cb_py_keep_by_bits(PyObject *module, PyObject *args);
 
 /* ---- cuda.c: opens NVIDIA's libraries by path ------------------------------------------------ */
 

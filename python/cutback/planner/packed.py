@@ -84,7 +84,7 @@ def masks_of(problem: Problem) -> set[int]:
         is_pool = op.kind.startswith(("max_pool", "aten.max_pool", "aten.adaptive_max_pool"))
         for value in op.outputs:
             is_index = is_pool and value.type.startswith(("i64[", "i32["))
-            if is_index or value.type.startswith("bool[") or op.kind in (PACK, UNPACK):
+            if is_index or value.type.startswith("bool[") or op.kind.startswith((PACK, UNPACK)):
                 found.add(value.storage)
     return found
 

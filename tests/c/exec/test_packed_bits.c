@@ -3,6 +3,7 @@
 
 #include "exec/packed_bits.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MOST = 75 };
@@ -54,8 +55,46 @@ TEST(all_bytes) {
     }
 }
 
+/* The bits of floats that are not <= 0, by comparing them as floats, and what the bits keep. */
+TEST(signs_of_floats) {
+    const float special[] = {0.0f, -0.0f, 1e-45f, -1e-45f, 1.0f, -1.0f, INFINITY, -INFINITY, NAN};
+    enum { N = 37, KINDS = sizeof special / sizeof *special };
+    for (uint64_t n = 0; n <= N; n++) {
+        float x[N + 1] = {0}, kept[N + 1];
+        double y[N + 1] = {0}, wide[N + 1];
+        uint16_t z[N + 1] = {0}, narrow[N + 1];
+        uint8_t packed[3][N / 8 + 2];
+        memset(packed, 77, sizeof packed);
+        for (uint64_t i = 0; i < n; i++) {
+            uint32_t bits;
+            x[i] = special[next() % KINDS];
+            if (x[i] != x[i] && next() % 2) x[i] = -x[i];
+            memcpy(&bits, &x[i], sizeof bits);
+            y[i] = (double)x[i];
+            z[i] = (uint16_t)(bits >> 16 | (bits & 0x7fff ? 1 : 0)); /* as bf16 */
+        }
+        cb_pack_signs(x, n, 4, 0x7f800000, packed[0]);
+        cb_pack_signs(y, n, 8, UINT64_C(0x7ff0000000000000), packed[1]);
+        cb_pack_signs(z, n, 2, 0x7f80, packed[2]);
+        cb_keep_by_bits(x, packed[0], n, 4, kept);
+        cb_keep_by_bits(y, packed[1], n, 8, wide);
+        cb_keep_by_bits(z, packed[2], n, 2, narrow);
+        for (uint64_t i = 0; i < n; i++) {
+            const float none = 0;
+            const double nothing = 0;
+            const bool has = !(x[i] <= 0);
+            for (int k = 0; k < 3; k++) CHECK((packed[k][i / 8] >> i % 8 & 1) == has);
+            CHECK(memcmp(&kept[i], has ? &x[i] : &none, sizeof none) == 0);
+            CHECK(memcmp(&wide[i], has ? &y[i] : &nothing, sizeof nothing) == 0);
+            CHECK(narrow[i] == (has ? z[i] : 0));
+        }
+        for (int k = 0; k < 3; k++) CHECK(packed[k][cb_packed_bytes(n)] == 77);
+    }
+}
+
 int main(void) {
     RUN(bits_of_every_length);
     RUN(all_bytes);
+    RUN(signs_of_floats);
     return check_report();
 }

@@ -25,8 +25,10 @@ from cutback.torch.compiler.preparing import Preparation, prepare
 from cutback.torch.graph import codegen
 from cutback.torch.graph.emitter import emit
 from cutback.torch.graph.packed_ops import (
+    KEEP_BY_BITS,
     PACK_BITS,
     PACK_INDICES,
+    PACK_SIGNS,
     UNPACK_BITS,
     UNPACK_INDICES,
     pack_by_arithmetic,
@@ -68,6 +70,26 @@ def test_indices_come_back(dtype: torch.dtype, most: int) -> None:
     packed = PACK_INDICES(x, dtype)
     assert packed.dtype == dtype and torch.equal(UNPACK_INDICES(packed), x)
     assert UNPACK_INDICES(packed).stride() == x.stride()
+
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_signs_keep_what_a_threshold_keeps(dtype: torch.dtype) -> None:
+    special = torch.tensor(
+        [0.0, -0.0, 1e-7, -1.0, 2.0, torch.inf, -torch.inf, torch.nan, -torch.nan]
+    )
+    y = special.repeat(7)[:56].view(4, 2, 7).to(dtype).transpose(0, 2)
+    g = torch.randn(7, 2, 4).to(dtype)
+    bits = PACK_SIGNS(y, y.stride())
+    kept = KEEP_BY_BITS(g, bits, y.stride())
+    expected = torch.ops.aten.threshold_backward(g, y, 0)
+    assert bits.nbytes == 7
+    assert kept.stride() == y.stride()
+    raw = {2: torch.int16, 4: torch.int32, 8: torch.int64}[y.element_size()]
+    assert torch.equal(kept.contiguous().view(raw), expected.contiguous().view(raw))
+    assert torch.equal(bits, pack_by_arithmetic(~(y.transpose(0, 2) <= 0).flatten()))
 
 
 def test_shapes_without_data() -> None:
@@ -117,6 +139,19 @@ class Pools(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for scale in self.scales:
             x = F.max_pool2d(torch.sin(x * scale), 3, stride=1, padding=1)
+        return x.square().sum()
+
+
+class Rectifies(nn.Module):
+    """Layers whose ReLUs' results only dropouts read, as in feed-forward layers."""
+
+    def __init__(self, layers: int = 2) -> None:
+        super().__init__()
+        self.scales = nn.ParameterList(nn.Parameter(torch.ones(())) for _ in range(layers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for scale in self.scales:
+            x = F.dropout(torch.relu(x * scale), 0.25)
         return x.square().sum()
 
 
@@ -185,6 +220,28 @@ def test_a_packed_step_has_its_bits_and_the_memory_of_its_plan(
     assert not any("cutback.unpack" in name for name in calls["forward"])
     assert any("cutback.unpack" in name for name in calls["backward"])
     assert train_step(step, x).peak_bytes == step.plans[0].numbers["live_bytes"]
+
+
+@pytest.mark.very_slow
+def test_a_step_that_keeps_signs_has_its_bits_and_the_memory_of_its_plan(
+    same_bits: Callable[..., bool], train_step: Callable[..., Any], calls: dict[str, list[str]]
+) -> None:
+    x = torch.randn(91, 97)
+    step = _compare(Rectifies(), same_bits, x, budget="smallest")
+    assert calls["backward"].count("cutback.keep_by_bits.default") == 2
+    assert not any("threshold" in name for name in calls["backward"])
+    assert train_step(step, x).peak_bytes == step.plans[0].numbers["live_bytes"]
+
+
+def test_only_relus_that_nothing_else_reads_are_kept_as_signs() -> None:
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.relu(x @ x) @ x).mul(0.5).sum()  # a product reads the first ReLU
+
+    step = ct.compile(loss, 0.5, packed=True)
+    step(torch.randn(64, 64, requires_grad=True)).backward()
+    kinds = [op.kind for op in step.plans[0].parts.ops]
+    assert kinds.count("cutback.keep_by_bits.default") == 1
+    assert kinds.count("aten.threshold_backward.default") == 1
 
 
 @pytest.mark.parametrize("again", ["unpack", "all", "apart"])

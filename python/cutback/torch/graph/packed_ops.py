@@ -1,4 +1,4 @@
-"""PyTorch operators that pack what a step saves: bools as bits, indices in fewer bytes.
+"""PyTorch operators that pack what a step saves: bools and signs as bits, indices in fewer bytes.
 
 Unpacking gives the bits of what was packed. On the CPU the core packs bits; on other devices
 PyTorch's integer arithmetic does, eight bools at a time as one int64 (``csrc/exec/packed_bits.c``
@@ -7,6 +7,7 @@ explains the arithmetic).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -73,6 +74,40 @@ def _fake_bools(packed: torch.Tensor, size: Sequence[int], stride: Sequence[int]
     return torch.empty_strided(size, stride, dtype=torch.bool, device=packed.device)
 
 
+def _infinity(x: torch.Tensor) -> int:
+    """The bits of infinity in the type of a tensor of floats."""
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    return int(torch.tensor(math.inf, dtype=x.dtype).view(bits))
+
+
+def _pack_signs(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    flat = _flat(x, stride)
+    if x.device.type != "cpu":
+        return pack_by_arithmetic(flat.le(0).logical_not_())
+    packed = torch.empty((x.numel() + 7) // 8, dtype=torch.uint8)
+    floats = flat.view(torch.uint8).numpy()
+    _native.pack_signs(floats, x.element_size(), _infinity(x), packed.numpy())
+    return packed
+
+
+def _keep_by_bits(x: torch.Tensor, packed: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    flat = _flat(x, stride)
+    out = torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device)
+    kept = out.as_strided((out.numel(),), (1,))
+    if x.device.type != "cpu":
+        mask = torch.empty_like(kept, dtype=torch.bool)
+        unpack_by_arithmetic(packed, mask)
+        torch.where(mask, flat, 0.0, out=kept)
+    else:
+        floats, result = (t.view(torch.uint8).numpy() for t in (flat, kept))
+        _native.keep_by_bits(floats, packed.numpy(), x.element_size(), result)
+    return out
+
+
+def _fake_kept(x: torch.Tensor, packed: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    return torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device)
+
+
 def _pack_indices(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x.to(dtype)
 
@@ -100,10 +135,18 @@ _define(
 _define("pack_indices", "(Tensor x, ScalarType dtype) -> Tensor", _pack_indices, _pack_indices)
 _define("unpack_indices", "(Tensor packed) -> Tensor", _unpack_indices, _unpack_indices)
 
+_define("pack_signs", "(Tensor x, SymInt[] stride) -> Tensor", _pack_signs, _fake_bits)
+_define(
+    "keep_by_bits", "(Tensor x, Tensor packed, SymInt[] stride) -> Tensor",
+    _keep_by_bits, _fake_kept,
+)  # fmt: skip
+
 PACK_BITS = torch.ops.cutback.pack_bits.default
 UNPACK_BITS = torch.ops.cutback.unpack_bits.default
 PACK_INDICES = torch.ops.cutback.pack_indices.default
 UNPACK_INDICES = torch.ops.cutback.unpack_indices.default
+PACK_SIGNS = torch.ops.cutback.pack_signs.default
+KEEP_BY_BITS = torch.ops.cutback.keep_by_bits.default
 
 PACKS = frozenset({PACK_BITS, PACK_INDICES})
 UNPACKS = frozenset({UNPACK_BITS, UNPACK_INDICES})

@@ -12,6 +12,11 @@ a plan keeps ``unpacked``, or ``packed`` and unpacks it in the backward, or runs
 graph that has just packed a mask still has it, so the emitter uses the mask itself where
 ``unpacked`` follows directly on ``packed``, and leaves out ``packed`` if nothing else reads that.
 So a plan that packs nothing runs what it ran before.
+
+Of a ReLU's result whose values the backward does not read, it reads the signs:
+
+    y = relu(x)                                      y = relu(x); bits = pack_signs(y)
+    dx = threshold_backward(dy, y, 0)            ->  dx = keep_by_bits(dy, bits)
 """
 
 from __future__ import annotations
@@ -30,7 +35,16 @@ from ...planner.packed import FEWEST, index_bytes, traffic
 from ...problem import ONCE
 from . import ops
 from .graphs import forward_ends, is_tangent, nodes_in
-from .packed_ops import PACK_BITS, PACK_INDICES, PACKS, UNPACK_BITS, UNPACK_INDICES, UNPACKS
+from .packed_ops import (
+    KEEP_BY_BITS,
+    PACK_BITS,
+    PACK_INDICES,
+    PACK_SIGNS,
+    PACKS,
+    UNPACK_BITS,
+    UNPACK_INDICES,
+    UNPACKS,
+)
 from .sizes import hint
 
 if TYPE_CHECKING:
@@ -40,7 +54,7 @@ if TYPE_CHECKING:
 
 _aten = torch.ops.aten
 
-ADDED = PACKS | UNPACKS
+ADDED = PACKS | UNPACKS | {PACK_SIGNS, KEEP_BY_BITS}
 
 _DTYPES = {1: torch.uint8, 2: torch.uint16, 4: torch.int32}
 """By bytes of an index."""
@@ -153,6 +167,25 @@ class _Finder:
         readers = self._readers(node)
         return readers is not None and not self.late.isdisjoint(readers)
 
+    def thresholds(self, node: fx.Node) -> list[fx.Node]:
+        """Returns the readers of the backward if all of them read only whether an element is above
+        0; otherwise an empty list."""
+        late = [reader for reader in self._readers(node) or () if reader in self.late]
+        return late if all(self._is_threshold(reader, node) for reader in late) else []
+
+    def _is_threshold(self, reader: fx.Node, node: fx.Node) -> bool:
+        if reader.target is not _aten.threshold_backward.default or reader.args[2] != 0:
+            return False
+        vals = [n.meta["val"] for n in (node, reader.args[1], reader.args[0], reader)]
+        if _memory(vals[2]) & _memory(vals[0]) or not vals[0].is_floating_point():
+            return False
+        layouts = [(val.dtype, val.dim(), (*val.shape, *val.stride())) for val in vals]
+        return all(
+            layout[:2] == layouts[0][:2]
+            and all(map(statically_known_true, map(operator.eq, layout[2], layouts[0][2])))
+            for layout in layouts[1:]
+        )
+
 
 def _is_dense(val: torch.Tensor) -> bool:
     """True if a tensor fills its memory, in some order of its axes, for all values of the graph's
@@ -223,6 +256,21 @@ class _Rewriter:
             reader.replace_input_with(node, whole)
         self._move_views(whole, val)
 
+    def pack_signs(self, node: fx.Node, thresholds: Iterable[fx.Node]) -> None:
+        """Gives readers that compare a value with 0 a bit for each of its elements."""
+        val = node.meta["val"]
+        with self.graph.inserting_before(node.next):
+            stride = self._numbers(node, val.stride(), _aten.sym_stride.int)
+            bits = self._call(node, PACK_SIGNS, node, stride, name=f"{node.name}_signs")
+        for reader in thresholds:
+            with self.graph.inserting_before(reader):
+                kept = self._call(
+                    reader, KEEP_BY_BITS, reader.args[0], bits, stride, name=f"{reader.name}_kept"
+                )
+            kept.meta["val"] = reader.meta["val"]
+            reader.replace_all_uses_with(kept)
+            self.graph.erase_node(reader)
+
     def _move_views(self, whole: fx.Node, val: torch.Tensor) -> None:
         """Gives the memory of a value to the node whose views its views have become: they say in
         ``meta["val"]`` which memory they are in."""
@@ -249,13 +297,18 @@ def add_packing(
     found = 0
     for node in rewriter.finder.nodes:
         val = node.meta.get("val")
-        is_bool = isinstance(val, torch.Tensor) and val.dtype == torch.bool
-        index = None
-        if not is_bool:
-            index = _index_type(node) if isinstance(val, torch.Tensor) else None
-            if index is None:
-                continue
-        if rewriter.finder.may_pack(node) and not is_wished(node):
+        if not isinstance(val, torch.Tensor):
+            continue
+        index = None if val.dtype == torch.bool else _index_type(node)
+        packs = val.dtype == torch.bool or index is not None
+        if not (packs or val.is_floating_point()) or is_wished(node):
+            continue
+        if not rewriter.finder.may_pack(node):
+            continue
+        if packs:
             rewriter.pack(node, index)
+            found += 1
+        elif thresholds := rewriter.finder.thresholds(node):
+            rewriter.pack_signs(node, thresholds)
             found += 1
     return found
