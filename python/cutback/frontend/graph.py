@@ -422,6 +422,22 @@ def random_graph(x: Array) -> Any:
     return around if getattr(around, "depth", 0) > getattr(x.graph, "depth", 0) else x.graph
 
 
+@contextmanager
+def composing() -> Iterator[None]:
+    """Operations whose derivative is known for their parts alone are composed of these inside."""
+    before = composes()
+    _active.composes = True
+    try:
+        yield
+    finally:
+        _active.composes = before
+
+
+def composes() -> bool:
+    """Whether :func:`composing` is around."""
+    return bool(getattr(_active, "composes", False))
+
+
 def is_tracing() -> bool:
     """Whether a function is being traced on this thread."""
     return bool(getattr(_active, "stack", None))

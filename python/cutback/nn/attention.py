@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import dtypes
-from ..frontend.graph import random_graph
+from ..frontend.graph import composes, random_graph
 from ..frontend.ops import _array, broadcast_to, expand_dims, where
 from ..frontend.tracer import Array, ArrayLike, common
 from ..source import located
@@ -78,7 +78,7 @@ def scaled_dot_product_attention(
         _check_groups(query, key, value)
     operands = _heads(query, key, value, mask, grouped)
     options = _Options(factor, p, is_causal)
-    if operands is None or p == 1:
+    if operands is None or p == 1 or (composes() and not p):
         if grouped:
             key, value = (_repeated(x, query.shape[-3] // x.shape[-3]) for x in (key, value))
         return _composed(query, key, value, mask, options)

@@ -255,6 +255,31 @@ def test_jvp():
     close(tangent, value * (t - (value * t).sum(1, keepdims=True)))
 
 
+def test_jvp_of_attention_takes_six_products():
+    """Two of the forward, and four of the tangent."""
+    given, along = (
+        tuple(np.random.default_rng(k).standard_normal((2, 3, 5, 4)) for k in ks)
+        for ks in ((0, 1, 2), (3, 4, 5))
+    )
+
+    def attend(*qkv):
+        return F.scaled_dot_product_attention(*qkv, is_causal=True)
+
+    step = cutback.compile(lambda p, t: cutback.jvp(attend, p, t), argnums=None)
+    step(given, along)
+    kinds = [op["kind"] for op in step.plan.problem["ops"]]
+    assert kinds.count("matmul") == 6 and "attention" not in kinds
+    value, tangent = both(lambda p, t: cutback.jvp(attend, p, t), given, along)
+    close(value, cutback.compile(attend, argnums=None)(*given))
+    ahead, behind = (
+        cutback.compile(attend, argnums=None)(
+            *(x + by * t for x, t in zip(given, along, strict=True))
+        )
+        for by in (1e-6, -1e-6)
+    )
+    np.testing.assert_allclose(tangent, (ahead - behind) / 2e-6, rtol=1e-6, atol=1e-8)
+
+
 def test_jvp_of_numbers_and_constants():
     value, tangent = cutback.jvp(lambda x, y: x * y + y, (3.0, 2.0), (1.0, 0.5))
     assert (value, tangent) == (8.0, 4.0)
