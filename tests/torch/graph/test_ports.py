@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from masked_ports import SCRIPTS as MASKED
 from more_ports import SCRIPTS as MORE
 from nets import Makes
 from ports import SCRIPTS, NumPyFirst, Port
@@ -37,7 +38,7 @@ def drawn(port: Port) -> Callable[[], tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("xp", [cb, NumPyFirst()], ids=["cutback", "numpy"])
-@pytest.mark.parametrize("make", SCRIPTS + MORE)
+@pytest.mark.parametrize("make", SCRIPTS + MORE + MASKED)
 def test_losses_are_those_of_pytorch(make: Make, xp: Any) -> None:
     port, copy = make(Makes(np.float32)), make(Makes(np.float32))
     params, data, draw = tensors(copy.params, True), tensors(copy.data), drawn(copy)
@@ -53,7 +54,7 @@ def test_losses_are_those_of_pytorch(make: Make, xp: Any) -> None:
 
 
 @pytest.mark.parametrize("xp", [cb, NumPyFirst()], ids=["cutback", "numpy"])
-@pytest.mark.parametrize("make", SCRIPTS + MORE)
+@pytest.mark.parametrize("make", SCRIPTS + MORE + MASKED)
 def test_gradients_are_those_of_pytorch(make: Make, xp: Any) -> None:
     port = make(Makes(np.float64))
     params, data, draw = tensors(port.params, True), tensors(port.data), drawn(port)
@@ -66,7 +67,7 @@ def test_gradients_are_those_of_pytorch(make: Make, xp: Any) -> None:
 
 
 @pytest.mark.very_slow  # planning the recurrent ones takes up to a minute
-@pytest.mark.parametrize("make", MORE)
+@pytest.mark.parametrize("make", MORE + MASKED)
 def test_a_budget_does_not_change_a_bit(make: Make) -> None:
     found = []
     for budget in (None, 0.5):
