@@ -207,8 +207,9 @@ class Runner:
         why = (
             "fullgraph=True gives the reason. PyTorch does not compile modules with "
             "register_full_backward_hook, nor nn.LSTM, nn.GRU and nn.RNN unless "
-            "torch._dynamo.config.allow_rnn = True, nor code whose shapes depend on values, such "
-            "as x[mask], unless torch._dynamo.config.capture_dynamic_output_shape_ops = True"
+            "torch._dynamo.config.allow_rnn = True (on a CPU, train nn.LSTM under "
+            "torch.backends.mkldnn.flags(enabled=False)), nor code whose shapes depend on values, "
+            "such as x[mask], unless torch._dynamo.config.capture_dynamic_output_shape_ops = True"
         )
         if not self.partitioner.plans:
             self._told = True
