@@ -213,9 +213,10 @@ class Plan:
         return [e for e in self.entries if e.decision == "recompute"]
 
     def explain(self, as_json: bool = False, *, kernels: bool = False) -> str:
-        """The totals, what makes up the peak, what other options would save (:meth:`savings`),
-        then one line for each value: type, bytes, the op that makes it, source line, readers,
-        decision, reason, and the change of peak and time if only this decision were the other one.
+        """The totals, then one line for each value: type, bytes, the op that makes it, source line,
+        readers, decision, reason, and the change of peak and time if only this decision were the
+        other one. At the end, what makes up the peak, and what other options would save
+        (:meth:`savings`).
 
         Args:
             as_json: return JSON (``docs/problem.md``) with all values and readers.
@@ -233,8 +234,7 @@ class Plan:
         from .savings import lines  # imported on demand, as in `holdings` and `savings`
 
         text = self._core.explain_text(files.for_people(self._core.problem))
-        totals, blank, rest = text.partition("\n\n")
-        return f"{self.headline()}{totals}\n{lines(self)}{blank[1:]}{rest}"
+        return f"{self.headline()}{text}{lines(self)}"
 
     def _explain_kernels(self, as_json: bool) -> str:
         if self._step is None:

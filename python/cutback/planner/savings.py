@@ -87,14 +87,14 @@ def _saving(options: str, core: _native.Plan) -> Saving:
 
 
 def lines(plan: Plan) -> str:
-    """Lines of an explanation: what makes up the peak, and what options would save."""
+    """The end of an explanation: what makes up the peak, and what options would save."""
     rows = plan.holdings
     whole = max(1, sum(row.bytes for row in rows))
-    text = "  at the peak (live bytes):\n" if rows else ""
+    text = "\n  At the peak (live bytes):\n" if rows else ""
     for row in rows:
         share = 100 * row.bytes / whole
         text += f"        {budgets.text(row.bytes):>14}  {row.what} ({share:.0f} %)\n"
-    text += "  smallest plans with other options (live bytes):\n" if plan.savings else ""
+    text += "\n  The smallest plans with other options (live bytes):\n" if plan.savings else ""
     for saving in plan.savings:
         size, extra = budgets.text(saving.bytes), 100 * saving.extra
         text += f"        {size:>14}  {saving.options or 'this plan'}, {extra:.0f} % more time\n"
