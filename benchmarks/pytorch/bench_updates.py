@@ -6,8 +6,9 @@ gradients and activations by at least the gradients' bytes, with the bits of the
 The GPT-2 of `transformers` (12 layers, batches of 2 x 256 tokens) with AdamW on the CPU: eager, and
 compiled with the step after and inside the backward. Each row is a separate process. Peaks are
 measured in the last of N steps (of two in eager mode), forward to `optimizer.step()`; `losses` says
-whether all N losses have the bits of the separate step under the same budget. `--fused` measures PyTorch's fused kernels
-in place of its loop over tensors, `--width` another width of the model. No times are measured.
+whether all N losses have the bits of the separate step under the same budget. `--fused` measures
+PyTorch's fused kernels in place of its loop over tensors, `--width` another width of the model. No
+times are measured.
 """
 
 from __future__ import annotations

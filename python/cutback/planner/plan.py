@@ -260,7 +260,7 @@ class Plan:
 
         return holdings(self)
 
-    @cached_property
+    @property
     def savings(self) -> list[Saving]:
         """What updates inside and slices would save: this plan, and the smallest plan of the same
         step with each of these options, and with both. Updates are tried if all gradients have
@@ -274,6 +274,10 @@ class Plan:
         >>> for row in plan.savings:
         ...     print(row.options or "this plan", row.bytes, f"{row.extra:.0%}")
         """
+        return list(self._savings)
+
+    @cached_property
+    def _savings(self) -> list[Saving]:
         from .savings import savings
 
         return savings(self)
