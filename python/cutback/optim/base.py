@@ -113,19 +113,18 @@ class Optimizer(_InTheCore):
         self._table: _Table | None = None
         self._busy = _native.BusyWord()  # shared by shallow copies, which share the state too
         self._asked = False  # whether the native table is set to compute extras
-        self._whole: Any = (
-            None  # the last preparation: state, states in use, patterns, fitting rows
-        )
+        self._whole: Any = None  # last preparation: state, states in use, patterns, fitting rows
         self._last = LastRows()
-        self.rows()
+        self._current()
         patterns_of(type(self).__name__, self.groups)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Drops the native table, because a copy or pickle steps other parameters."""
-        return {**self.__dict__, "_table": None, "_asked": False, "_whole": None}
+        """Drops what a copy or pickle makes again: the native table, say, for other parameters."""
+        kept = {key: x for key, x in self.__dict__.items() if key != "_last"}
+        return {**kept, "_table": None, "_asked": False, "_whole": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({"_busy": _native.BusyWord(), **state})
+        self.__dict__.update({"_busy": _native.BusyWord(), **state, "_last": LastRows()})
 
     def stepping(self) -> _native.BusyWord:
         """The lock that excludes concurrent steps. A step holds it as long as it uses the state."""
@@ -196,6 +195,10 @@ class Optimizer(_InTheCore):
         Raises:
             TypeError, ValueError: if a value is not a number or is outside its range.
         """
+        return [*self._current()]
+
+    def _current(self) -> list[Row]:
+        """The same. It is one list as long as constant options stay the same: do not change it."""
         base = self._given()
         values = list(base.values())
         if not self.groups and (known := self._last.of(values)) is not None:
@@ -211,7 +214,7 @@ class Optimizer(_InTheCore):
 
     def state_bytes(self, names: Sequence[str], params: Sequence[Array]) -> int:
         """Total bytes of the states of these parameters, allocated or not."""
-        used = [_native.optimizer_states(self.native, row) for row in self.rows()]
+        used = [_native.optimizer_states(self.native, row) for row in self._current()]
         patterns = patterns_of(type(self).__name__, self.groups)
         kinds = [(p.shape, p.dtype) for p in params]
         return sum(
@@ -334,16 +337,13 @@ class Optimizer(_InTheCore):
         parameters, same state, same groups and same states in use. Otherwise None."""
         if self._whole is None or not self._state.bound or self._state.names != names:
             return None
-        rows = self.rows()
+        rows = self._current()
         state, *whole, fitting = self._whole
         if rows is fitting and state is self._state:
             return state, rows
         used = [_native.optimizer_states(self.native, row) for row in rows]
-        same = state is self._state and whole == [
-            used,
-            patterns_of(type(self).__name__, self.groups),
-        ]
-        if not same:
+        found = [used, patterns_of(type(self).__name__, self.groups)]
+        if state is not self._state or whole != found:
             return None
         self._whole = state, *whole, rows
         return state, rows
@@ -399,7 +399,7 @@ class Optimizer(_InTheCore):
         return state, rows
 
     def _prepare(self, names: list[str], params: Sequence[Array]) -> tuple[State, list[Row]]:
-        rows, patterns = self.rows(), patterns_of(type(self).__name__, self.groups)
+        rows, patterns = self._current(), patterns_of(type(self).__name__, self.groups)
         used = [_native.optimizer_states(self.native, row) for row in rows]
         if self._state.patterns != patterns or not self._state.bound:
             check_matches(type(self).__name__, self.groups, names, patterns)
@@ -573,7 +573,7 @@ class Optimizer(_InTheCore):
             is_new = int(counter) == 0 and not any(arrays.values())
             self._state = _nothing(counter, None if is_new else arrays)
             return
-        used = [_native.optimizer_states(self.native, row) for row in self.rows()]
+        used = [_native.optimizer_states(self.native, row) for row in self._current()]
         wanted = [self._wanted(kind, used[group])
                   for kind, group in zip(held.kinds, held.group_of, strict=True)]  # fmt: skip
         fitting, missed, numbers = self._fit(arrays, held.names, held.kinds, wanted)

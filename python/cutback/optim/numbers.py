@@ -26,16 +26,16 @@ class LastRows:
     may change under the same object, such as schedules and lists, are not kept."""
 
     def __init__(self) -> None:
-        self._values: list[Any] = []
-        self._rows: list[Row] | None = None
+        self._known: tuple[list[Any], list[Row]] | None = None  # one object: threads may replace it
 
     def of(self, values: list[Any]) -> list[Row] | None:
         """The rows, or None."""
-        return self._rows if all(map(is_, values, self._values)) else None
+        known = self._known
+        return known[1] if known is not None and all(map(is_, values, known[0])) else None
 
     def keep(self, values: list[Any], rows: list[Row]) -> list[Row]:
         """Keeps the rows that were made of these options, and returns them."""
-        self._values, self._rows = values, rows if all(map(_is_constant, values)) else None
+        self._known = (values, rows) if all(map(_is_constant, values)) else None
         return rows
 
 

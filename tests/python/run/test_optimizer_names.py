@@ -136,3 +136,23 @@ def test_groups_by_a_function_of_the_name():
         cutback.optim.SGD(groups=[{"names": lambda name: False}]).step(params, zeros)
     with pytest.raises(TypeError, match="a function of a name"):
         cutback.optim.SGD(groups=[{"names": 3}])
+
+
+def test_the_rows_that_are_returned_belong_to_the_caller():
+    p, g = np.ones(3, "f4"), np.ones(3, "f4")
+    optimizer = optim.SGD(lr=1.0)
+    optimizer.rows()[0] = (0.0,) * 6
+    optimizer.step(p, g)
+    assert (p == 0).all() and optimizer.rows()[0][0] == 1.0
+
+
+def test_copies_and_pickles_make_rows_of_their_own():
+    """An earlier version's pickle has none."""
+    optimizer = optim.SGD(lr=1.0)
+    for again in (copy.copy(optimizer), copy.deepcopy(optimizer),
+                  pickle.loads(pickle.dumps(optimizer))):  # fmt: skip
+        assert again._last is not optimizer._last
+        again.lr = 2.0
+        assert again.rows()[0][0] == 2.0 and optimizer.rows()[0][0] == 1.0
+    state = optimizer.__getstate__()
+    assert "_last" not in state
