@@ -265,8 +265,7 @@ class Plan:
         """What updates inside and slices would save: this plan, and the smallest plan of the same
         step with each of these options, and with both. Updates are tried if all gradients have
         more bytes than 5 % of the peak, slices if logits have; if neither is tried, the list is
-        empty. Each searches for a plan, which takes a few seconds if there are thousands of
-        operations.
+        empty. The searches end after two seconds, with the smallest plans that they have found.
 
         Which argument a gradient is for, and what works row by row, is taken from the order and the
         sizes of values. Steps that are compiled with these options know it, so bytes may differ.

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 UPDATES, SLICES = 'updates="inside"', "slices=True"
 _LEAST = 0.05
 """Options are tried if all gradients, or logits, take more than this share of the peak."""
+_SECONDS = 2.0
+"""All searches of one plan end after this time, with the smallest plans found so far."""
 
 
 def _alive(plan: Plan) -> Iterator[schedule.Life]:
@@ -72,11 +74,13 @@ def _variants(plan: Plan) -> list[tuple[str, Problem]]:
 def savings(plan: Plan) -> list[Saving]:
     """The plan itself, and the smallest plan of its problem with each option that may lower the
     peak; empty if there is none."""
-    found = [_saving("", plan.core)]
-    for name, problem in _variants(plan):
-        least = budgets.parse("min", "live")
+    found, variants = [_saving("", plan.core)], _variants(plan)
+    least, device = budgets.parse("min", "live"), plan.core.device
+    for name, problem in variants:
+        limit = _SECONDS / len(variants)
         with suppress(BudgetError):  # the user's constraints may not allow any plan
-            found.append(_saving(name, problem.check().plan(budget=least, device=plan.core.device)))
+            core = problem.check().plan(budget=least, device=device, time_limit=limit)
+            found.append(_saving(name, core))
     return found if len(found) > 1 else []
 
 

@@ -43,7 +43,8 @@ def _pairs(problem: Problem) -> dict[int, int]:
 def gradients_of(problem: Problem) -> set[int]:
     """Storages of a step's gradients, whether they are returned or updated inside."""
     inside = {s for s, storage in enumerate(problem.storages) if storage.updates is not None}
-    returned = {problem.values[v].storage for v in problem.backward_outputs}
+    values = problem.values  # a list that is made on each access
+    returned = {values[v].storage for v in problem.backward_outputs}
     return inside | {s for s in returned if "static" not in problem.storages[s].flags}
 
 

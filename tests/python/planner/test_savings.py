@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 import cutback
 from cutback.nn import functional as F
+from cutback.planner import savings
 from cutback.planner.packed import masks_of
 from cutback.planner.updated import gradients_of, with_updates
 from cutback.problem import Problem
@@ -123,6 +126,16 @@ def test_both_options_are_tried_together() -> None:
     both = 'updates="inside" and slices=True'
     assert set(rows) == {"", 'updates="inside"', "slices=True", both}
     assert rows[both] <= rows["slices=True"] < rows[""]
+
+
+def test_searches_for_savings_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole searches take some seconds here."""
+    path = Path(__file__).parents[2] / "data" / "nets" / "gpt1_uneven.json.gz"
+    made = cutback.plan(path, budget=0.5, time_limit=0.01)
+    monkeypatch.setattr(savings, "_SECONDS", 0.05)
+    begin = time.process_time()
+    assert [row.options for row in made.savings] == ["", 'updates="inside"']
+    assert time.process_time() - begin < 1.0
 
 
 def test_explanations_and_reports_say_so(plan: cutback.Plan, tmp_path: Any) -> None:
