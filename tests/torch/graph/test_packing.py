@@ -31,6 +31,7 @@ from cutback.torch.graph.packed_ops import (
     PACK_SIGNS,
     UNPACK_BITS,
     UNPACK_INDICES,
+    keep_by_arithmetic,
     pack_by_arithmetic,
     unpack_by_arithmetic,
 )
@@ -90,6 +91,12 @@ def test_signs_keep_what_a_threshold_keeps(dtype: torch.dtype) -> None:
     raw = {2: torch.int16, 4: torch.int32, 8: torch.int64}[y.element_size()]
     assert torch.equal(kept.contiguous().view(raw), expected.contiguous().view(raw))
     assert torch.equal(bits, pack_by_arithmetic(~(y.transpose(0, 2) <= 0).flatten()))
+    flat, others = g.transpose(0, 2).flatten(), torch.empty_like(g.flatten())
+    keep_by_arithmetic(flat, bits, others)
+    assert torch.equal(others.view(raw), kept.transpose(0, 2).flatten().view(raw))
+    buffer = torch.zeros(g.nbytes + 1, dtype=torch.uint8).numpy()
+    apart = torch.frombuffer(buffer.data, dtype=dtype, offset=1).view(g.shape).copy_(g)
+    assert torch.equal(KEEP_BY_BITS(apart, bits, y.stride()).view(raw), kept.view(raw))
 
 
 def test_shapes_without_data() -> None:

@@ -22,7 +22,8 @@ _DIAGONAL = 0x8040201008040201 - (1 << 64)
 
 def _flat(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     """Returns the elements in the order in which a tensor of this layout has them in memory."""
-    if x.stride() != tuple(stride) and x.numel():  # a kernel with another layout than its trace
+    # a kernel with another layout than its trace, or a user's gradient in a buffer of bytes
+    if x.numel() and (x.stride() != tuple(stride) or x.data_ptr() % x.element_size()):
         x = torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device).copy_(x)
     return x.as_strided((x.numel(),), (1,))
 
@@ -45,6 +46,13 @@ def unpack_by_arithmetic(packed: torch.Tensor, bools: torch.Tensor) -> None:
     words *= _LOW_BITS
     words &= _DIAGONAL
     torch.ne(words.view(torch.uint8)[: bools.numel()], 0, out=bools)
+
+
+def keep_by_arithmetic(floats: torch.Tensor, packed: torch.Tensor, kept: torch.Tensor) -> None:
+    """Writes the floats [n] that have a bit, and 0 for the others, to ``kept`` [n]."""
+    mask = torch.empty_like(floats, dtype=torch.bool)
+    unpack_by_arithmetic(packed, mask)
+    torch.where(mask, floats, floats.new_zeros(()), out=kept)
 
 
 def _pack_bits(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
@@ -95,9 +103,7 @@ def _keep_by_bits(x: torch.Tensor, packed: torch.Tensor, stride: Sequence[int]) 
     out = torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device)
     kept = out.as_strided((out.numel(),), (1,))
     if x.device.type != "cpu":
-        mask = torch.empty_like(kept, dtype=torch.bool)
-        unpack_by_arithmetic(packed, mask)
-        torch.where(mask, flat, 0.0, out=kept)
+        keep_by_arithmetic(flat, packed, kept)
     else:
         floats, result = (t.view(torch.uint8).numpy() for t in (flat, kept))
         _native.keep_by_bits(floats, packed.numpy(), x.element_size(), result)
