@@ -142,7 +142,9 @@ class _Strip:
 def _seed(graph: _Graph, i: int) -> tuple[int, int] | None:
     """The rows of a product that makes them at least twice as wide, and their new width."""
     op = graph.ops[i]
-    if not op.kind.startswith(_PRODUCTS) or graph.is_late(i) or len(op.outputs) != 1:
+    if not op.kind.startswith(_PRODUCTS) or graph.is_late(i):
+        return None
+    if len(op.outputs) != 1 or len(op.inputs) < 2:  # a problem may leave out weights
         return None
     made, given = graph.shapes[graph.first[i]], graph.shapes[op.inputs[-2]]
     if not made or not given or len(made) < 2 or len(given) < 2:
@@ -478,7 +480,7 @@ def logits_of(problem: Problem) -> set[int]:
     graph = _Graph(problem)
     found: set[int] = set()
     for i, op in enumerate(problem.ops):
-        if not op.kind.startswith((*_LOSSES, _CHOICE)) or not op.inputs:
+        if not op.kind.startswith((*_LOSSES, _CHOICE)) or not (op.inputs and op.outputs):
             continue
         count, largest = max((graph.elements(v), v) for v in op.inputs)
         shape = graph.shapes[largest]

@@ -16,7 +16,7 @@ from cutback.nn import functional as F
 from cutback.planner import savings
 from cutback.planner.packed import masks_of
 from cutback.planner.updated import gradients_of, with_updates
-from cutback.problem import Problem
+from cutback.problem import Op, Problem, Storage, Value
 
 ROWS, WIDTH, WORDS = 512, 32, 700
 
@@ -148,6 +148,23 @@ def test_explanations_and_reports_say_so(plan: cutback.Plan, tmp_path: Any) -> N
     assert "what makes up the peak" in page
     assert "<td>slices=True</td>" in page
     json.loads(plan.explain(as_json=True))  # is that of the core
+
+
+def test_problems_may_leave_out_weights_and_results() -> None:
+    shapes = ("f32[512,8]", "f32[512,64]", "f32[]")
+    storages = [Storage(64, frozenset({"static"})), Storage(1 << 17), Storage(64)]
+    made = [Value(k, shape) for k, shape in enumerate(shapes)]
+    ops = [
+        Op("x", "placeholder", outputs=[made[0]], flags=frozenset({"placeholder"})),
+        Op("logits", "matmul", [0], [made[1]]),
+        Op("loss", "cross_entropy", [1], [made[2]]),
+        Op("check", "cross_entropy", [1], flags=frozenset({"effect"})),
+    ]
+    whole = Problem(ops, storages, [2], [], 4)
+    assert len(cutback.with_slices(whole).ops) == 4
+    found = cutback.plan(whole)
+    assert found.holdings[0].what == "logits"
+    assert found.savings == []
 
 
 def test_an_empty_plan_holds_nothing() -> None:
