@@ -47,6 +47,12 @@ def problem_of(updates: str) -> Problem:
     return Problem.read(step_of(updates, *arguments()).executable.text("problem"))
 
 
+@pytest.fixture(autouse=True)
+def whole_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches end by themselves, however busy the machine is."""
+    monkeypatch.setattr(savings, "_SECONDS", 1e4)
+
+
 @pytest.fixture(scope="module")
 def plan() -> cutback.Plan:
     return cutback.plan(loss, *arguments(), budget="min")
