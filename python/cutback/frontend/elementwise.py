@@ -209,7 +209,8 @@ fix = trunc
 
 def round(x: ArrayLike, decimals: int = 0) -> Array:
     """Nearest integer, halves to the even one; with ``decimals`` the nearest multiple of
-    10**-decimals, as NumPy computes it."""
+    10**-decimals, as NumPy computes it. Negative decimals of integers raise
+    NotImplementedError."""
     x = _array(x)
     places = whole(decimals, "round: decimals")
     if x.dtype not in dtypes.FLOATS:
@@ -289,7 +290,8 @@ def nansum(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
 def average(
     x: ArrayLike, axis: Axis = None, weights: ArrayLike | None = None, keepdims: bool = False
 ) -> Array:
-    """Mean over axes with ``weights``, of the shape of ``x`` or, for one axis, of its size."""
+    """Mean over axes with ``weights``, of the shape of ``x`` or, for one axis, of its size.
+    Weights of another shape raise ValueError."""
     x = _array(x)
     if weights is None:
         return x.mean(axis, keepdims)

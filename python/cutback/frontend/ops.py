@@ -432,7 +432,8 @@ def squeeze(x: ArrayLike, axis: Axis = None) -> Array:
 
 
 def expand_dims(x: ArrayLike, axis: int | Sequence[int]) -> Array:
-    """With new axes of size 1 at the given places of the result."""
+    """With new axes of size 1 at the given places of the result. A place that is given twice raises
+    ValueError."""
     x = _array(x)
     places = axis if isinstance(axis, (tuple, list)) else (axis,)
     ndim = x.ndim + len(places)
@@ -471,7 +472,8 @@ def concatenate(arrays: Sequence[ArrayLike], axis: int | None = 0) -> Array:
 
 
 def stack(arrays: Sequence[ArrayLike], axis: int = 0) -> Array:
-    """Arrays of one shape joined along a new axis at place ``axis`` of the result."""
+    """Arrays of one shape joined along a new axis at place ``axis`` of the result. No arrays, or
+    different shapes, raise ValueError."""
     if not len(arrays):
         raise ValueError(located("stack: needs at least one array"))
     parts = common(_graph_of(*arrays), "stack", arrays)

@@ -139,6 +139,7 @@ def einsum(subscripts: str, *operands: ArrayLike) -> Array:
 
     Raises:
         ValueError: subscripts that do not fit the operands, or a label with two sizes.
+        TypeError: the first argument is not a string.
 
     For example ``cutback.einsum("nd,de->ne", x, w)`` is ``x @ w``.
     """
@@ -183,7 +184,7 @@ def _smallest_pair(
 
 def tensordot(x: ArrayLike, y: ArrayLike, axes: Any = 2) -> Array:
     """Sum of products over ``axes``: a number (the last of ``x`` with the first of ``y``), or the
-    axes of each."""
+    axes of each. Sizes that differ over them raise ValueError."""
     a, b = common(_graph_of(x, y), "tensordot", (x, y))
     if isinstance(axes, int):
         left = list(range(a.ndim - axes, a.ndim))
@@ -254,7 +255,7 @@ def kron(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def cross(x: ArrayLike, y: ArrayLike, axis: int = -1) -> Array:
-    """Cross product of vectors of three elements along ``axis``."""
+    """Cross product of vectors of three elements along ``axis``; other sizes raise ValueError."""
     a, b = common(_graph_of(x, y), "cross", (x, y))
     p, q = _normalize_axis(axis, a.ndim, "cross"), _normalize_axis(axis, b.ndim, "cross")
     if a.shape[p] != 3 or b.shape[q] != 3:
@@ -268,7 +269,8 @@ def cross(x: ArrayLike, y: ArrayLike, axis: int = -1) -> Array:
 
 
 def convolve(x: ArrayLike, y: ArrayLike, mode: str = "full") -> Array:
-    """Convolution of two vectors; ``mode``: ``"full"``, ``"same"`` or ``"valid"``."""
+    """Convolution of two vectors; ``mode``: ``"full"``, ``"same"`` or ``"valid"``. Another mode, or
+    arrays that are not vectors or are empty, raise ValueError."""
     a, b = common(_graph_of(x, y), "convolve", (x, y))
     if a.ndim != 1 or b.ndim != 1 or not a.size or not b.size:
         raise ValueError(

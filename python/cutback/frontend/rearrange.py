@@ -124,7 +124,8 @@ def identity(n: int, dtype: Any = "f64") -> Array:
 
 
 def meshgrid(*vectors: ArrayLike, indexing: str = "xy") -> list[Array]:
-    """Coordinates of a grid, one array for each vector."""
+    """Coordinates of a grid, one array for each vector. Another ``indexing`` than ``"xy"`` or
+    ``"ij"`` raises ValueError."""
     parts = [_array(v).ravel() for v in vectors]
     if indexing not in ("xy", "ij"):
         raise ValueError(located(f"meshgrid: indexing={indexing!r} is not 'xy' or 'ij'"))
@@ -141,7 +142,8 @@ def meshgrid(*vectors: ArrayLike, indexing: str = "xy") -> list[Array]:
 
 
 def triu(x: ArrayLike, k: int = 0) -> Array:
-    """The upper triangle of the last two axes: elements with column >= row + k, zeros elsewhere."""
+    """The upper triangle of the last two axes: elements with column >= row + k, zeros elsewhere.
+    Fewer than two axes raise ValueError."""
     x = _array(x)
     if x.ndim < 2:
         raise ValueError(located(f"triu: expected two axes or more, got shape {x.shape}"))
@@ -149,7 +151,8 @@ def triu(x: ArrayLike, k: int = 0) -> Array:
 
 
 def diagonal(x: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
-    """Elements with ``j = i + offset`` along two axes, in a new last axis."""
+    """Elements with ``j = i + offset`` along two axes, in a new last axis. Equal axes raise
+    ValueError."""
     x = _array(x)
     a, b = (_normalize_axis(n, x.ndim, "diagonal") for n in (axis1, axis2))
     if a == b:
@@ -167,7 +170,8 @@ def diagonal(x: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
 
 
 def diag(x: ArrayLike, k: int = 0) -> Array:
-    """A matrix with ``x[n]`` on diagonal ``k``, or that diagonal of a matrix."""
+    """A matrix with ``x[n]`` on diagonal ``k``, or that diagonal of a matrix. Another number of
+    axes raises ValueError."""
     x = _array(x)
     if x.ndim == 2:
         return diagonal(x, k)
@@ -189,7 +193,8 @@ def trace(x: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Arra
 
 
 def moveaxis(x: ArrayLike, source: Axis, destination: Axis) -> Array:
-    """Moves axes to other positions; the others keep their order."""
+    """Moves axes to other positions; the others keep their order. Raises ValueError if the numbers
+    of axes and positions differ."""
     x = _array(x)
     sources = source if isinstance(source, (tuple, list)) else (source,)
     places = destination if isinstance(destination, (tuple, list)) else (destination,)
@@ -254,7 +259,8 @@ def column_stack(arrays: Sequence[ArrayLike]) -> Array:
 
 
 def array_split(x: ArrayLike, sections: int | Sequence[int], axis: int = 0) -> list[Array]:
-    """As split, with parts that differ by one where the axis does not divide evenly."""
+    """As split, with parts that differ by one where the axis does not divide evenly. Fewer than one
+    section raises ValueError."""
     x = _array(x)
     if isinstance(sections, int):
         n = x.shape[_normalize_axis(axis, x.ndim, "array_split")]
@@ -295,7 +301,8 @@ def tile(x: ArrayLike, reps: int | Sequence[int]) -> Array:
 
 
 def repeat(x: ArrayLike, repeats: Any, axis: int | None = None) -> Array:
-    """Each element, or slice along ``axis``, ``repeats`` times: a number, or known numbers."""
+    """Each element, or slice along ``axis``, ``repeats`` times: a number, or known numbers.
+    Traced ones raise TypeError."""
     x = _array(x)
     if axis is None:
         x, axis = x.ravel(), 0
@@ -392,7 +399,8 @@ def _exchange(keys: Array, rows: Array, distance: int, block: int) -> tuple[Arra
 def argsort(x: ArrayLike, axis: int | None = -1, descending: bool = False) -> Array:
     """Indices (i64) that sort ``x`` along ``axis`` (None: of all elements), stable, NaN last.
 
-    A bitonic network of ``log2(n) * (log2(n) + 1) / 2`` rounds of comparisons.
+    A bitonic network of ``log2(n) * (log2(n) + 1) / 2`` rounds of comparisons. An array without
+    axes raises ValueError.
     """
     x = _array(x)
     if axis is None:
@@ -442,7 +450,8 @@ def sort(x: ArrayLike, axis: int | None = -1, descending: bool = False) -> Array
 
 
 def top_k(x: ArrayLike, k: int) -> tuple[Array, Array]:
-    """The ``k`` largest elements of the last axis in descending order, and their indices."""
+    """The ``k`` largest elements of the last axis in descending order, and their indices. Raises
+    ValueError if the axis has fewer."""
     x = _array(x)
     count = whole(k, "top_k: k")
     if not x.ndim or not 0 <= count <= x.shape[-1]:
@@ -452,7 +461,8 @@ def top_k(x: ArrayLike, k: int) -> tuple[Array, Array]:
 
 
 def quantile(x: ArrayLike, q: Any, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Quantiles over axes at known ``q`` in [0, 1], with linear interpolation."""
+    """Quantiles over axes at known ``q`` in [0, 1], with linear interpolation. A traced ``q``
+    raises TypeError, one outside of [0, 1] ValueError."""
     x = _array(x)
     x = x.astype(dtypes.floating(x.dtype))
     axes = _normalize_axes(axis, x.ndim, "quantile")
@@ -484,7 +494,7 @@ def quantile(x: ArrayLike, q: Any, axis: Axis = None, keepdims: bool = False) ->
 
 
 def percentile(x: ArrayLike, q: Any, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Quantiles at known ``q`` in [0, 100]."""
+    """Quantiles at known ``q`` in [0, 100]. A traced ``q`` raises TypeError."""
     if isinstance(q, Array):
         raise TypeError(
             located("percentile: q must be a number or a list of numbers, not a traced array")
@@ -499,7 +509,8 @@ def median(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
 
 def searchsorted(x: ArrayLike, v: ArrayLike, side: str = "left") -> Array:
     """Index (i64) in the sorted vector ``x`` before which each element of ``v`` would go; every
-    element is compared with every other."""
+    element is compared with every other. ``side`` is ``"left"`` or ``"right"``; another one, or an
+    ``x`` that is not a vector, raises ValueError."""
     if side not in ("left", "right"):
         raise ValueError(located(f"searchsorted: side={side!r} is not 'left' or 'right'"))
     a, b = common(_graph_of(x, v), "searchsorted", (x, v))
@@ -512,7 +523,7 @@ def searchsorted(x: ArrayLike, v: ArrayLike, side: str = "left") -> Array:
 
 def interp(x: ArrayLike, xp: ArrayLike, fp: ArrayLike) -> Array:
     """Linear interpolation at ``x`` between the points ``(xp, fp)``, xp ascending; constant outside
-    them."""
+    them. Raises ValueError unless xp and fp are vectors of one length, at least 1."""
     a, p, f = (_array(v) for v in common(_graph_of(x, xp, fp), "interp", (x, xp, fp)))
     if p.ndim != 1 or p.shape != f.shape or not p.size:
         raise ValueError(

@@ -379,7 +379,8 @@ class Array(Methods):
     # ---- types and shapes ------------------------------------------------------------------------
 
     def astype(self, dtype: Any) -> Array:
-        """The same elements in another dtype; this value itself when nothing changes."""
+        """The same elements in another dtype; this value itself when nothing changes. A dtype that
+        is not supported raises TypeError."""
         try:
             name = dtypes.parse(dtype)
         except TypeError as error:
@@ -398,7 +399,8 @@ class Array(Methods):
     flatten = ravel
 
     def transpose(self, *axes: Any) -> Array:
-        """The axes in the given order; reversed without one."""
+        """The axes in the given order; reversed without one. Raises ValueError unless each axis is
+        given once."""
         order = _shape_of(axes) if axes and axes != (None,) else tuple(range(self.ndim))[::-1]
         normal = tuple(_normalize_axis(a, self.ndim, "transpose") for a in order)
         if sorted(normal) != list(range(self.ndim)):
@@ -421,7 +423,8 @@ class Array(Methods):
         return self.transpose(order)
 
     def squeeze(self, axis: Axis = None) -> Array:
-        """Without axes of size 1 (all of them, or the given ones)."""
+        """Without axes of size 1 (all of them, or the given ones). A given axis of another size
+        raises ValueError."""
         axes = _normalize_axes(axis, self.ndim, "squeeze")
         if axis is None:
             axes = tuple(a for a in axes if self.shape[a] == 1)
@@ -519,7 +522,8 @@ class Array(Methods):
         return self._apply("argmax", axis=axis, keepdims=int(keepdims))
 
     def clip(self, min: Any = None, max: Any = None) -> Array:  # NumPy's names
-        """Elements limited to [min, max]; None: no limit."""
+        """Elements limited to [min, max]; None: no limit. A limit that is neither a number nor an
+        array raises TypeError."""
         x = self
         for name, limit in (("maximum", min), ("minimum", max)):
             if limit is None:

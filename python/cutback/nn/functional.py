@@ -1,9 +1,11 @@
 """Deep-learning operations with the signatures of ``torch.nn.functional``.
 
 Shapes are written as in ``x[n, c, h, w]``; ``..`` stands for any axes. All of them work inside a
-traced function. Class scores lie in the last axis everywhere (PyTorch has them in axis 1). Options
-of PyTorch's that are not supported raise NotImplementedError when they are used. Names that these
-arguments had before (``x``, ``axis``, ``index``, ``logits``, ``labels``) are still taken.
+traced function and return traced arrays. Class scores lie in the last axis everywhere (PyTorch has
+them in axis 1). Shapes and values that do not fit raise ValueError, and arguments of a wrong type
+or dtype TypeError; the message names the argument and the source line. Options of PyTorch's that
+are not supported raise NotImplementedError when they are used. Names that these arguments had
+before (``x``, ``axis``, ``index``, ``logits``, ``labels``) are still taken.
 """
 
 from __future__ import annotations
