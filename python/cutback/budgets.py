@@ -332,7 +332,7 @@ def in_bytes(budget: NativeBudget, limit: int) -> NativeBudget:
 def with_options(
     budget: NativeBudget | None, offload: bool | str, pinned: int | str | None, exact: bool
 ) -> NativeBudget | None:
-    """Adds options to a budget.
+    """Returns the budget with these options added.
 
     Args:
         budget: the budget, or None.

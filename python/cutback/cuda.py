@@ -111,7 +111,13 @@ def _row_of(name: str) -> str:
 
 
 def resolve(backend: str, device: Device | None) -> tuple[str, Device | None]:
-    """The backend and the row of the cost model. ``device="cuda"`` or ``"cuda:1"`` sets both."""
+    """The backend and the row of the cost model. ``device="cuda"`` or ``"cuda:1"`` sets both.
+
+    Raises:
+        ValueError: the device does not exist, has no number after ``"cuda:"``, or contradicts the
+            backend.
+        cutback.cuda_libraries.LibraryError: as for :func:`prepare`.
+    """
     if isinstance(device, str) and (device == "cuda" or device.startswith("cuda:")):
         if backend not in ("cpu", "cuda"):
             raise ValueError(f'device={device!r} runs on the backend "cuda", not on {backend!r}')

@@ -95,7 +95,11 @@ def parts(x: Any) -> tuple[tuple[Any, ...], list[Any]] | None:
 
 
 def unflatten(tree: Tree, leaves: Any) -> Any:
-    """The nested value whose leaves, in order, are ``leaves``."""
+    """The nested value whose leaves, in order, are ``leaves``.
+
+    Raises:
+        ValueError: the number of leaves is not that of the tree.
+    """
     source = iter(leaves)
     value = _unflatten(tree, source)
     if next(source, LEAF) is not LEAF:

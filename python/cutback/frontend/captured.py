@@ -97,7 +97,8 @@ class CapturedStep:
         stream: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Runs one step."""
+        """Runs one step and returns what a call of the step returns; the class describes the
+        arguments and errors."""
         step, begin = self._step, time.perf_counter()
         with step._lock:
             on = handle(stream)

@@ -74,6 +74,10 @@ def estimate(
         most: the largest batch to try.
         slices: run chains of operations by rows in pieces, see :func:`cutback.compile`.
 
+    Returns:
+        ``batch``, the largest batch (None without a budget, or if no batch fits), and ``points``,
+        the rows of the table, with bytes and modelled seconds. Printing it shows the table.
+
     Raises:
         ValueError, TypeError: if an argument or the result of make_step is invalid.
 

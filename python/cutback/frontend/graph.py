@@ -164,7 +164,11 @@ class Graph:
 
     def apply(self, name: str, ins: tuple[Array, ...], attrs: dict[str, Any]) -> tuple[Array, ...]:
         """Adds one operation on values of this graph, as the policies in force decide. Returns all
-        its outputs."""
+        its outputs.
+
+        Raises:
+            ValueError: an input belongs to another graph.
+        """
         for x in ins:
             if x.graph is not self:
                 if (inner := innermost(ins)) is not self:
@@ -386,6 +390,14 @@ class Graph:
 
         Options are those of :class:`cutback.run.executable.Executable`: ``budget``, ``measure``,
         ``preset``, ``backend``, ...
+
+        Returns:
+            A function of the arguments, as arrays in the order of :meth:`arguments`. It returns
+            the lists (results, gradients).
+
+        Raises:
+            ValueError: ``wrt`` names no argument, or a name that several arguments have. Others as
+                :class:`cutback.run.executable.Executable`.
         """
         names = [name for name, _ in self.inputs]
         positions = {name: i for i, name in enumerate(names)}

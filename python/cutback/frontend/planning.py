@@ -104,6 +104,10 @@ def plan(
             need not repeat. The range of a position is always searched in full, so that it stands
             for the same bytes.
 
+    Returns:
+        The plan: ``plan.numbers`` has its bytes and modelled picoseconds, ``plan.explain()`` the
+        decision about each value.
+
     Raises:
         BudgetError: no plan meets the budget; its attributes say what would do.
         ValueError, TypeError: a mistake in the problem or the function.
@@ -129,12 +133,16 @@ def frontier(
     argnums: ArgNums = 0,
     device: devices.Device | None = None,
 ) -> Frontier:
-    """Every trade-off between bytes saved for the backward and time, in milliseconds.
+    """Every trade-off between the bytes saved for the backward and the time of a step. Computing it
+    takes milliseconds.
 
     Args:
         what, args, policy, argnums, device: as for :func:`cutback.plan`.
         preset: what may run again: ``"recompute_all"`` (whatever may run twice), ``"aggressive"``
             (no long product), ``"conservative"`` (what fuses) or ``"torch-compat"``.
+
+    Returns:
+        Points with saved bytes and modelled picoseconds, each of which has a plan.
 
     Raises:
         ValueError, TypeError: a mistake in the problem or the function.

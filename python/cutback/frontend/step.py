@@ -442,7 +442,8 @@ class Step(Generic[Result]):
         stream: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Runs one step."""
+        """Runs one step and returns its results: :func:`compile`, :func:`value_and_grad` and
+        :func:`grad` say which. The class describes the arguments and errors."""
         if is_tracing() and self.optimizer is None:
             given = {"out": out, "rng_step": rng_step, "extras": extras, "stream": stream}
             return self._inline(args, kwargs, given)
@@ -713,10 +714,14 @@ class Step(Generic[Result]):
         self._place.native.release()
 
     def profile(self, *args: Any, rng_step: int = 0, **kwargs: Any) -> StepProfile:
-        """Runs the step on copies of the arguments and measures each kernel: its time, and the
+        """Runs the step on copies of the arguments and measures each kernel: its seconds, and the
         bytes that are allocated while it runs when each storage is allocated separately. Nothing
-        is updated. ``print(step.profile(params, x, y))`` sums up by kind; from then on
-        ``step.plan.report`` shows the measured bytes beside the planned ones."""
+        is updated. ``rng_step`` is the number of the step for random operations.
+
+        Returns:
+            The measurements, kernel by kernel; ``print(step.profile(params, x, y))`` sums them up
+            by kind. From then on ``step.plan.report`` also shows the measured bytes.
+        """
         from ..run.profiling import profile  # writes JSON; import stays fast
 
         with self._lock:

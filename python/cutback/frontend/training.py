@@ -229,6 +229,10 @@ def value_and_grad(
     ``seed``, ...) are those of :func:`compile`; without a budget or preset everything that the
     backward reads is saved.
 
+    Raises:
+        ValueError, TypeError: as for :func:`compile`, or if the options have an optimizer, which
+            only :func:`compile` takes. Calls raise as for a :class:`Step`.
+
     >>> value, grads = cutback.value_and_grad(loss)(params, x, y)
     >>> grads["w1"].shape == params["w1"].shape
     True
@@ -258,7 +262,7 @@ def grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
 ) -> Step[Any]:
     """A function that returns the gradients of ``f`` alone, or with ``has_aux`` (gradients, aux).
-    ``argnums`` and ``options`` are as in :func:`value_and_grad`.
+    ``argnums`` and ``options`` are as in :func:`value_and_grad`, and so are the errors.
 
     >>> grads = cutback.grad(loss)(params, x, y)
     >>> sorted(grads)
@@ -278,6 +282,10 @@ def trace(
     ``traced.joint()`` is forward and backward, for which the first result must be a scalar.
     ``argnums`` marks arguments as parameters, and ``policy`` says what to save, as in
     :func:`compile`.
+
+    Raises:
+        TypeError, ValueError: an argument cannot be traced, ``f`` returns something that is neither
+            an array nor a number, or ``argnums`` or ``policy`` is invalid.
 
     >>> traced = cutback.trace(loss, params, x, y)
     >>> print(traced)  # the forward graph

@@ -303,6 +303,9 @@ class custom_vjp:  # noqa: N801  # JAX's name
         ... def clip_gradient(x):
         ...     return x
         >>> clip_gradient.defvjp(lambda x: (x, None), lambda _, g: (cutback.clip(g, -1, 1),))
+
+    Raises:
+        TypeError: ``fun`` is not a function.
     """
 
     def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
@@ -322,7 +325,14 @@ class custom_vjp:  # noqa: N801  # JAX's name
         self._fwd, self._bwd = fwd, bwd
 
     def __call__(self, *args: Any) -> Any:
-        """The value of the function."""
+        """The value of the function, with the gradient that ``defvjp`` set.
+
+        Raises:
+            ValueError: ``defvjp`` was not called, or ``bwd`` returned a gradient that is not nested
+                like its argument, or has another shape or dtype.
+            TypeError: a result is not floating-point, ``fwd`` did not return a pair, or ``bwd`` a
+                tuple with an entry for each argument.
+        """
         if not is_tracing():
             return compile_step(self, argnums=None)(*args)
         if self._fwd is None or self._bwd is None:
@@ -452,6 +462,7 @@ def vmap(
 
     Raises:
         ValueError: arguments with different numbers of examples, or without the axis.
+        TypeError: ``fun`` is not a function.
         NotImplementedError: an operation that has no rule; the error names it.
     """
     if not callable(fun):

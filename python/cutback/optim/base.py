@@ -235,7 +235,7 @@ class Optimizer(_InTheCore):
         copies: Any = None,
         zero_grads: bool = False,
     ) -> Outcome:
-        """Updates arrays **in place**, in one parallel region.
+        """Updates arrays **in place**, in one parallel region, and returns the :class:`Outcome`.
 
         Nothing is compiled, for any sizes and any number of arrays. After an error or Ctrl-C,
         either the whole step was done or none of it.

@@ -157,7 +157,11 @@ def warmup_cosine_decay_schedule(
     end_value: float = 0.0, exponent: float = 1.0,
 ) -> Schedule:  # fmt: skip
     """A line from ``init_value`` to ``peak_value`` in ``warmup_steps`` steps, then half a cosine to
-    ``end_value`` at step ``decay_steps``. Source: ``optax.warmup_cosine_decay_schedule``."""
+    ``end_value`` at step ``decay_steps``. Source: ``optax.warmup_cosine_decay_schedule``.
+
+    Raises:
+        ValueError: ``decay_steps`` is not above ``warmup_steps``.
+    """
     rest = decay_steps - warmup_steps
     if rest < 1:
         raise ValueError(f"decay_steps={decay_steps} must be above warmup_steps={warmup_steps}")
@@ -307,7 +311,11 @@ def _chained(lr: float, schedules: tuple[Schedule, ...], t: int) -> float:
 
 def ChainedScheduler(lr: float, schedulers: Sequence[Schedule]) -> Schedule:  # noqa: N802
     """All schedules, made with the same ``lr``, at once: ``lr`` times the product of their factors.
-    Source: ``torch.optim.lr_scheduler.ChainedScheduler``."""
+    Source: ``torch.optim.lr_scheduler.ChainedScheduler``.
+
+    Raises:
+        ValueError: ``lr`` is 0, so that there are no factors.
+    """
     if not lr:
         raise ValueError(
             "ChainedScheduler: lr must not be 0, because the factors are relative to it"

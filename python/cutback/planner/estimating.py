@@ -330,7 +330,7 @@ class Estimator:
 def estimate_with(
     way: Way, budget: int | str | None, batches: Sequence[int] | None, most: int
 ) -> Estimate:
-    """Checks the arguments that all kinds of steps share, and estimates.
+    """Checks the arguments that all kinds of steps share, and returns the estimate.
 
     Raises:
         ValueError, TypeError: if one is invalid.

@@ -86,8 +86,8 @@ class Plan:
         step: Compiled | None = None,
         position: budgets.Position | None = None,
     ) -> Plan:
-        """Wraps a plan of the core. ``step``: the compiled graph that runs it. ``position``: the
-        requested position, if the core does not know it."""
+        """Returns a plan of the core as a :class:`Plan`. ``step``: the compiled graph that runs it.
+        ``position``: the requested position, if the core does not know it."""
         plan = cls.__new__(cls)
         plan._core = core
         plan._step = step

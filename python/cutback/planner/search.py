@@ -166,8 +166,10 @@ def plans(
     :func:`cutback.plan` for the budget, in a fraction of the time.
 
     ``measure``, ``preset``, ``policy`` and ``device`` are as for :func:`cutback.plan`;
-    ``time_limit`` (seconds) and ``progress`` apply to the whole search. A budget that cannot be met
-    has a :class:`BudgetError` in its place.
+    ``time_limit`` (seconds) and ``progress`` apply to the whole search.
+
+    Returns:
+        One entry for each budget: a plan, or a :class:`BudgetError` if it cannot be met.
 
     Raises:
         ValueError, TypeError: if the problem or a budget is invalid.

@@ -175,7 +175,7 @@ def live_bytes(
 
 
 def read(plan: Plan) -> Picture:
-    """Joins a plan with its problem for drawing.
+    """Joins a plan with its problem and returns the picture to draw.
 
     Args:
         plan: a :class:`cutback.Plan`.

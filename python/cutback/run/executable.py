@@ -38,7 +38,8 @@ _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
 
 
 def check_seed(seed: Any) -> int:
-    """Checks the seed of random operations. A negative seed means seed + 2**64, as in PyTorch.
+    """Checks and returns the seed of random operations. A negative seed means seed + 2**64, as in
+    PyTorch.
 
     Raises:
         ValueError, TypeError: not an integer of 64 bits.
@@ -47,7 +48,7 @@ def check_seed(seed: Any) -> int:
 
 
 def check_random_step(number: Any) -> int:
-    """Checks the step number for random operations.
+    """Checks and returns the step number for random operations.
 
     Raises:
         ValueError, TypeError: not an integer, or its successor does not fit 64 bits.
@@ -199,7 +200,11 @@ class Executable:
         return self.native.text(what)
 
     def inputs(self, arrays: Sequence[Any]) -> list[Any]:
-        """All inputs of the core: the arguments and the constants, in the graph's order."""
+        """All inputs of the core: the arguments and the constants, in the graph's order.
+
+        Raises:
+            ValueError: ``arrays`` has too few or too many for the arguments.
+        """
         if len(arrays) != len(self._arguments):
             raise ValueError(f"expected {len(self._arguments)} arrays, got {len(arrays)}")
         if len(arrays) == len(self._template):
@@ -246,7 +251,7 @@ class Executable:
         return [as_array(array, "out", stream)[0] for array in out]
 
     def split(self, arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Splits the outputs into (results, gradients), in the form that users get."""
+        """Returns the outputs as (results, gradients), in the form that users get."""
         return self._handed_out(arrays, self._results), self._handed_out(arrays, self._gradients)
 
     def _handed_out(self, arrays: Sequence[Any], outputs: Sequence[int]) -> list[Any]:

@@ -285,8 +285,8 @@ class Memory:
         return self._limit
 
     def bound(self, limit: int | str | None) -> Bound:
-        """Sets the bound, or removes it with None. In a ``with`` statement, the previous bound is
-        restored at the end, even if more than that is in use then.
+        """Sets the bound in bytes, or removes it with None. Returns an object for a ``with``
+        statement, at whose end the previous bound is restored, even if more is in use then.
 
         Raises:
             MemoryLimitError: more than ``limit`` is held already; the bound is unchanged.

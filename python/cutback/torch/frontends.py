@@ -231,7 +231,8 @@ def accelerate(accelerator: Any, **options: Any) -> Any:
         for each model.
 
     Raises:
-        TypeError: ``accelerator`` has no ``prepare_model``. Others as
+        TypeError: ``accelerator`` has no ``prepare_model``.
+        ValueError: ``updates="inside"`` without ``optimizer``. Others as
             :func:`cutback.torch.compile`.
     """
     prepare: Callable[..., Any] | None = getattr(accelerator, "prepare_model", None)

@@ -162,8 +162,8 @@ class MemoryTracker(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Keeps compiled functions compiled while the mode is active; otherwise PyTorch would run
-        them in eager mode, and another program would be measured."""
+        """Returns True: compiled functions stay compiled while the mode is active. Otherwise
+        PyTorch would run them in eager mode, and another program would be measured."""
         return True
 
     # ---- life -------------------------------------------------------------------------------

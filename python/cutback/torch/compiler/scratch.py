@@ -203,7 +203,7 @@ class Kernels:
         self._tracker: StepTracker | None = None
 
     def graph(self) -> Graph:
-        """Adds a graph of the model."""
+        """Adds and returns a graph of the model."""
         graph = Graph(self)
         self._graphs.append(graph)
         return graph

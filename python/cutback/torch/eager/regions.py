@@ -198,6 +198,9 @@ def checkpoint_sequential(
         input: the argument of the first function.
         use_reentrant, preserve_rng_state, policy_fn, offload: as for :func:`checkpoint`.
 
+    Returns:
+        The result of the last function.
+
     Raises:
         TypeError, ValueError: if ``segments`` is not an int from 1 to the number of functions.
 

@@ -204,6 +204,9 @@ def max_batch(
             so far.
         slices: see :class:`Partitioner`.
 
+    Returns:
+        The batch, its plan, the budget in bytes, and the bytes of every batch that was tried.
+
     Raises:
         BudgetError: if ``start`` does not fit; its attributes give the smallest budget that works.
         ValueError, TypeError: if an argument or the result of make_step is invalid.

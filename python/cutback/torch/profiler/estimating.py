@@ -60,6 +60,9 @@ def estimate(
             optimizer, and the step), ``"live"`` or ``"arena"`` (the step alone).
         slices: see :class:`Partitioner`.
 
+    Returns:
+        As for :func:`cutback.estimate`.
+
     Raises:
         ValueError, TypeError: if an argument or the result of make_step is invalid.
         UnsupportedGraphError: if the step cannot be planned.

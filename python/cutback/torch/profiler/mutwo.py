@@ -189,6 +189,9 @@ def select(
             ``saved``.
         swap: whether ``"greedy"`` may move values to the host over the profile's link.
 
+    Returns:
+        The decisions, a policy for :func:`cutback.torch.compile` and :func:`cutback.plan`.
+
     Raises:
         ValueError: if the rule is unknown, ``saved`` is invalid, or ``swap`` is used with
             ``"threshold"``.
@@ -256,6 +259,9 @@ def mu_two(
     :func:`cutback.torch.profile`, ``saved`` and ``rule`` as in :func:`cutback.torch.mutwo.select`,
     and so are the errors. A selection does not consider the peak; ``compile(..., budget=...,
     profile=...)`` does.
+
+    Returns:
+        The results of all stages. Their ``step`` is the compiled one.
 
     >>> pipeline = cutback.torch.mutwo.mu_two(model, x, saved=0.5, runs=1)
     >>> pipeline.step(x).sum().backward()

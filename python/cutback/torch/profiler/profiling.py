@@ -98,7 +98,7 @@ class Profile(Statistics):
     def rerun(self, plan: Plan, runs: int = 5, warmup: int = 1) -> Profile:
         """Profiles the step under a plan, op by op. A copy to or from the host has its own row
         (:data:`graph.statistics.MOVES`) with the time of the copy; it does not overlap with other
-        ops here.
+        ops here. Returns a profile whose rows are the steps of the plan.
 
         Raises:
             ValueError: if the plan is for another step.
@@ -335,6 +335,10 @@ def profile(
         link: bandwidth to the host in bytes per second of one direction, or ``"25GB/s"``; None:
             measured with copies of 32 MiB, through pinned memory on a GPU, by plain copies on a
             CPU.
+
+    Returns:
+        One row per op, with its seconds and bytes, and the values that the backward needs;
+        :func:`compile` and :func:`cutback.torch.mutwo.select` accept it.
 
     Raises:
         UnsupportedGraphError: if nothing needs a gradient, a graph cannot be planned, or a graph

@@ -60,7 +60,7 @@ class TracedStep:
 
     def plan(self, budget: int | float | str | None = None, **options: Any) -> Plan:
         """Plans the step for a budget, which has the same meaning as for :func:`compile`. Options
-        are those of :func:`cutback.plan`.
+        are those of :func:`cutback.plan`. Returns the plan.
 
         Raises:
             BudgetError: if no plan meets the budget.
@@ -166,6 +166,10 @@ def trace(
         dynamic: as for ``torch.compile``.
         optimizer: an optimizer whose states and step become part of the problem, for
             ``plan(measure="total")``.
+
+    Returns:
+        The step as the planner sees it: its method ``plan(budget=...)`` plans it, ``document`` is
+        the problem, and ``save(path)`` writes it for ``cutback plan``.
 
     Raises:
         UnsupportedGraphError: if nothing needs a gradient, or the graph cannot be planned.
