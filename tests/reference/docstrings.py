@@ -7,11 +7,12 @@ import contextlib
 import dataclasses
 import doctest
 import enum
+import functools
 import importlib
 import inspect
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +36,7 @@ def examples(*, torch: bool) -> list[Example]:
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         if (parts[0] == "torch") == torch:
             name = ".".join(part for part in parts if part != "__init__")
-            found += list(_within(ast.parse(path.read_text(encoding="utf-8")), name))
+            found += list(_within(_code(path), name))
     return found
 
 
@@ -122,3 +123,110 @@ def _parameters(value: Any) -> list[str]:
         return [name for name in inspect.signature(value).parameters if name[0] != "_"]
     except ValueError:  # of a function in C without a text signature
         return []
+
+
+class Documented(NamedTuple):
+    """A public function, class or method."""
+
+    name: str
+    text: str
+    """Its docstring."""
+    node: ast.FunctionDef | None
+    """Its code; of a class, that of ``__init__``, if it has one."""
+
+
+WITHOUT_ENTRIES = "cutback.nn.functional"
+"""The description of this module says for all of its functions what they return and raise."""
+
+
+@functools.cache
+def documented(*, torch: bool) -> tuple[Documented, ...]:
+    """The functions, classes and public methods that the pages of ``docs/api`` show."""
+    return tuple(_documented_in(torch))
+
+
+def _documented_in(torch: bool) -> Iterator[Documented]:
+    pages = (PACKAGE.parents[1] / "docs" / "api").glob("*.rst")
+    homes = {home for page in pages for home in re.findall(r"public:: (\S+)", page.read_text())}
+    seen = set()
+    for home in sorted(homes - {WITHOUT_ENTRIES}):
+        if home.startswith("cutback.torch") != torch:
+            continue
+        module = importlib.import_module(home)
+        names = getattr(module, "__all__", [n for n in vars(module) if n[0] != "_"])
+        origin = "cutback" if hasattr(module, "__all__") else home  # imported names stay out
+        for name in sorted({*names, *({"compile"} & set(dir(module)))}):
+            value = getattr(module, name)
+            if not getattr(value, "__module__", "").startswith(origin) or id(value) in seen:
+                continue
+            seen.add(id(value))
+            if inspect.isfunction(value):
+                yield _documented(f"{home}.{name}", value, value)
+            elif inspect.isclass(value) and not issubclass(value, BaseException):
+                yield from _members(f"{home}.{name}", value)
+
+
+def _members(name: str, kind: type) -> Iterator[Documented]:
+    yield _documented(name, kind, vars(kind).get("__init__"))
+    for member, value in vars(kind).items():
+        function = getattr(value, "__func__", value)  # of a classmethod
+        if inspect.isfunction(function) and (member[0] != "_" or member == "__call__"):
+            yield _documented(f"{name}.{member}", function, function)
+
+
+def _documented(name: str, value: Any, function: Any) -> Documented:
+    node: Any = None
+    if (getattr(function, "__module__", None) or "").startswith("cutback"):
+        path = PACKAGE.parent / function.__module__.replace(".", "/")
+        node = _code(path / "__init__.py" if path.is_dir() else path.with_suffix(".py"))
+        for part in function.__qualname__.split("."):
+            node = next(
+                (n for n in reversed(getattr(node, "body", [])) if getattr(n, "name", "") == part),
+                None,
+            )  # the last of several: those before it are overloads
+    return Documented(name, inspect.getdoc(value) or "", node)
+
+
+@functools.cache
+def _code(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def unnamed_errors(of: Iterable[Documented]) -> list[str]:
+    """The exceptions that a body raises itself and that its docstring does not name."""
+    found = []
+    for name, text, node in of:
+        raised = set() if node is None else {*_raised(node)} - {"AssertionError"}
+        found += [f"{name}: {e}" for e in sorted(raised) if not re.search(rf"\b{e}\b", text)]
+    return found
+
+
+def _raised(node: ast.AST) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Raise):
+            error = child.exc.func if isinstance(child.exc, ast.Call) else child.exc
+            if isinstance(error, ast.Name) and error.id[0].isupper():
+                yield error.id
+        elif not isinstance(child, (ast.FunctionDef, ast.Lambda)):
+            yield from _raised(child)
+
+
+EVIDENT = {"Converts", "Copies", "Formats", "Limits", "Loads", "Parses", "Reads"}
+"""Verbs whose object is what the function returns."""
+NOUNS = {"Arrays", "Bytes", "Cosines", "Lines", "Values"}
+
+
+def unnamed_results(of: Iterable[Documented]) -> list[str]:
+    """Functions with a result whose docstring begins with a verb, ``Runs the step``, and does not
+    say what they return. Operations on arrays return arrays."""
+    found = []
+    for name, text, node in of:
+        if node is None or node.returns is None or node.name == "__init__":
+            continue
+        result = ast.unparse(node.returns).strip("'\"")
+        if result in ("None", "NoReturn", "Iterator[None]", "Array", "list[Array]"):
+            continue
+        verb = re.match(r"[A-Z][a-z]+s\b", text)
+        if verb and verb[0] not in EVIDENT | NOUNS and not re.search(r"\b[Rr]eturns?\b", text):
+            found.append(f"{name}: {result}")
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import math
@@ -105,3 +106,31 @@ def test_every_public_name_has_an_example() -> None:
 
 def test_every_parameter_of_a_public_name_is_described() -> None:
     assert docstrings.undescribed(torch=False) == []
+
+
+def test_docstrings_name_the_errors_that_the_function_raises() -> None:
+    assert docstrings.unnamed_errors(docstrings.documented(torch=False)) == []
+
+
+def test_docstrings_say_what_the_function_returns() -> None:
+    assert docstrings.unnamed_results(docstrings.documented(torch=False)) == []
+
+
+def test_missing_errors_and_results_would_be_found() -> None:
+    code = """
+def lacking() -> Plan:
+    if lacking:
+        raise ValueError("bad")
+    def inner() -> None:
+        raise TypeError("of another function")
+"""
+    (node,) = ast.parse(code).body
+    assert isinstance(node, ast.FunctionDef)
+    short = docstrings.Documented("lacking", "Plans a step.", node)
+    full = docstrings.Documented(
+        "full", "Plans a step; returns the plan or raises ValueError.", node
+    )
+    assert docstrings.unnamed_errors([short, full]) == ["lacking: ValueError"]
+    assert docstrings.unnamed_results([short, full]) == ["lacking: Plan"]
+    names = [name for name, _, node in docstrings.documented(torch=False) if node is not None]
+    assert {"cutback.compile", "cutback.Step", "cutback.Plan.explain"} <= {*names}

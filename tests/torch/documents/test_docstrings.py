@@ -75,3 +75,12 @@ def test_every_public_name_has_an_example() -> None:
 
 def test_every_parameter_of_a_public_name_is_described() -> None:
     assert docstrings.undescribed(torch=True) == []
+
+
+def test_docstrings_name_the_errors_that_the_function_raises() -> None:
+    assert len(docstrings.documented(torch=True)) > 50
+    assert docstrings.unnamed_errors(docstrings.documented(torch=True)) == []
+
+
+def test_docstrings_say_what_the_function_returns() -> None:
+    assert docstrings.unnamed_results(docstrings.documented(torch=True)) == []
