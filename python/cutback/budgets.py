@@ -150,8 +150,11 @@ class Position(NamedTuple):
     """A budget given as a position, and the bytes at both ends of its range."""
 
     position: float
+    """From 0 to 1."""
     smallest: int
+    """The bytes of position 0."""
     everything: int
+    """The bytes of position 1."""
 
     @property
     def limit(self) -> int:
@@ -180,6 +183,7 @@ class Shared(NamedTuple):
     """The budget shared by several calls of a PyTorch model before one backward."""
 
     calls: int
+    """Number of calls."""
     taken: int
     """The total bytes that the calls hold."""
     limit: int

@@ -109,8 +109,10 @@ class PolicyContext(NamedTuple):
     >>> plan = cutback.plan(loss, params, x, y, policy=policy)
     """
 
-    region: str | None  # name of the innermost checkpoint region
-    location: str | None  # "model.py:12"
+    region: str | None
+    """Name of the innermost checkpoint region. None: it is in no region."""
+    location: str | None
+    """Source line, ``"model.py:12"``."""
 
 
 PolicyFunction = Callable[..., CheckpointPolicy | bool | None]

@@ -49,6 +49,7 @@ class Storage:
     """One allocation."""
 
     bytes: int
+    """Its size."""
     flags: frozenset[StorageFlag] = _NO_STORAGE_FLAGS
     updates: int | None = None
     """Of a gradient that an optimizer consumes inside the step: the storage of its parameter."""
@@ -77,11 +78,17 @@ class Member:
     uses: tuple[int, ...]
     """Indices of earlier members whose values it uses."""
     size: int = 0
+    """Bytes of the value that it makes."""
     flops: float = 0.0
+    """Number of arithmetic operations."""
     bytes: int = 0
+    """Bytes that it reads from memory."""
     work: Work = "f32"
+    """Type of the arithmetic."""
     time_ps: int | None = None
+    """Measured picoseconds. None: use the cost model."""
     workspace: int = 0
+    """Bytes of scratch while it runs."""
     flags: frozenset[Flag] = _NO_FLAGS
 
 
@@ -96,13 +103,17 @@ class Op:
     outputs: list[Value] = field(default_factory=list)
     flags: frozenset[Flag] = _NO_FLAGS
     location: str = ""
+    """Source line, ``"model.py:12"``."""
     flops: float = 0.0
+    """Number of arithmetic operations of one run."""
     bytes: int = 0
     """Bytes that one run reads and writes."""
     work: Work = "f32"
+    """Type of the arithmetic."""
     time_ps: int | None = None
     """Measured picoseconds of one run. None: use the cost model."""
     workspace: int = 0
+    """Bytes of scratch while it runs."""
     group: int | None = None
     region: int | None = None
     inside: Sequence[Member] = ()
@@ -117,7 +128,9 @@ class Region:
 
     name: str = ""
     parent: int | None = None
+    """Id of the region around it, which comes earlier in the list."""
     saved_limit: int | None = None
+    """The most bytes that may be saved inside. None: any number."""
 
 
 @dataclass(slots=True)
@@ -126,12 +139,19 @@ class Inlining:
     that this adds to the run."""
 
     value: int
+    """Id of the value."""
     op: int
+    """Id of the operation."""
     flops: float = 0.0
+    """Number of arithmetic operations that it adds."""
     bytes: int = 0
+    """Bytes that it reads and writes in addition."""
     work: Work = "f32"
+    """Type of the arithmetic."""
     time_ps: int | None = None
+    """Measured picoseconds that it adds. None: use the cost model."""
     workspace: int = 0
+    """Bytes of scratch that it adds."""
 
 
 def document_of(problem: _native.Problem) -> dict[str, Any]:
@@ -160,8 +180,11 @@ class Problem:
     backward_starts: int
     """Id of the first operation of the backward."""
     align: int = 64
+    """Offsets in the arena are multiples of so many bytes; a power of two."""
     static_bytes: int = 0
+    """Bytes of parameters, optimizer states and the like, which count in the measure ``total``."""
     link_bytes_per_s: float = 0.0
+    """Bandwidth of the link to the host in one direction. 0: that of the device's row."""
     regions: list[Region] = field(default_factory=list)
     inlinings: list[Inlining] = field(default_factory=list)
     reruns: Reruns = "forward"

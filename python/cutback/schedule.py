@@ -37,6 +37,7 @@ class Life(NamedTuple):
     last: int
     """Equal to the number of steps if it lives to the end."""
     bytes: int
+    """Size of the storage."""
     offset: int
     """Offset in the arena."""
 
@@ -45,6 +46,7 @@ class Decision(NamedTuple):
     """What a plan does with a value that the backward needs."""
 
     value: int
+    """Id of the value."""
     decision: Literal["save", "recompute", "offload"]
     reason: str
     """``"cut"``, ``"forbidden"``, ``"policy"``, ``"held"``, ``"cheap"``, ``"peak"``, or
@@ -56,38 +58,62 @@ class Numbers(TypedDict):
     saved."""
 
     arena_bytes: int
+    """Size of the block that holds all storages, with offsets and alignment."""
     live_bytes: int
+    """Peak of the bytes of live storages."""
     saved_bytes: int
+    """Bytes alive between forward and backward."""
     total_bytes: int
+    """Live bytes, with parameters, gradients and optimizer states."""
     save_all_arena_bytes: int
     save_all_live_bytes: int
     save_all_saved_bytes: int
     time_ps: int
+    """Modelled picoseconds of the step."""
     once_ps: int
+    """Picoseconds if every operation runs once."""
     lower_bound_ps: int
+    """Lower bound in picoseconds on the time of plans for the same budget."""
     bound_class: Literal["any", "ordered", "trivial"]
     gap: float | None
+    """Time above the bound, as a share of the bound. None: the bound is 0."""
     recomputed: int
+    """Number of repeated runs of operations."""
     stall_ps: NotRequired[int]
+    """Picoseconds of ``time_ps`` that wait for copies; only with offload."""
     out_bytes: NotRequired[int]
+    """Bytes copied to the host; only with offload."""
     in_bytes: NotRequired[int]
+    """Bytes copied back; only with offload."""
     host_bytes: NotRequired[int]
+    """The most bytes held on the host at one time; only with offload."""
 
 
 class Evaluated(TypedDict):
     """Bytes and modelled picoseconds of a schedule from any source."""
 
     peak_bytes: int
+    """Peak of the bytes of live storages."""
     arena_bytes: int
+    """Size of the block that holds all storages, with offsets and alignment."""
     saved_bytes: int
+    """Bytes alive between forward and backward."""
     time_ps: int
+    """Modelled picoseconds of the step."""
     once_ps: int
+    """Picoseconds if every operation runs once."""
     runs: int
+    """Number of runs of operations."""
     recomputed: int
+    """Number of repeated runs of operations."""
     stall_ps: NotRequired[int]
+    """Picoseconds of ``time_ps`` that wait for copies; only with offload."""
     out_bytes: NotRequired[int]
+    """Bytes copied to the host; only with offload."""
     in_bytes: NotRequired[int]
+    """Bytes copied back; only with offload."""
     host_bytes: NotRequired[int]
+    """The most bytes held on the host at one time; only with offload."""
 
 
 def save_all_bytes(numbers: Numbers, measure: str) -> int:

@@ -27,14 +27,18 @@ class Figure(NamedTuple):
     """Bytes of a plan at some batch, and the modelled seconds of a step."""
 
     bytes: int
+    """By the measure of the estimate."""
     seconds: float
+    """Time by the cost model."""
 
 
 class Point(NamedTuple):
     """What a step takes at one batch."""
 
     batch: int
+    """Number of examples."""
     without_plan: Figure
+    """The step without a budget."""
     plans: dict[str, Figure]
     """Plans that save less and less, by their position at the largest batch; the last one,
     ``"smallest"``, is the smallest of all plans found."""

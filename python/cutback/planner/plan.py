@@ -41,19 +41,28 @@ class AllNumbers(Numbers):
     """The numbers of a plan and its budget."""
 
     budget_bytes: int | None
+    """The budget in bytes, or None."""
 
 
 class Entry(NamedTuple):
     """A value that the backward needs, and the decision about it."""
 
-    value: int  # id in problem and plan
-    name: str  # of the operation that makes it: "matmul_12"
-    kind: str  # "matmul"
-    type: str  # "f32[8,32]"
-    bytes: int  # of its storage
-    location: str  # "model.py:12", "" if unknown
-    decision: str  # "save", "recompute" or "offload"
-    reason: str  # "cut", "policy", "peak", ...
+    value: int
+    """Its id in the problem and the plan."""
+    name: str
+    """Name of the operation that makes it, ``"matmul_12"``."""
+    kind: str
+    """Kind of that operation, ``"matmul"``."""
+    type: str
+    """``"f32[8,32]"``."""
+    bytes: int
+    """Bytes of its storage."""
+    location: str
+    """Source line, ``"model.py:12"``; ``""`` if unknown."""
+    decision: str
+    """``"save"``, ``"recompute"`` or ``"offload"``."""
+    reason: str
+    """As in :class:`cutback.schedule.Decision`."""
 
 
 class Plan:

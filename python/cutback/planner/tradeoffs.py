@@ -18,36 +18,52 @@ class Baseline(NamedTuple):
     """Bytes and time of a preset; ``"regions"`` is plain checkpointing of each region."""
 
     saved_bytes: int
+    """Bytes alive between forward and backward."""
     peak_bytes: int
+    """Peak of live bytes."""
     time_ps: int
+    """Modelled picoseconds of the step."""
 
 
 class Point(NamedTuple):
     """A point of a frontier."""
 
-    saved_bytes: int  # bytes alive between forward and backward
-    time_ps: int  # modelled picoseconds of the step
-    extra: float  # extra time, relative to running everything once
-    bound_ps: int  # lower bound on the time of plans that save at most as many bytes
-    kind: str  # "hull", "step" or "fill", see Frontier
+    saved_bytes: int
+    """Bytes alive between forward and backward."""
+    time_ps: int
+    """Modelled picoseconds of the step."""
+    extra: float
+    """Extra time, as a share of the time of running everything once."""
+    bound_ps: int
+    """Lower bound in picoseconds on the time of plans that save at most as many bytes."""
+    kind: str
+    """``"hull"``, ``"step"`` or ``"fill"``, see :class:`cutback.Frontier`."""
 
 
 class Reference(NamedTuple):
     """A point of PyTorch's partitioner, stored in a traced graph."""
 
-    budget: float  # activation_memory_budget
+    budget: float
+    """PyTorch's ``activation_memory_budget``, from 0 to 1."""
     saved_bytes: int
+    """Bytes alive between forward and backward."""
     peak_bytes: int
+    """Peak of live bytes."""
     time_ps: int
-    redraws: int  # random ops that run again: their masks differ, so gradients are wrong
+    """Modelled picoseconds of the step."""
+    redraws: int
+    """Number of random ops that run again: their masks differ, so gradients are wrong."""
 
 
 class Peak(NamedTuple):
     """A plan for a peak budget."""
 
-    budget: str  # "0.4x", "min"
+    budget: str
+    """``"0.4x"``, ``"min"``."""
     peak_bytes: int
+    """Peak of live bytes."""
     time_ps: int
+    """Modelled picoseconds of the step."""
 
 
 SHARES = ("0.9x", "0.8x", "0.7x", "0.6x", "0.5x", "0.4x", "0.3x", "min")

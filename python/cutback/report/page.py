@@ -29,7 +29,9 @@ class Measured(TypedDict, total=False):
     """
 
     peak_bytes: int
+    """Peak of the bytes in use."""
     ms: float
+    """Milliseconds of the step."""
     timeline: Sequence[int] | None
     """Bytes in use during each step."""
 

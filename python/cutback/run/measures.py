@@ -35,9 +35,12 @@ class Stats(NamedTuple):
     >>> print(step.stats.peak_bytes)
     """
 
-    peak_bytes: int  # largest number of bytes in use in the arena
-    n_alloc: int  # heap allocations of the core during the run
-    seconds: float  # time of forward, backward and optimizer in the core
+    peak_bytes: int
+    """The largest number of bytes in use in the arena."""
+    n_alloc: int
+    """Number of heap allocations of the core during the run."""
+    seconds: float
+    """Time of forward, backward and optimizer in the core."""
     call_seconds: float = 0.0
     """Time of the whole call on the host, including reading arguments and making results; with
     ``stream=``, until the work was queued."""

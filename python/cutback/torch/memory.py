@@ -39,9 +39,13 @@ class Event(NamedTuple):
     """One storage appears or grows (``bytes`` > 0), or is freed or shrinks (``bytes`` < 0)."""
 
     bytes: int
-    live: int  # live bytes after it
-    op: str  # the latest operation: "aten.mm.default"
-    id: int  # number of the storage, from 0 in order of appearance
+    """The change of live bytes."""
+    live: int
+    """Live bytes after it."""
+    op: str
+    """The latest operation, ``"aten.mm.default"``."""
+    id: int
+    """Number of the storage, from 0 in order of appearance."""
 
 
 _ALLOCATORS = ("_empty_strided_cpu", "_empty_strided_cuda", "_empty_strided_cpu_pinned")

@@ -24,7 +24,9 @@ class Measured(NamedTuple):
     """The conditions under which a profile was measured."""
 
     link_bytes_per_s: float
+    """Bandwidth of the link to the host, in one direction."""
     runs: int
+    """Number of runs; times are their medians."""
     device: str
     """Row of the device table for the device of the step's tensors."""
 

@@ -232,12 +232,18 @@ class Pipeline(NamedTuple):
     >>> print(pipeline.selection)
     """
 
-    profile: Profile  # statistics, with swap times
+    profile: Profile
+    """The measurements, with swap times."""
     selection: Selection
+    """The decisions."""
     plan: Plan
-    forward: fx.GraphModule  # the rewritten graphs; with graph breaks, those of the first graph
+    """The plan that follows them."""
+    forward: fx.GraphModule
+    """The rewritten forward; with graph breaks, that of the first graph."""
     backward: fx.GraphModule
-    step: Any  # the compiled step; it is called like the original
+    """The rewritten backward, likewise."""
+    step: Any
+    """The compiled step, which is called like the original."""
 
 
 def mu_two(
