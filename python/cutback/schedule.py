@@ -13,6 +13,7 @@ class Step(NamedTuple):
     """One step of a schedule: an operation runs, or its result is moved."""
 
     op: int
+    """Id of the operation."""
     action: Action = "run"
     outputs: tuple[int, ...] | None = None
     """The outputs that a run makes, by their indices in the operation's list. None: all."""
@@ -26,6 +27,7 @@ class Schedule(NamedTuple):
     steps: Sequence[Step | int]
     """An int means that the operation with that id runs and makes all of its outputs."""
     backward_starts: int
+    """Index of the first step of the backward."""
 
 
 class Life(NamedTuple):
@@ -34,6 +36,7 @@ class Life(NamedTuple):
     storage: int | None
     """None for the scratch memory of a step."""
     made: int
+    """Index of the step that makes it."""
     last: int
     """Equal to the number of steps if it lives to the end."""
     bytes: int
@@ -75,6 +78,7 @@ class Numbers(TypedDict):
     lower_bound_ps: int
     """Lower bound in picoseconds on the time of plans for the same budget."""
     bound_class: Literal["any", "ordered", "trivial"]
+    """The plans that the bound holds for, see :attr:`cutback.Plan.bound_ps`."""
     gap: float | None
     """Time above the bound, as a share of the bound. None: the bound is 0."""
     recomputed: int
