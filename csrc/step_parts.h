@@ -48,7 +48,7 @@ CB_MUST_CHECK cb_status cb_inner_updates_check(cb_step *step, const cb_run *run,
 /* Makes the updates that come after this group; `user` is a cb_inner_updates. Returns true once
  * there has been one. Cannot fail: everything has been checked. */
 bool cb_inner_updates_after(void *user, uint32_t group);
-/* Writes what parameters count, after the last update. */
+/* Writes the parameters' step counts, after the last update. */
 void cb_inner_updates_end(const cb_inner_updates *x);
 
 #endif

@@ -57,7 +57,7 @@ HEAD = """\
 Written by `tools/gen_docs.py` from the tables of the package; edit those. The names are the most
 used ones of NumPy, of `torch.nn.functional` and of JAX. [Coming from NumPy, PyTorch or
 JAX](coming-from.md) says what to write where spellings differ. An error for a name that does not
-exist has the same words as the tables here.
+exist uses the wording of these tables.
 """
 
 

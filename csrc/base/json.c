@@ -118,7 +118,7 @@ static cb_status read_unicode(reader *r, char **out) {
 
 static cb_status read_escape(reader *r, char **out) {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
-    if (r->end - r->at < 2) return fail_at(r, r->at, "the string does not end");
+    if (r->end - r->at < 2) return fail_at(r, r->at, "unterminated string");
     if (r->at[1] == 'u') return read_unicode(r, out);
     const char *name = r->at[1] ? strchr(names, r->at[1]) : NULL;
     if (!name)
@@ -134,7 +134,7 @@ static cb_status read_escape(reader *r, char **out) {
 static cb_status read_text(reader *r, const char **text, uint32_t *length) {
     const char *start = r->at++, *close = r->at;
     while (close < r->end && *close != '"') close += *close == '\\' && close + 1 < r->end ? 2 : 1;
-    if (close == r->end) return fail_at(r, start, "the string does not end");
+    if (close == r->end) return fail_at(r, start, "unterminated string");
     char *copy = cb_arena_get(r->arena, (size_t)(close - r->at) + 1, 1), *out = copy;
     if (!copy) return cb_no_memory(r->err);
     while (*r->at != '"') {
@@ -233,7 +233,7 @@ static cb_status read_number(reader *r, cb_json *node) {
 static cb_status skip_text(reader *r) {
     const char *start = r->at++;
     while (r->at < r->end && *r->at != '"') r->at += *r->at == '\\' && r->at + 1 < r->end ? 2 : 1;
-    if (r->at == r->end) return fail_at(r, start, "the string does not end");
+    if (r->at == r->end) return fail_at(r, start, "unterminated string");
     r->at++;
     return CB_OK;
 }

@@ -285,8 +285,8 @@ static const char *reason_of(cb_group_end end) {
         case CB_END_CUT: return "a row would hold part of what is summed or drawn together";
         case CB_END_DTYPE: return "it computes in f64 and the others do not, or the reverse";
         case CB_END_READ:
-            return "it reads a result in another order than it is made in, or before it is "
-                   "complete";
+            return "it reads a result in a different order than it is made in, or before it "
+                   "is complete";
         case CB_END_LIMIT: return "the group would have too many ops";
         default: return "it runs by itself";
     }
@@ -437,11 +437,10 @@ static cb_status find_inlinings(making *x) {
     for (uint32_t k = 0; k < n; k++) {
         const uint32_t value = x->ask->value[k], reader = x->ask->reader[k];
         if (value >= x->g->values.len || reader >= x->g->ops.len)
-            return cb_fail(
-                x->err, CB_INVALID,
-                "groups: there is no value %u or no op %u for an inlining, only values 0 "
-                "to %zu and ops 0 to %zu",
-                value, reader, x->g->values.len - 1, x->g->ops.len - 1);
+            return cb_fail(x->err, CB_INVALID,
+                           "groups: cannot inline value %u into op %u: the graph has only values 0 "
+                           "to %zu and ops 0 to %zu",
+                           value, reader, x->g->values.len - 1, x->g->ops.len - 1);
         if (!may_be(x, value, reader)) continue;
         list[n_wish++] = (cb_grouped_inlining){value, out->op_of[reader]};
     }

@@ -83,7 +83,8 @@ static cb_status check_inlinings(const checking *c) {
     for (uint32_t k = 0; k < x->n_inlining; k++) {
         const cb_grouped_inlining *at = &x->inlining[k], *before = k > 0 ? at - 1 : NULL;
         if (at->op >= x->n_op || at->value >= c->g->values.len)
-            return cb_fail(c->err, CB_INTERNAL, "groups: inlining %u is of op %u and value %u", k,
+            return cb_fail(c->err, CB_INTERNAL,
+                           "groups: inlining %u names op %u or value %u, which does not exist", k,
                            at->op, at->value);
         if (before && (before->op > at->op || (before->op == at->op && before->value >= at->value)))
             return fail(c, at->op, "has inlinings out of order");

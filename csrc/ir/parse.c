@@ -155,7 +155,7 @@ static cb_status read_string(parser *p, uint32_t *id) {
     slice text = {.at = p->at++};
     while (p->at < p->end && *p->at != '"' && *p->at != '\n')
         p->at += *p->at == '\\' && p->end - p->at > 1 ? 2 : 1;
-    if (p->at >= p->end || *p->at != '"') return bad(p, "a string does not end");
+    if (p->at >= p->end || *p->at != '"') return bad(p, "unterminated string");
     p->at++;
     text.length = (size_t)(p->at - text.at);
     CB_TRY(read_json(p, text, &node));

@@ -87,7 +87,7 @@ static cb_status check_value(const cb_graph *g, size_t id, uint32_t k, const cb_
         return bad_op(g, id, "an output is not what the shape rule gives", err);
     if (is_view) {
         if (v->storage != g->values.at[cb_op_ins(g, (cb_op_id)id)[0]].storage)
-            return bad_op(g, id, "a view has another storage than its input", err);
+            return bad_op(g, id, "the storage of a view is not that of its input", err);
     } else {
         if (v->storage != at->storages || v->storage >= g->storages.len)
             return bad_op(g, id, "storages are not numbered in order", err);
@@ -194,7 +194,7 @@ static cb_status check_forward(const cb_graph *g, cb_error *err) {
             return bad_output(i, "a gradient in a forward graph", err);
     }
     if (g->backward_starts != g->ops.len)
-        return cb_fail(err, CB_INTERNAL, "verify: a forward graph with ops of autodiff");
+        return cb_fail(err, CB_INTERNAL, "verify: a forward graph has ops of autodiff");
     return CB_OK;
 }
 

@@ -87,7 +87,7 @@ static uint64_t read_bytes(const cb_value *v) {
     return bytes;
 }
 
-/* Inputs whose elements are picked by index: as many are read as are returned. */
+/* True for an input read by index: the op reads as many of its elements as it returns. */
 static bool picks_from(cb_opcode code, uint32_t input) {
     return (code == CB_OP_GATHER || code == CB_OP_EMBEDDING) && input == 0;
 }

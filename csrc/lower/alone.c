@@ -22,8 +22,8 @@ cb_shaped cb_shaped_instr(const cb_program *program, const cb_instr *instr) {
     };
 }
 
-/* True if the backend runs it this way, and rows do not cut a unit that is summed or drawn at a
- * time. */
+/* True if the backend can fuse the instruction as this part, and rows do not split a unit that is
+ * summed or drawn as a whole. */
 static bool may_run(const cb_program *p, const cb_instr *instr, const cb_alone *alone,
                     cb_fuses_fn fuses) {
     cb_parts parts = {0};

@@ -32,8 +32,9 @@ static cb_status room_of(const check *c, uint32_t id, const cb_operand *x, uint6
     const uint32_t n = (unsigned)x->space <= CB_SPACE_LOCAL ? sizes[x->space] : 0;
     if (x->buffer >= n) {
         return cb_fail(c->err, CB_INTERNAL,
-                       "program: operand %" PRIu32 " refers to memory %" PRIu32 " of %" PRIu32, id,
-                       x->buffer, n);
+                       "program: operand %" PRIu32 " refers to memory %" PRIu32
+                       ", but there are %" PRIu32,
+                       id, x->buffer, n);
     }
     switch (x->space) {
         case CB_SPACE_ARENA: *room = p->buffer[x->buffer].bytes; break;
@@ -456,7 +457,7 @@ static cb_status check_take_over(const check *c, uint32_t b) {
         return taken_wrong(c, b, "the group does not read that once, and then write this");
     if (x->offset != 0 || !cb_is_contiguous(&x->shape, x->stride) ||
         (uint64_t)cb_numel(&x->shape) * cb_dtype_size(x->dtype) != to->bytes)
-        return taken_wrong(c, b, "the group reads it in another order than it writes");
+        return taken_wrong(c, b, "the group reads it in a different order than it writes");
     if (moves_in(p, to->made, to->over, true)) return taken_wrong(c, b, "it is copied to the host");
     return CB_OK;
 }
@@ -482,8 +483,8 @@ static cb_status check_groups(check *c) {
     }
     if (next == p->n_instr) return CB_OK;
     return cb_fail(c->err, CB_INTERNAL,
-                   "program: %" PRIu32 " instructions, %" PRIu32 " of them in groups", p->n_instr,
-                   next);
+                   "program: of %" PRIu32 " instructions, only %" PRIu32 " are in groups",
+                   p->n_instr, next);
 }
 
 /* Checks that the promised outputs exist at the end. */

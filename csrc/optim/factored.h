@@ -50,9 +50,9 @@ typedef struct cb_factored_fns {
                     const double *line, const void *column, double *sum);
     void (*apply)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
                   const double *line, const void *column);
-    /* begin_small does all of the step for n small matrices from `at` on that does not depend on
-     * the rest of the row: it moves their means and adds the squares of the weights and of u to
-     * `weights` and `size` [CB_OPTIM_LANES]. apply_small applies the update. */
+    /* begin_small does the part of the step that does not depend on the rest of the row, for n
+     * small matrices from `at` on: it moves their means and adds the squares of the weights and of
+     * u to `weights` and `size` [CB_OPTIM_LANES]. apply_small applies the update. */
     void (*begin_small)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n,
                         double *weights, double *size);
     void (*apply_small)(const cb_factored *f, const cb_optim_row *row, int64_t at, int64_t n);

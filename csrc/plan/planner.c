@@ -473,7 +473,7 @@ cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
                             const cb_budget *budget, uint32_t n, cb_alloc *alloc, cb_answer *out,
                             cb_error *err) {
     CB_TRY(cb_check_request(options->preset, budget, n, err));
-    for (uint32_t i = 0; i < n; i++) out[i] = (cb_answer){0}; /* also if the start fails */
+    for (uint32_t i = 0; i < n; i++) out[i] = (cb_answer){0}; /* even if the start fails */
     cb_arena scratch;
     cb_arena_init(&scratch, alloc);
     planner r = {.o = options};

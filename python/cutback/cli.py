@@ -335,7 +335,9 @@ def _check_outputs(options: argparse.Namespace) -> None:
             to, read = given.get(name) or "", given.get(source) or ""
             if os.path.exists(to) and os.path.exists(read) and os.path.samefile(to, read):
                 flag = name.replace("_", "-")
-                raise ValueError(f"--{flag} {to}: this file is read; name another to write")
+                raise ValueError(
+                    f"--{flag} {to}: cannot write to a file that the command reads; name another"
+                )
 
 
 def _plan(options: argparse.Namespace) -> int:

@@ -52,7 +52,7 @@ class Storage:
     """Its size."""
     flags: frozenset[StorageFlag] = _NO_STORAGE_FLAGS
     updates: int | None = None
-    """Of a gradient that an optimizer consumes inside the step: the storage of its parameter."""
+    """For a gradient that an optimizer consumes inside the step, the storage of its parameter."""
 
 
 @dataclass(slots=True)

@@ -457,12 +457,12 @@ const char *cb_py_tensor_of(const void *exchange, PyObject *object, cb_py_tensor
 /* Describes the difference between two tensors. */
 static const char *unlike(const cb_py_tensor *x, const cb_py_tensor *y, const cb_py_tensor *kind) {
     if (x->dtype != kind->dtype || x->is_complex != y->is_complex || x->is_bits != kind->is_bits)
-        return "has another type than its parameter";
-    if (x->rank != y->rank) return "has another shape than its parameter";
+        return "does not have its parameter's type";
+    if (x->rank != y->rank) return "does not have its parameter's shape";
     for (int32_t i = 0; i < x->rank; i++) {
-        if (x->shape[i] != y->shape[i]) return "has another shape than its parameter";
+        if (x->shape[i] != y->shape[i]) return "does not have its parameter's shape";
     }
-    return "has another layout than its parameter";
+    return "does not have its parameter's layout";
 }
 
 bool cb_py_tensor_like(const cb_py_tensor *x, const cb_py_tensor *y, const cb_py_tensor *kind,

@@ -277,7 +277,9 @@ static cb_status put(cb_cu_update *u, const cb_cu_gpu *d, void *stream, uint64_t
 
 static cb_status check_room(const cb_cu_update *u, const cb_optim_table *table, cb_error *err) {
     if (table->n_rows <= u->room && table->n_hyper <= HYPERS_MOST) return CB_OK;
-    return cb_fail(err, CB_INTERNAL, "update: %u rows in a table of %u, %u hyper-parameters",
+    return cb_fail(err, CB_INTERNAL,
+                   "update: %u rows do not fit in a table of %u, or there are too many "
+                   "hyper-parameters (%u)",
                    table->n_rows, u->room, table->n_hyper);
 }
 

@@ -46,7 +46,7 @@ typedef struct cb_tradeoffs {
 } cb_tradeoffs;
 
 /* `preset` determines which ops may run again. CB_PRESET_RECOMPUTE_ALL allows all ops that may run
- * twice; the others allow those of cb_preset_allows, after the user's wishes. Returns
+ * twice; the others allow those of cb_preset_allows. The user's constraints come first. Returns
  * CB_UNSUPPORTED if no point keeps the limits of all regions. `cut` is borrowed; its costs do not
  * change. */
 CB_MUST_CHECK cb_status cb_tradeoffs_make(cb_tradeoffs *t, const cb_cut *cut, cb_preset preset,

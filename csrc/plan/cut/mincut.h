@@ -46,7 +46,7 @@ CB_MUST_CHECK cb_status cb_cut_init(cb_cut *cut, const cb_facts *f, cb_arena *ar
 CB_MUST_CHECK cb_status cb_cut_poll(const cb_cut *cut, cb_error *err);
 CB_MUST_CHECK cb_status cb_cut_solve(cb_cut *cut, cb_error *err);
 
-/* Sets the preset's costs, the user's wishes and the limits of regions, then cuts. Returns
+/* Sets the preset's costs, the user's constraints and the limits of regions, then cuts. Returns
  * CB_INFEASIBLE if a region cannot keep its limit; the text states the smallest limit that it can
  * keep. */
 CB_MUST_CHECK cb_status cb_cut_preset(cb_cut *cut, cb_preset preset, cb_error *err);

@@ -13,8 +13,8 @@
 #include "../model/facts.h"
 
 /* Fills `choice` [n_op] with a cb_constraint for the storages that each op allocates:
- * PREFER_RECOMPUTE, PREFER_OFFLOAD or PREFER_SAVE, or FREE if it made no choice. Ops with a wish of
- * the user keep it. */
+ * PREFER_RECOMPUTE, PREFER_OFFLOAD or PREFER_SAVE, or FREE if it made no choice. An op keeps
+ * the user's constraint, if it has one. */
 CB_MUST_CHECK cb_status cb_mutwo(const cb_facts *f, uint64_t target, uint8_t *choice,
                                  cb_error *err);
 /* Computes the bytes that saving everything saves. */

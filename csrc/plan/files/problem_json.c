@@ -278,7 +278,9 @@ static cb_status want_room(const reader *r, const cb_json *node, const char *key
                            uint64_t room) {
     const cb_json *list = cb_json_get(node, key);
     if (!list || list->kind != CB_JSON_ARRAY || used + list->n <= room) return CB_OK;
-    return cb_fail(r->err, CB_INVALID, "line %u: \"%s\" is spelled with escapes", list->line, key);
+    return cb_fail(r->err, CB_INVALID,
+                   "line %u: the key \"%s\" is spelled with escapes; write it without", list->line,
+                   key);
 }
 
 static cb_status check_room(const reader *r, const cb_json *node, uint32_t op) {

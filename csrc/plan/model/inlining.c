@@ -18,8 +18,8 @@ static int compare_inlinings(const void *a, const void *b) {
 cb_status cb_inlinings_index(cb_problem *p, uint32_t n, cb_error *err) {
     for (uint32_t i = 0; i < n; i++) {
         if (p->inlining[i].op < p->n_op) continue;
-        return cb_fail(err, CB_INVALID, "problem: an inlining into op %u of %u", p->inlining[i].op,
-                       p->n_op);
+        return cb_fail(err, CB_INVALID, "problem: an inlining names op %u, but there are %u ops",
+                       p->inlining[i].op, p->n_op);
     }
     if (n == 0) return CB_OK;
     cb_sort(p->inlining, n, sizeof *p->inlining, compare_inlinings);

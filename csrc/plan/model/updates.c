@@ -51,8 +51,8 @@ static cb_status verify_one(const cb_problem *p, const uint32_t *root, const boo
                             uint32_t gradient, cb_error *err) {
     const uint32_t parameter = p->updates[gradient];
     if (parameter >= p->n_storage) {
-        return cb_fail(err, CB_INVALID, "storage %u: updates storage %u of %u", gradient, parameter,
-                       p->n_storage);
+        return cb_fail(err, CB_INVALID, "storage %u: updates storage %u, but there are %u storages",
+                       gradient, parameter, p->n_storage);
     }
     if (p->storage_flags[gradient]) return refuse(gradient, "it is static or held", err);
     if (root[gradient] == CB_NONE) return refuse(gradient, "no op makes it", err);

@@ -438,7 +438,8 @@ static cb_status check_steps(const cb_problem *p, const cb_schedule *s, uint64_t
     for (uint32_t t = 0; t < s->n_step; t++) {
         uint32_t op = s->step[t];
         if (op >= p->n_op)
-            return cb_fail(err, CB_INVALID, "step %u: is op %u of %u", t, op, p->n_op);
+            return cb_fail(err, CB_INVALID, "step %u: names op %u, but there are %u ops", t, op,
+                           p->n_op);
         if (p->op_flags[op] & CB_POP_PLACEHOLDER) {
             return cb_fail(err, CB_INVALID, "step %u: %s is a placeholder, which is never run", t,
                            p->op_name[op]);
@@ -458,8 +459,8 @@ static cb_status check_steps(const cb_problem *p, const cb_schedule *s, uint64_t
         if (action != CB_ACTION_WAIT) *n_out += p->out_begin[op + 1] - p->out_begin[op];
     }
     if (s->backward_starts > s->n_step) {
-        return cb_fail(err, CB_INVALID, "the backward starts at step %u of %u", s->backward_starts,
-                       s->n_step);
+        return cb_fail(err, CB_INVALID, "the backward starts at step %u, but the plan has %u steps",
+                       s->backward_starts, s->n_step);
     }
     if (*n_in + 2 * *n_out + s->n_step >= CB_NONE)
         return cb_fail(err, CB_INVALID,

@@ -30,7 +30,7 @@ static inline double cb_most_time(const cb_facts *f, const cb_goal *goal) {
     return (double)f->once_ps * (1 + goal->share);
 }
 
-/* Checks the schedule, and places it if offsets count. */
+/* Checks the schedule, and assigns offsets if the goal depends on them. */
 CB_MUST_CHECK cb_status cb_weigh_schedule(const cb_facts *f, const cb_goal *goal,
                                           const cb_schedule *s, cb_weight *out, cb_error *err);
 

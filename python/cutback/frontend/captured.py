@@ -122,7 +122,8 @@ class CapturedStep:
         GPU (:meth:`on_device`), the optimizer's count is right from then on.
 
         Raises:
-            ValueError: an index was out of range, say: the call has changed nothing.
+            ValueError: the call failed (an index was out of range, for example) and has
+                changed nothing.
         """
         with self._step._lock:
             self._captured.run.wait()

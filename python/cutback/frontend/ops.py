@@ -427,13 +427,13 @@ def swapaxes(x: ArrayLike, axis1: int, axis2: int) -> Array:
 
 
 def squeeze(x: ArrayLike, axis: Axis = None) -> Array:
-    """Without axes of size 1."""
+    """``x`` without its axes of size 1 (all of them, or the given ones)."""
     return _array(x).squeeze(axis)
 
 
 def expand_dims(x: ArrayLike, axis: int | Sequence[int]) -> Array:
-    """With new axes of size 1 at the given places of the result. A place that is given twice raises
-    ValueError."""
+    """``x`` with new axes of size 1 at the given places of the result. A place that is given twice
+    raises ValueError."""
     x = _array(x)
     places = axis if isinstance(axis, (tuple, list)) else (axis,)
     ndim = x.ndim + len(places)
@@ -472,8 +472,8 @@ def concatenate(arrays: Sequence[ArrayLike], axis: int | None = 0) -> Array:
 
 
 def stack(arrays: Sequence[ArrayLike], axis: int = 0) -> Array:
-    """Arrays of one shape joined along a new axis at place ``axis`` of the result. No arrays, or
-    different shapes, raise ValueError."""
+    """Arrays of the same shape, joined along a new axis at place ``axis`` of the result. No arrays,
+    or different shapes, raise ValueError."""
     if not len(arrays):
         raise ValueError(located("stack: needs at least one array"))
     parts = common(_graph_of(*arrays), "stack", arrays)

@@ -214,19 +214,19 @@ def _at_least(x: ArrayLike, before: Sequence[int]) -> Array:
 
 
 def atleast_1d(x: ArrayLike) -> Array:
-    """With at least one axis."""
+    """``x``, reshaped to have at least one axis."""
     x = _array(x)
     return x if x.ndim else x.reshape(1)
 
 
 def atleast_2d(x: ArrayLike) -> Array:
-    """With at least two axes; a vector is a row."""
+    """``x``, reshaped to have at least two axes; a vector becomes a row."""
     x = _array(x)
     return x if x.ndim > 1 else x.reshape(1, -1)
 
 
 def atleast_3d(x: ArrayLike) -> Array:
-    """With at least three axes, as in NumPy."""
+    """``x``, reshaped to have at least three axes, as in NumPy."""
     x = _array(x)
     if x.ndim == 1:
         return x.reshape(1, -1, 1)
@@ -259,13 +259,13 @@ def column_stack(arrays: Sequence[ArrayLike]) -> Array:
 
 
 def array_split(x: ArrayLike, sections: int | Sequence[int], axis: int = 0) -> list[Array]:
-    """As split, with parts that differ by one where the axis does not divide evenly. Fewer than one
-    section raises ValueError."""
+    """Like :func:`split`, but sizes differ by one if the axis does not divide evenly. Fewer than
+    one section raises ValueError."""
     x = _array(x)
     if isinstance(sections, int):
         n = x.shape[_normalize_axis(axis, x.ndim, "array_split")]
         if sections < 1:
-            raise ValueError(located(f"array_split: {sections} sections"))
+            raise ValueError(located(f"array_split: sections={sections} must be at least 1"))
         small, more = divmod(n, sections)
         sections = [i * small + min(i, more) for i in range(1, sections)]
     return ops.split(x, sections, axis)
@@ -528,7 +528,7 @@ def interp(x: ArrayLike, xp: ArrayLike, fp: ArrayLike) -> Array:
     if p.ndim != 1 or p.shape != f.shape or not p.size:
         raise ValueError(
             located(
-                f"interp: xp and fp must be vectors of one length, got shapes "
+                f"interp: xp and fp must be vectors of the same length, got shapes "
                 f"{p.shape} and {f.shape}"
             )
         )

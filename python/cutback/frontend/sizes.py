@@ -98,7 +98,7 @@ class Decided:
 
 
 class _Shaped:
-    """In place of an array that is traced: its shape."""
+    """Stands for a traced array; it has only a shape."""
 
     __slots__ = ("shape",)
 

@@ -551,7 +551,8 @@ class Step(Generic[Result]):
         """Waits for the latest call, which was given a ``stream``.
 
         Raises:
-            ValueError: an index was out of range, say: the call has changed nothing but the counts.
+            ValueError: the call failed (an index was out of range, for example) and has changed
+                nothing but the counts.
         """
         with self._lock:
             self._compiled.run.wait()

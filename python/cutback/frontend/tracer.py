@@ -423,8 +423,8 @@ class Array(Methods):
         return self.transpose(order)
 
     def squeeze(self, axis: Axis = None) -> Array:
-        """Without axes of size 1 (all of them, or the given ones). A given axis of another size
-        raises ValueError."""
+        """The array without its axes of size 1 (all of them, or the given ones). A given axis of
+        another size raises ValueError."""
         axes = _normalize_axes(axis, self.ndim, "squeeze")
         if axis is None:
             axes = tuple(a for a in axes if self.shape[a] == 1)

@@ -269,9 +269,9 @@ def _last(column: Array, shape: tuple[int, ...]) -> Array:
 def jacfwd(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that returns the Jacobian of ``f``, as :func:`jacrev`, by one :func:`jvp` for each
-    element of the arguments: for functions with few arguments and many results. ``argnums`` and
-    ``has_aux`` are as there. Source: ``jax.jacfwd``.
+    """A function that returns the Jacobian of ``f``, like :func:`jacrev`, by one :func:`jvp` for
+    each element of the arguments: for functions with few arguments and many results. ``argnums``
+    and ``has_aux`` are as there. Source: ``jax.jacfwd``.
 
     Example:
         >>> cutback.jacfwd(cutback.sin)(np.zeros(2)).tolist()

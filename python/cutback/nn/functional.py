@@ -518,7 +518,7 @@ def conv1d(
     dilation: int = 1,
     groups: int = 1,
 ) -> Array:
-    """As conv2d, of ``input[n, c, l]`` and ``weight[o, c / groups, k]``."""
+    """Like :func:`conv2d`, for ``input[n, c, l]`` and ``weight[o, c / groups, k]``."""
     x = _rows(input, "conv1d")
     w = expand_dims(x.graph.lift(weight), 2)
     s, p, d = (_single(v) for v in (stride, padding, dilation))

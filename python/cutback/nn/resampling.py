@@ -171,7 +171,7 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: int = 1,
 ) -> Array:
-    """As conv_transpose2d, of ``input[n, c, l]`` and ``weight[c, o / groups, k]``."""
+    """Like :func:`conv_transpose2d`, for ``input[n, c, l]`` and ``weight[c, o / groups, k]``."""
     x = _array(input)
     s, p, o, d = (
         _one(v, f"conv_transpose1d: {k}")

@@ -47,12 +47,12 @@ class AdamW8bit(Adaptive):
     maximize: bool = False
 
     def state_dict(self) -> dict[str, Any]:
-        """As :meth:`Optimizer.state_dict`, plus ``codes``, the version of the 8-bit codes."""
+        """Like :meth:`Optimizer.state_dict`, plus ``codes``, the version of the 8-bit codes."""
         state = super().state_dict()
         return {"t": state.pop("t"), "codes": VERSION, **state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As :meth:`Optimizer.load_state_dict`; codes of version 1 are converted.
+        """Like :meth:`Optimizer.load_state_dict`; codes of version 1 are converted.
 
         Raises:
             TypeError, ValueError: as there, or if the version of the codes is unknown, a scale is

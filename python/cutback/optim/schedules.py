@@ -71,8 +71,9 @@ def polynomial_schedule(
     init_value: float, end_value: float, power: float, transition_steps: int,
     transition_begin: int = 0,
 ) -> Schedule:  # fmt: skip
-    """From ``init_value`` to ``end_value`` in ``transition_steps`` steps, with the power of the
-    share that is left. Source: ``optax.polynomial_schedule``."""
+    """A schedule from ``init_value`` to ``end_value`` in ``transition_steps`` steps. The distance
+    to ``end_value`` is proportional to the share of steps left, to the power ``power``. Source:
+    ``optax.polynomial_schedule``."""
     steps = _steps("transition_steps", transition_steps)
     return partial(_polynomial, init_value, end_value, power, steps, transition_begin)
 
@@ -80,7 +81,7 @@ def polynomial_schedule(
 def linear_schedule(
     init_value: float, end_value: float, transition_steps: int, transition_begin: int = 0
 ) -> Schedule:
-    """From ``init_value`` to ``end_value`` on a line. Source: ``optax.linear_schedule``."""
+    """A linear schedule from ``init_value`` to ``end_value``. Source: ``optax.linear_schedule``."""
     return polynomial_schedule(init_value, end_value, 1.0, transition_steps, transition_begin)
 
 
@@ -92,7 +93,7 @@ def _cosine(init: float, steps: int, alpha: float, exponent: float, t: int) -> f
 def cosine_decay_schedule(
     init_value: float, decay_steps: int, alpha: float = 0.0, exponent: float = 1.0
 ) -> Schedule:
-    """From ``init_value`` to ``alpha * init_value`` along half a cosine. Source:
+    """A schedule from ``init_value`` to ``alpha * init_value`` along half a cosine. Source:
     ``optax.cosine_decay_schedule``."""
     return partial(_cosine, init_value, _steps("decay_steps", decay_steps), alpha, exponent)
 
@@ -251,7 +252,7 @@ def ConstantLR(lr: float, factor: float = 1.0 / 3, total_iters: int = 5) -> Sche
 
 
 def PolynomialLR(lr: float, total_iters: int = 5, power: float = 1.0) -> Schedule:  # noqa: N802
-    """From ``lr`` to 0. Source: ``torch.optim.lr_scheduler.PolynomialLR``."""
+    """A schedule from ``lr`` to 0. Source: ``torch.optim.lr_scheduler.PolynomialLR``."""
     return polynomial_schedule(lr, 0.0, power, total_iters)
 
 
@@ -300,7 +301,7 @@ def LambdaLR(lr: float, lr_lambda: Callable[[int], float]) -> Schedule:  # noqa:
 
 
 def SequentialLR(schedulers: Sequence[Schedule], milestones: Sequence[int]) -> Schedule:  # noqa: N802
-    """One schedule after the other, as :func:`join_schedules`. Source:
+    """A schedule that runs others one after another, like :func:`join_schedules`. Source:
     ``torch.optim.lr_scheduler.SequentialLR``."""
     return join_schedules(schedulers, milestones)
 

@@ -1,4 +1,4 @@
-"""What makes up the peak of a plan, and what updates inside and slices would save."""
+"""The parts of the peak of a plan, and the bytes that updates inside and slices would save."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _alive(plan: Plan) -> Iterator[schedule.Life]:
 
 
 def holdings(plan: Plan) -> list[Holding]:
-    """What makes up the peak of a plan, largest first."""
+    """The parts of the peak of a plan, largest first."""
     problem, starts = plan.parts, plan.core.backward_starts
     named = {s: "masks" for s in masks_of(problem)}
     named |= {s: "logits" for s in logits_of(problem)}

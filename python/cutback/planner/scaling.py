@@ -89,7 +89,7 @@ class Forward(NamedTuple):
     structure: str
     """Equal for two batches if the same operations read the same values."""
     sizes: list[int]
-    """Of all values, in a fixed order."""
+    """The sizes of all values, in a fixed order."""
 
 
 class Family:

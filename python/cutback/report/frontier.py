@@ -45,7 +45,7 @@ class _Scale:
 
 
 def _share_ticks(top: float) -> list[float]:
-    """Round shares from 0 to `top`."""
+    """Returns round numbers from 0 to `top` for the ticks of shares."""
     raw = top / 5
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(f * unit for f in (1, 2, 5, 10) if f * unit >= raw)

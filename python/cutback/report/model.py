@@ -36,7 +36,7 @@ class Plan(Protocol):
 
     @property
     def holdings(self) -> list[Holding]:
-        """What makes up the peak."""
+        """The parts of the peak."""
         ...
 
     @property
@@ -125,7 +125,7 @@ class Picture:
         return len(self.steps)
 
     def phase(self, step: int) -> str:
-        """What a step is: ``"forward"``, ``"backward"``, ``"recomputed"`` or a copy."""
+        """The kind of a step: ``"forward"``, ``"backward"``, ``"recomputed"`` or a copy."""
         if self.actions[step] != "run":
             return {"out": "copy to the host", "in": "copy back"}.get(self.actions[step], "wait")
         if step < self.backward_starts:

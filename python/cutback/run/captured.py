@@ -43,9 +43,9 @@ class CapturedRun:
     """One captured graph.
 
     Args:
-        run: what is captured; it runs on a GPU.
-        bound: the first arguments, arrays on the GPU that the graph uses where they are. It gets
-            arrays of its own for the others.
+        run: the program to capture; it runs on a GPU.
+        bound: the first arguments, arrays on the GPU that the graph uses in place. The other
+            arguments are copied to arrays that it allocates.
         draws: which random numbers it draws. The seed is part of the graph.
         optimizer: steps the parameters after the run.
     """

@@ -346,7 +346,7 @@ TEST(a_replay_draws_new_numbers) {
         CHECK(cu.cuGraphLaunch(executable, x.stream) == 0);
         CHECK(loss_of(&x) == expected[i]);
     }
-    CHECK_OK(draw(&x, CAPTURED + 1)); /* the step that the captured run would have left there */
+    CHECK_OK(draw(&x, CAPTURED + 1)); /* where a real run would have left the step */
     const float next = loss_of(&x);
     CHECK_OK(draw(&x, 0));
     CHECK_OK(draw(&x, CAPTURED + 1));

@@ -156,7 +156,7 @@ TEST(text_errors) {
         {HEAD "%1 = full {value=0, shape=[2]} : f32[2]\n",
          "line 3: full: has no attribute 'shape'"},
         {HEAD "%1 = neg(%0) {name=\"a\", name=\"b\"} : f32[2]\n", "line 3: name is given twice"},
-        {HEAD "%1 = neg(%0) {name=\"a} : f32[2]\n", "line 3: a string does not end"},
+        {HEAD "%1 = neg(%0) {name=\"a} : f32[2]\n", "line 3: unterminated string"},
         {HEAD "%1 = neg(%0) {name=\"\\q\"} : f32[2]\n", "line 3: "},
         {HEAD "%1 = neg(%0) {name=\"\\u0000\"} : f32[2]\n", "line 3: "},
         {HEAD "%1 = neg(%0) : f32[2] region=0\n", "line 3: the graph has no region 0"},

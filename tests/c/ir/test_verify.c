@@ -84,7 +84,7 @@ TEST(values) {
     DAMAGED(g->values.at[3].shape.rank = 77, "not what the shape rule gives");
     DAMAGED(g->values.at[3].stride[0] = 1, "not what the shape rule gives");
     DAMAGED(g->values.at[3].offset = 0, "not what the shape rule gives");
-    DAMAGED(g->values.at[3].storage = 1, "a view has another storage");
+    DAMAGED(g->values.at[3].storage = 1, "the storage of a view is not");
     DAMAGED(g->values.at[7].storage = 0, "storages are not numbered in order");
     DAMAGED(g->values.at[7].storage = 4000, "storages are not numbered in order");
     DAMAGED(g->storages.at[0].root = 1, "the root of a storage is another value");
@@ -120,7 +120,7 @@ TEST(forward) {
                "output 0: a gradient in a forward graph");
     g->outputs.len = 0;
     CHECK_FAIL(cb_graph_verify(g, CB_SPEC_FORWARD, &err), CB_INTERNAL,
-               "a forward graph with ops of autodiff");
+               "a forward graph has ops of autodiff");
     g->backward_starts = 2;
     CHECK_OK(cb_graph_verify(g, CB_SPEC_FORWARD, &err));
     cb_graph_free(g);

@@ -121,7 +121,7 @@ TEST(constraints_are_those_of_the_storage) {
     CHECK(all_free(p));
     cb_problem_free(p);
     model_free(&m);
-    /* MUST of the view overrides PREFER of the root; two MUSTs contradict */
+    /* a MUST on the view overrides a PREFER on the root; two MUSTs contradict each other */
     CHECK_OK(annotate_with(&m, ids.a, CB_PREFER_RECOMPUTE, ids.flat, CB_MUST_SAVE, &p));
     CHECK(on_one_storage(p, CB_MUST_SAVE));
     cb_problem_free(p);

@@ -61,13 +61,13 @@ TEST(names_the_broken_rule) {
     cb_arena arena;
     cb_lives lives;
     cb_arena_init(&arena, &alloc);
-    CHECK_FAIL(walk(p, &arena, 1, (const uint32_t[]){9}, 0, &lives), CB_INVALID, "op 9 of 7");
+    CHECK_FAIL(walk(p, &arena, 1, (const uint32_t[]){9}, 0, &lives), CB_INVALID, "op 9, but there");
     CHECK_FAIL(walk(p, &arena, 1, (const uint32_t[]){0}, 0, &lives), CB_INVALID,
                "op_0 is a placeholder");
     CHECK_FAIL(walk(p, &arena, 1, (const uint32_t[]){2}, 1, &lives), CB_INVALID,
                "op_2 needs value 1 of op_1");
     CHECK_FAIL(walk(p, &arena, 1, (const uint32_t[]){1}, 2, &lives), CB_INVALID,
-               "starts at step 2 of 1");
+               "starts at step 2, but the plan has 1 step");
     CHECK_FAIL(walk(p, &arena, 5, (const uint32_t[]){1, 2, 3, 5, 6}, 4, &lives), CB_INVALID,
                "op_5 depends on a tangent");
     CHECK_FAIL(walk(p, &arena, 4, (const uint32_t[]){1, 2, 5, 6}, 2, &lives), CB_INVALID,
@@ -207,7 +207,7 @@ TEST(names_what_no_update_can_read) {
     const struct {
         uint32_t gradient, parameter;
         const char *why;
-    } wrong[] = {{d, 99, "of 8"},
+    } wrong[] = {{d, 99, "but there are 8 storages"},
                  {d, h, "not that of a placeholder"},
                  {e, 0, "another update"},
                  {last, 1, "the backward returns it"},

@@ -177,7 +177,7 @@ CASES = [
     (lambda p: setattr(p.storages[0], "flags", {"parameter"}), "storage 0: flags is"),
     (lambda p: setattr(p, "align", 48), "align"),
     (lambda p: setattr(p, "forward_outputs", [99]), "99"),
-    (lambda p: setattr(p.inlinings[0], "op", 99), "an inlining into op 99 of 5"),
+    (lambda p: setattr(p.inlinings[0], "op", 99), "an inlining names op 99, but there are 5 ops"),
     (lambda p: setattr(p.ops[1].outputs[0], "storage", 99), "storage"),
 ]
 

@@ -85,7 +85,7 @@ static void measure_room(building *b) {
     }
 }
 
-/* True if it is a value times a number, which merges with its user. */
+/* True if the node is a vector times a number; such a product merges with its user. */
 static bool is_scaled(const building *b, uint16_t node) {
     const cb_e_node *n = &b->x->node[node];
     return n->op == CB_E_MUL && b->x->node[n->in[0]].is_vector != b->x->node[n->in[1]].is_vector;

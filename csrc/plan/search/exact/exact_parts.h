@@ -55,7 +55,7 @@ enum {
     DROP,
     RERUN = DROP + CB_EXACT_BITS,
     CROSS = RERUN + CB_EXACT_RERUNS,
-    MORE_BASE = CROSS + CB_EXACT_RERUNS, /* the base op, making another set than its first */
+    MORE_BASE = CROSS + CB_EXACT_RERUNS, /* the base op, making a different set of outputs */
     MORE_FIRST = MORE_BASE + CB_EXACT_SETS,
     N_EVENT = MORE_FIRST + CB_EXACT_SETS
 };

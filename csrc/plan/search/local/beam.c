@@ -301,7 +301,7 @@ static bool make_room(beam *z, state to, const room *r, uint32_t i, uint64_t nee
 }
 
 /* Runs an op after the state `id`, which gives the state `to`. Outputs that exist are freed first,
- * except those that stay: of these the op makes a copy. */
+ * except those that stay, which the op copies. */
 static bool run(beam *z, uint32_t id, const beam_op *o, uint32_t stage, uint32_t last) {
     const state *from = &z->at.at[id];
     if (!is_within(o->reads, from->in)) return true;

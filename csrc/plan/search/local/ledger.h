@@ -139,9 +139,9 @@ CB_MUST_CHECK cb_status cb_ledger_load(cb_ledger *l, const cb_pair *pair, size_t
 static inline uint32_t cb_chain_op(uint32_t id) {
     return id & ~(CB_EARLY | CB_JOINED | CB_INLINE | CB_TAKEN);
 }
-/* Sets the reruns at `anchor`: the entries of `op` [n], as in a chain, that are early or that its
- * base op or an early one needs. There are none before arrivals (cb_arrived in facts.h). The
- * results are stale until cb_ledger_settle. */
+/* Sets the reruns at `anchor` to entries of `op` [n], which is like a chain: early entries, and
+ * those that the base op or an early entry needs. No op runs again before an arrival (cb_arrived in
+ * facts.h). The results are stale until cb_ledger_settle. */
 CB_MUST_CHECK bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n);
 CB_MUST_CHECK bool cb_ledger_settle(cb_ledger *l);
 /* Begins a trial: changes are logged from here on, until they are kept or undone. Call between

@@ -54,7 +54,7 @@ _DEPTH = 12  # stack frames of PyTorch to search for a caller
 
 
 Notes = dict[str, NativeNote]
-"""Of the two graphs of a joint graph: what became of each under its latest plan."""
+"""A note on each of the two graphs of a joint graph, under its latest plan."""
 
 
 def _lowered(

@@ -427,7 +427,7 @@ class Context:
 
     @property
     def fullgraph(self) -> bool:
-        """As for ``torch.compile``."""
+        """The option ``fullgraph``, with its meaning in ``torch.compile``."""
         return bool(self.options["fullgraph"])
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -452,12 +452,12 @@ class Context:
 
     @property
     def plans(self) -> list[Plan]:
-        """Of all functions."""
+        """The plans of all functions."""
         return [plan for runner in self.runners for plan in runner.partitioner.plans]
 
     @property
     def compiler_notes(self) -> list[CompilerNote | NativeNote | Sliced]:
-        """Of all functions."""
+        """The notes of all functions."""
         return [note for runner in self.runners for note in runner.partitioner.compiler_notes]
 
     @property
@@ -478,7 +478,7 @@ class Context:
 
     @property
     def slices(self) -> list[Sliced]:
-        """Of all functions."""
+        """The pieces of all functions."""
         return [found for runner in self.runners for found in runner.slices]
 
     def save_plans(self, path: Path) -> None:

@@ -123,7 +123,7 @@ def _check_options(options: dict[str, Any]) -> None:
         if name in _OURS:
             raise ValueError(
                 f"backend 'cutback': {name} is an argument of cutback.torch.compile"
-                + (", which sees the model that it counts" if name == "optimizer" else
+                + ("; pass it there, with the model that it updates" if name == "optimizer" else
                    " and torch.compile, not one of their options")
             )  # fmt: skip
         if name not in _OPTIONS:

@@ -78,4 +78,7 @@ def check_rows(rows: Rows, ops: int) -> None:
     """Raises: ValueError: the rows are not of a graph with this many ops."""
     for op, size in rows:
         if type(op) is not int or type(size) is not int or not 0 <= op < ops or size < 0:
-            raise ValueError(f"scratch of {size!r} bytes for op {op!r}, of {ops} ops")
+            raise ValueError(
+                f"it gives a scratch of {size!r} bytes for op {op!r}, but the graph has {ops} ops "
+                "and sizes are at least 0"
+            )

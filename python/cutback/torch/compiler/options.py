@@ -177,7 +177,7 @@ class Door:
 
 
 def slices_unsupported(codegen: str) -> NotImplementedError:
-    """The error for slices with another code generator than ``"eager"``."""
+    """The error for slices with a code generator other than ``"eager"``."""
     return NotImplementedError(
         f"slices=True with codegen={codegen!r}: pieces run with PyTorch's kernels only. Use "
         "codegen='eager', or leave out slices="

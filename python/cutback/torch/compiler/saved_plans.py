@@ -64,7 +64,9 @@ class _Graph(NamedTuple):
         if type(self.backward_starts) is not int or self.backward_starts not in range(
             len(self.steps) + 1
         ):
-            raise ValueError(f"backward_starts {self.backward_starts!r}")
+            raise ValueError(
+                f"backward_starts is {self.backward_starts!r}, not the number of a step"
+            )
         return Schedule([_step(row) for row in self.steps], self.backward_starts)
 
 
@@ -89,7 +91,7 @@ def _step(row: Any) -> Step:
         return row
     action, op, number = row
     if action not in ("out", "wait", "end", "in") or type(op) is not int or type(number) is not int:
-        raise ValueError(f"step {row!r}")
+        raise ValueError(f"step {row!r} is not valid")
     return Move(action, op, number)
 
 
@@ -252,7 +254,7 @@ class SavedPlans:
             saved.packs = bool(document.get("packs", True))  # older files do not say
             saved.kernels = document.get("kernels", {})
             if not are_decisions(saved.kernels):
-                raise TypeError(f"kernels {saved.kernels!r:.40}")
+                raise TypeError(f"kernels is {saved.kernels!r:.40}, not a table of decisions")
             for graph in document["graphs"]:
                 saved.graphs.append(_Graph(**graph))
                 saved.graphs[-1].schedule()
@@ -267,7 +269,9 @@ class SavedPlans:
                     Common.of(plan.common)
                 for key, kind in (("steps", list), ("backward_starts", int), ("device", str)):
                     if not isinstance(plan.plan[key], kind):
-                        raise TypeError(f"{key} {plan.plan[key]!r:.40}")
+                        raise TypeError(
+                            f"{key} is {plan.plan[key]!r:.40}, which has the wrong type"
+                        )
                 saved.plans.append(plan._replace(plan=dict(plan.plan)))
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ValueError(f"{saved.source}: damaged, at {error!r}") from None

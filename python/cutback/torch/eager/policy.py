@@ -106,9 +106,9 @@ def _word(answer: Answer, op: Op) -> CheckpointPolicy:
 def _checked(decision: CheckpointPolicy, info: OpInfo) -> CheckpointPolicy:
     if decision is CheckpointPolicy.MUST_SAVE and info.mutates:
         raise ValueError(
-            f"policy: MUST_SAVE for {info.func}, which writes into its argument; the result may be "
-            "overwritten before the backward reads it. Leave the op out, or save the result of an "
-            "op that reads it"
+            f"policy: returned MUST_SAVE for {info.func}, which writes into its argument; the "
+            "result may be overwritten before the backward reads it. Leave the op out, or save the "
+            "result of an op that reads it"
         )
     return decision
 

@@ -530,7 +530,7 @@ class _Emitter:
 
 
 def crossing(gm: fx.GraphModule, graph: Imported, schedule: Schedule) -> list[fx.Node]:
-    """Returns the tensors that the plan's backward takes from the forward, as :func:`emit`."""
+    """Returns the tensors that the plan's backward takes from the forward, like :func:`emit`."""
     return _Emitter(gm, graph, schedule).tensors
 
 

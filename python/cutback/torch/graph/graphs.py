@@ -512,7 +512,7 @@ class Reader:
             if target is None:
                 raise UnsupportedGraphError(
                     f"forward output {k} overwrites {source.expr()}, which is not an input "
-                    "of the graph; write into tensors that are passed as they are"
+                    "of the graph; write only into tensors that are passed to the model directly"
                 )
             found[k] = target
         return found

@@ -22,7 +22,7 @@ _DIAGONAL = 0x8040201008040201 - (1 << 64)
 
 def _flat(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     """Returns the elements in the order in which a tensor of this layout has them in memory."""
-    # a kernel with another layout than its trace, or a user's gradient in a buffer of bytes
+    # a kernel's layout differs from its trace, or a user's gradient is in a buffer of bytes
     if x.numel() and (x.stride() != tuple(stride) or x.data_ptr() % x.element_size()):
         x = torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device).copy_(x)
     return x.as_strided((x.numel(),), (1,))

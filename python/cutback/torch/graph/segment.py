@@ -44,8 +44,8 @@ class Life(NamedTuple):
 
 
 def continued(rows: Iterable[tuple[Life, int]]) -> tuple[list[Life], list[int]]:
-    """Joins lives whose memory a result takes over: it begins at the moment at which the other
-    ends, at the same offset. Returns the lives, and the moments of these results.
+    """Joins each life with the life that takes over its memory: the second begins at the moment
+    the first ends, at the same offset. Returns the lives, and the moments of these joins.
 
     Args:
         rows: lives, and their offsets.

@@ -340,7 +340,7 @@ def _sum(rows: Rows, node: fx.Node) -> Member | None:
 
 
 def _sides(rows: Rows, left: fx.Node, right: fx.Node) -> str | None:
-    """Returns TOTAL for a product whose inner axis are the rows, LEAD for rows times a matrix."""
+    """Returns TOTAL for a product that sums over the rows, LEAD for rows times a matrix."""
     inner = right.meta["val"].shape[0] == rows.count
     if rows.forms.get(right) == LEAD or rows.forms.get(left) == LAST:
         side = rows.forms.get(right, LEAD), rows.forms.get(left, LAST)

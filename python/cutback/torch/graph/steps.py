@@ -79,7 +79,7 @@ class EmittedStep:
 
     @property
     def reads(self) -> Sequence[fx.Node]:
-        """Of a run."""
+        """The nodes that a run reads."""
         if self.masked is not None:
             return self.masked.x, self.masked.mask
         if self.args is self.node.args:

@@ -219,7 +219,7 @@ class _Found(NamedTuple):
 
     seconds: float
     worst: set[str]
-    """Of each group that is slower than PyTorch's kernels, the operation that loses the most."""
+    """The operation that loses the most, for each group slower than PyTorch's kernels."""
 
 
 def _judge(whole: Kinds, undecided: set[str], given_up: set[str]) -> _Found:

@@ -32,7 +32,7 @@ class ForeignOp(NamedTuple):
     calls: int
     reason: str
     share: float = 0.0
-    """Of the graph's time, as the plan models it. 0: there is no plan."""
+    """Share of the graph's time, as the plan models it. 0: there is no plan."""
 
     def __str__(self) -> str:
         part = f", {self.share:.0%} of the time" if self.share >= 0.005 else ""

@@ -19,7 +19,7 @@ from .pointwise import Check, Row
 aten = torch.ops.aten
 
 _REDUCTIONS = ("none", "mean", "sum")
-"""Of losses, by PyTorch's number."""
+"""Reductions of losses, by PyTorch's number."""
 
 
 # ---- reductions over axes -----------------------------------------------------------------------

@@ -35,8 +35,8 @@ def _decayed(p: torch.Tensor, g: torch.Tensor, group: Group) -> None:
 
 
 def sgd(p: torch.Tensor, g: torch.Tensor, state: ParamState, group: Group) -> None:
-    """``torch.optim.SGD``. ``state`` has ``momentum_buffer`` if the group has momentum; the first
-    step's is named :data:`EMPTY`."""
+    """``torch.optim.SGD``. ``state`` has ``momentum_buffer`` if the group has momentum; in the
+    first step its key is :data:`EMPTY`."""
     _decayed(p, g, group)
     momentum, step = group["momentum"], g
     if momentum != 0:

@@ -84,8 +84,8 @@ class Stepped:
     def _before_step(
         self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Leaves nothing for the step to do with the parameters that are stepped already, also if
-        a closure runs the backward."""
+        """Keeps the step from updating parameters that the backward has updated, even if a closure
+        runs the backward."""
         asked = next((name for name in _EXTRAS if kwargs.get(name) is not None), None)
         if self._parameters:
             self._check_options(optimizer)

@@ -93,7 +93,7 @@ def test_broken_steps_are_refused_by_all(steps, starts, text):
 WRONG = [
     (lambda p, x: x[0].update(value=1), "neither it nor the values inlined into it read"),
     (lambda p, x: x[0].update(value=5), "must be made before the op"),
-    (lambda p, x: x[0].update(op=99), "op 99 of 7"),
+    (lambda p, x: x[0].update(op=99), "names op 99, but there are 7 ops"),
     (lambda p, x: x[0].update(op=4), "nothing can be inlined into a view or a placeholder"),
     (lambda p, x: x[0].pop("op"), '"op"'),
     (lambda p, x: x[0].update(colour="red"), 'no key "colour"'),
