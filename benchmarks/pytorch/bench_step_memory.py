@@ -4,10 +4,10 @@ for somewhat more time.
     python benchmarks/pytorch/bench_step_memory.py [--rounds N]
 
 For each model, one eager step and one step of `cutback.torch.compile(model, budget="0.4x")`: the
-peak and the timeline of live tensors (`MemoryTracker`), and the processor time of a step on one
-thread, measured in turns. Writes `step_memory.json`, with the rows of the README, and
-`step_memory.svg`,
-the README's picture of the first model. `--draw` only draws the picture again.
+peak and the timeline of live tensors (`MemoryTracker`), the seconds that the first step takes, and
+the processor time of a later step on one thread, measured in turns. Writes `step_memory.json`, with
+the rows of the README, and `step_memory.svg`, the README's picture of the first model. `--draw`
+only draws the picture again.
 """
 
 from __future__ import annotations
@@ -91,8 +91,11 @@ def measure(name: str, rounds: int) -> list[dict[str, Any]]:
 
     rows = []
     steps = {what: stepped(run) for what, run in runs.items()}
-    for step in steps.values():
+    first = {}
+    for what, step in steps.items():
+        begin = time.perf_counter()
         step()
+        first[what] = time.perf_counter() - begin
         step()
     ms = milliseconds(steps, rounds)
     for what, run in runs.items():
@@ -103,6 +106,7 @@ def measure(name: str, rounds: int) -> list[dict[str, Any]]:
                 "model": name,
                 "what": what,
                 "peak_bytes": measured.peak_bytes,
+                "first_s": first[what],
                 "unit": "ms",
                 **ms[what],
                 "backward_at": measured.backward_at,
