@@ -149,7 +149,7 @@ def test_what_is_read_is_not_written(problem, capsys, tmp_path):
         capsys.readouterr()
         assert cli.main(command) == 2
         out, err = capsys.readouterr()
-        assert out == "" and f"{command[-1]}: this file is read" in err
+        assert out == "" and f"{command[-1]}: cannot write to a file" in err
     assert Path(problem).read_bytes() == before
 
 

@@ -251,8 +251,8 @@ def test_groups_may_be_listed():
         ({"groups": [["3"]]}, ValueError, "groups: an id"),
         ({"groups": [[3.5]]}, ValueError, "groups: an id"),
         ({"groups": [{3, 4}]}, TypeError, "'set' object cannot be interpreted as an integer"),
-        ({"groups": [], "inlinings": [[100000, 8]]}, ValueError, "no value 100000"),
-        ({"groups": [], "inlinings": [[8, 100000]]}, ValueError, "no op 100000"),
+        ({"groups": [], "inlinings": [[100000, 8]]}, ValueError, "value 100000 into op 8"),
+        ({"groups": [], "inlinings": [[8, 100000]]}, ValueError, "value 8 into op 100000"),
         ({"groups": [[100000, 3]]}, ValueError, "no op 100000"),
     ],
 )
