@@ -100,7 +100,7 @@ def _pack_signs(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
 
 def _keep_by_bits(x: torch.Tensor, packed: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     flat = _flat(x, stride)
-    out = torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device)
+    out = _fake_kept(x, packed, stride)
     kept = out.as_strided((out.numel(),), (1,))
     if x.device.type != "cpu":
         keep_by_arithmetic(flat, packed, kept)
