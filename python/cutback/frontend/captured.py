@@ -12,16 +12,13 @@ from ..run.captured import CapturedRun, OnDevice
 from ..run.compiling import on_gpu
 from ..run.executable import Draws, check_random_step
 from ..source import place
-from .tracing import Call, Signature
+from .tracing import Call, Signature, with_first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 _MOST_GRAPHS = 64  # of one captured step; each has arrays of its own
-
-
-_RECENT = 4  # those that a call is compared with before it is read in full
 
 
 class _Graph(Signature):
@@ -171,8 +168,7 @@ class CapturedStep:
         if self._recent and self._recent[0] is graph:
             return
         self._graphs[graph.key] = self._graphs.pop(graph.key)
-        others = [other for other in self._recent if other is not graph]
-        self._recent = [graph, *others[: _RECENT - 1]]
+        self._recent = with_first(self._recent, graph)
 
     def _make_room(self, key: Any) -> None:
         """Drops the graph of this key, and others that were not used for longest."""

@@ -53,7 +53,7 @@ from .program_cache import DEFAULT as DEFAULT_CACHE
 from .program_cache import ProgramCache
 from .sizes import Decided, Family, Resized, Shapes, family_key, shapes_of
 from .state import load, state_of
-from .tracing import Call, Signature, Traced, leaves_of
+from .tracing import Call, Signature, Traced, leaves_of, with_first
 from .within import compiled_within
 from .words import refuse_module, refuse_optimizer
 
@@ -112,7 +112,6 @@ class Options(TypedDict, total=False):
 _MANY = 64  # compiled specialisations of a step that look like a mistake
 _BYTES_OF_TRACE, _BYTES_OF_LEAF = 16384, 1024  # of Python objects, as measured by tracemalloc
 _PART_OF_PLANS = 8  # of the cache, at most one part is for plans at canonical sizes
-_RECENT = 4  # those that a call is compared with before it is read in full
 
 
 def argnums_of(argnums: ArgNums) -> tuple[int, ...]:
@@ -578,8 +577,7 @@ class Step(Generic[Result]):
         spec.check_written(call)
         if not self._recent or self._recent[0] is not spec:
             self._known.get(spec.key)  # now the one used last
-            others = [other for other in self._recent if other is not spec]
-            self._recent = [spec, *others[: _RECENT - 1]]
+            self._recent = with_first(self._recent, spec)
         return spec
 
     def _compile(self, call: Call) -> _Specialisation:

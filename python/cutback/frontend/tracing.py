@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -205,6 +205,16 @@ class Signature:
         self.native = _native.Signature(
             tuple([(leaf,) if array is None else spec for leaf, array, spec in rows])
         )
+
+
+_RECENT = 4  # those that a call is compared with before it is read in full
+Known = TypeVar("Known", bound=Signature)
+
+
+def with_first(recent: Sequence[Known], used: Known) -> list[Known]:
+    """The recent signatures after one of them, or another one, was used."""
+    others = [other for other in recent if other is not used]
+    return [used, *others[: _RECENT - 1]]
 
 
 def leaves_of(positional: Sequence[range], argnums: Sequence[int]) -> list[range]:
