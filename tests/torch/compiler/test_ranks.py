@@ -206,7 +206,8 @@ def test_what_the_documentation_says_of_fully_sharded_models(tmp_path: Path) -> 
     eager, blocks, whole = (
         float(size)
         for size in re.search(
-            r"eager mode takes (\S+) MB, .* each its own, (\S+) MB, .* as a whole (\S+) MB", text
+            r"eager mode takes (\S+) MB, .* at position 0 take (\S+) MB, .* whole takes (\S+) MB",
+            text,
         ).groups()
     )
     for found in run("fsdp2_figures", tmp_path):
