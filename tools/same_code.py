@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-C_SUFFIXES = {".c", ".h", ".cu", ".cuh", ".cpp"}
+C_SUFFIXES = {".c", ".h", ".cu", ".cuh", ".cpp", ".def"}
 PYTHON_SUFFIXES = {".py", ".pyi"}
 TEXT_SUFFIXES = {".md"}
 
