@@ -5,8 +5,8 @@
 #include "tiles.h"
 
 #define VECTOR 16     /* elements: whole vectors on every instruction set */
-#define SLOTS 8       /* threads that have work at the same time */
-#define MANY_SLOTS 16 /* the same where their scratch is small compared with the work */
+#define SLOTS 8       /* maximum number of threads that work at the same time */
+#define MANY_SLOTS 16 /* the same, if their scratch is small compared with the work */
 #define MANY_SLOTS_FLOPS 1e9
 
 static int64_t up(int64_t n) { return div_up(n, VECTOR) * VECTOR; }

@@ -15,14 +15,14 @@
 
 /* Elements of the compute type in each part of a slot; parts start at multiples of 16 elements. */
 typedef struct cb_attention_tiles {
-    int64_t items, kv_items;              /* total number of heads of q, and of k and v */
-    int64_t heads, kv_heads;              /* heads per entry of the leading axes */
-    int64_t l, s, e, d;                   /* queries, keys, head size of q and k, head size of v */
-    int64_t queries, keys;                /* of a tile */
-    int64_t line;                         /* elements from one key of a tile to the next */
-    int64_t wide_e, wide_d;               /* e and d, rounded up to whole vectors */
-    int64_t scores, columns_e, columns_d; /* elements of a tile; of its transposed queries: rows of
-                                             q, rows of g */
+    int64_t items, kv_items; /* total number of heads of q, and of k and v */
+    int64_t heads, kv_heads; /* heads per entry of the leading axes */
+    int64_t l, s, e, d;      /* queries, keys, head size of q and k, head size of v */
+    int64_t queries, keys;   /* of a tile */
+    int64_t line;            /* elements from one key of a tile to the next */
+    int64_t wide_e, wide_d;  /* e and d, rounded up to whole vectors */
+    int64_t scores, columns_e,
+        columns_d; /* elements of a tile, and of its transposed rows of q and of g */
     int64_t queries_e, queries_d, keys_e, keys_d; /* elements of the copies of rows */
     int64_t slot;                                 /* elements of a slot */
     int64_t slots;

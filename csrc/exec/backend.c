@@ -1,6 +1,6 @@
-/* Finding backends by name, and opening their devices. Two threads that request a device at the
- * same time may both open it; the second to finish closes its own again. So no thread waits under a
- * lock that a forked child would inherit. */
+/* Finds backends by name, and opens their devices. Two threads that request a device at the same
+ * time may both open it; the second to finish closes its own again. This needs no lock, which a
+ * forked child could inherit while it is held. */
 #include "backend.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* backend.h: the contract between a compiled step and the backend that runs it. A backend is a
- * const table of functions, and each folder here holds one. docs/backends.md goes through the table
- * call by call; the host's backends share kernel.h, executable.h and host.h.
+ * const table of functions, and each folder here holds one. docs/backends.md describes each call of
+ * the table; the host's backends share kernel.h, executable.h and host.h.
  *
  *   cpu    one planned arena, vectorised kernels, the thread pool of the context
  *   debug  the cpu kernels, but every buffer is allocated separately at its first group and freed
@@ -8,26 +8,26 @@
  *          during their group, do not count), and a sanitizer sees every stray access
  *   ref    the slow twin: plain loops in double, no kernel shared with cpu
  *   null   runs nothing, counts groups
- *   cuda   a GPU, by kernels that are written for the program and compiled when it is
+ *   cuda   a GPU, with kernels that are generated for each program and compiled with it
  *
  * Memory. The inputs and outputs of a run are in the backend's memory. If `is_host` is false, the
  * host accesses it only through `copy`. The caller owns the arena of a run and may pass another
  * one, or pass the same one to other executables, whenever no run in it is pending.
  *
- * Streams. `copy`, `record`, `wait`, `run` and `update` put work on a stream, which does it in
+ * Streams. `copy`, `record`, `wait`, `run` and `update` put work on a stream, which executes it in
  * order; only events order work on different streams. The caller owns a stream and keeps it until
- * its work is done: a backend does not make, keep or return streams. NULL is the device's default
- * stream. On the host all work is done when the call returns, and the stream is ignored.
+ * its work is done: a backend does not create, retain or return streams. NULL is the device's
+ * default stream. On the host all work is done when the call returns, and the stream is ignored.
  *
  * Blocking. `record`, `wait`, `address`, `update` and `run` put work on a stream and return: they
  * neither allocate memory (`debug` does) nor wait for the device, so that they can be captured. A
  * graph that has captured a run holds the address of its arena, which the caller keeps as long as
  * the graph. All other calls may block.
  *
- * Errors. A call returns the errors that are known at once. Errors that occur while work is done
- * are returned by `sync` (of the device: it is lost, and every later call fails) or `finish` (of a
- * run: for example an index out of range). A failed run changes none of its inputs, nor do later
- * runs of the same executable until `finish` has returned.
+ * Errors. A call returns the errors that are known at once. Errors that occur while work executes
+ * are returned by `sync` (errors of the device, which is then lost: every later call fails) or
+ * `finish` (errors of a run, for example an index out of range). A failed run changes none of its
+ * inputs, nor do later runs of the same executable until `finish` has returned.
  *
  * Threads. Any number of threads may use a device; one thread at a time may use an executable. */
 #ifndef CB_EXEC_BACKEND_H
@@ -46,9 +46,9 @@ typedef struct cb_runtime { /* what a backend may use; outlives every device ope
     cb_cuda_options cuda; /* CUDA libraries and options; all NULL: no library was named */
 } cb_runtime;
 
-typedef struct cb_stream cb_stream; /* never defined: each backend knows its handles */
-typedef struct cb_event cb_event;   /* never defined either: a point on a stream, and the time at
-                                       which it was reached */
+typedef struct cb_stream cb_stream; /* never defined: each backend casts its own handles */
+typedef struct cb_event
+    cb_event; /* never defined either: a point on a stream, with the time when it is reached */
 
 typedef enum cb_way { CB_WAY_IN = 0, /* from the host to the device */ CB_WAY_OUT } cb_way;
 
@@ -67,9 +67,8 @@ typedef struct cb_bindings {
                         that run within the call; may be NULL */
     void *poll_user;
     double *group_seconds; /* [n_group] filled when not NULL */
-    /* Called when each group has finished. Returns true once it has changed inputs; from then on
-     * the run no longer calls `poll`. Only for backends with `updates_inside`. NULL: nothing is
-     * called. */
+    /* Called after each group. Returns true once it has changed inputs; from then on the run no
+     * longer calls `poll`. Only for backends with `updates_inside`. NULL: nothing is called. */
     bool (*after_group)(void *user, uint32_t group);
     void *after_user;
     uint64_t *group_bytes; /* [n_group] bytes allocated while each group ran, filled by the debug
@@ -79,14 +78,14 @@ typedef struct cb_bindings {
 typedef struct cb_run_stats { /* filled when `run` returns */
     uint64_t peak_bytes; /* cpu: high-water mark of arena bytes in use; debug: counted peak of what
                             was allocated */
-    uint64_t n_group;    /* run */
+    uint64_t n_group;    /* groups that were run */
     uint64_t n_alloc;    /* allocations made by the backend in this run: 0 for cpu */
 } cb_run_stats;
 
-/* Marks and kept blocks, as include/cutback.h has them, of one device. */
+/* Functions for the marks and kept blocks (include/cutback.h) of one device. */
 typedef struct cb_pooled {
     cb_status (*mark)(void *device, cb_stream *stream, cb_mark **out, cb_error *err);
-    void (*unmark)(void *device, cb_mark *mark); /* nothing refers to it any more */
+    void (*unmark)(void *device, cb_mark *mark); /* when nothing refers to it any more */
     cb_status (*take)(void *device, size_t bytes, cb_stream *stream, cb_block **out, cb_uses *after,
                       cb_error *err);
     void (*give)(void *device, cb_block *block, const cb_uses *uses);
@@ -98,7 +97,7 @@ typedef struct cb_pooled {
  * the addresses of its run; the caller keeps that memory, and the executable, as long as the
  * graph. */
 typedef struct cb_capturing {
-    /* From now on `address` answers for runs in this arena. */
+    /* From now on, `address` returns addresses in this arena. */
     void (*use)(void *executable, void *arena);
     /* Captures a run, and the update if there is a table. Blocks, and runs nothing. The stream of
      * the bindings is not used. */
@@ -115,8 +114,9 @@ typedef struct cb_capturing {
      * row. */
     cb_status (*counts)(void *graph, cb_stream *stream, const cb_optim_table *table, int64_t *t,
                         double *numbers, cb_error *err);
-    bool (*resident)(const void *graph, uint32_t group, cb_resident *out); /* as below */
-    void (*release)(void *graph);                                          /* waits; NULL is fine */
+    bool (*resident)(const void *graph, uint32_t group,
+                     cb_resident *out); /* like cb_backend.resident */
+    void (*release)(void *graph);       /* waits; NULL is fine */
     /* Copies on the device, in stream order. */
     cb_status (*move)(void *device, cb_stream *stream, void *to, const void *from, size_t bytes,
                       cb_error *err);
@@ -135,13 +135,13 @@ struct cb_block {
     void *data;
     size_t bytes;
     cb_uses uses;   /* uses of a block that is kept */
-    cb_block *next; /* likewise */
+    cb_block *next; /* owned by the backend while the block is kept */
 };
 
 typedef struct cb_backend {
     const char *name;
 
-    /* ---- questions, asked while a step is planned and lowered; pure functions ---- */
+    /* ---- properties and pure functions that planning and lowering use ---- */
 
     bool is_host;    /* its memory is the host's */
     bool uses_arena; /* runs need cb_bindings.arena and .host; false: it makes its own buffers */
@@ -150,19 +150,20 @@ typedef struct cb_backend {
                             only at indices that have not been checked before */
     uint64_t alignment; /* alignment of arguments it allocates and of buffers in the arena; a power
                            of two */
-    cb_workspace_fn workspace; /* returns the scratch that an op needs */
-    cb_fuses_fn fuses;         /* tells which ops run in groups of several; NULL: none do */
+    cb_workspace_fn workspace; /* bytes of scratch that an op needs */
+    cb_fuses_fn fuses;         /* which ops may run in groups of several; NULL: none */
     /* Ops without a kernel, which primitives replace before a step is planned (ad/lacking.h); NULL:
      * none. */
     bool (*lacks)(cb_opcode code);
-    /* Checks that this group may run here. CB_UNSUPPORTED names the first instruction that may
-     * not. */
+    /* Checks that this backend can run the group. CB_UNSUPPORTED names the first instruction that
+     * it cannot run. */
     cb_status (*supports)(const cb_program *program, uint32_t group, cb_error *err);
 
     /* ---- a device ---- */
 
-    /* A device keeps a pointer to its runtime. Two may be open for one runtime for a moment
-     * (cb_devices_get). Executables, memory and events are gone before it is closed. */
+    /* The device keeps a pointer to its runtime. Two devices may briefly be open for one runtime
+     * (cb_devices_get). Executables, memory and events must be freed before the device is
+     * closed. */
     cb_status (*open)(const cb_runtime *runtime, void **device, cb_error *err);
     void (*close)(void *device);
 
@@ -172,13 +173,13 @@ typedef struct cb_backend {
     cb_status (*alloc)(void *device, size_t bytes, void **block, cb_error *err);
     void (*free)(void *device, void *block); /* NULL is fine */
     const cb_pooled *pooled;                 /* NULL: it keeps no memory */
-    /* Neither side may change until the work is done, which may be before the call returns. */
+    /* Neither side may change until the copy is done; it may be done before the call returns. */
     cb_status (*copy)(void *device, cb_stream *stream, cb_way way, void *to, const void *from,
                       size_t bytes, cb_error *err);
 
     /* ---- order ---- */
 
-    /* waits until all its work is done */
+    /* Waits until all work on the stream is done. */
     cb_status (*sync)(void *device, cb_stream *stream, cb_error *err);
     /* The caller owns an event. It may be freed while work waits for it. */
     cb_status (*event_new)(void *device, cb_event **event, cb_error *err);
@@ -192,8 +193,8 @@ typedef struct cb_backend {
 
     /* ---- programs ---- */
 
-    /* Program and device outlive the executable. Allocates everything that runs need besides the
-     * arena, and that an update of gradients kept inside needs. */
+    /* Program and device outlive the executable. Allocates everything besides the arena that runs
+     * need, and everything that an update of gradients inside the executable needs. */
     cb_status (*compile)(const cb_program *program, void *device, void **executable, cb_error *err);
     /* The caller must order runs of one executable on several streams, because they share its
      * memory. As its last action, a run replaces input states by the new states. */
@@ -202,33 +203,33 @@ typedef struct cb_backend {
     /* Blocks until the runs on the stream are done, and returns the first error of any run since
      * the last call. */
     cb_status (*finish)(void *executable, cb_stream *stream, cb_error *err);
-    /* Returns the address of an operand (a gradient) that is kept inside after a run, until the
-     * next run in the same arena. Returns NULL if there is none. */
+    /* Returns the address of an operand (a gradient) that stays inside the executable after a run;
+     * valid until the next run in the same arena. Returns NULL if the operand does not stay. */
     void *(*address)(void *executable, uint32_t operand);
     /* Frees the memory that `address` returns, because another executable is about to use this
      * one's memory. NULL: everything is in the arena. */
     void (*let_go)(void *executable);
-    /* Writes the launches of a run in order, as JSON (docs/problem.md, "Launches"). NULL: a run
-     * launches nothing. */
+    /* Writes the launches of a run in order, as JSON (docs/problem.md, "Launches"). NULL: runs
+     * launch no kernels. */
     cb_status (*launches)(void *executable, cb_str *out, cb_error *err);
-    /* Writes what each group becomes, for people to read: CUDA C, or the executor's records. If
-     * `executable` is NULL, no device is open; the text is then for a device that it names. NULL:
+    /* Writes the code of each group for people to read: CUDA C, or the executor's records. If
+     * `executable` is NULL, no device is open; the text then names the device that it is for. NULL:
      * groups have no readable form. */
     cb_status (*code)(const cb_program *program, const cb_runtime *runtime, void *executable,
                       cb_str *out, cb_error *err);
-    /* Returns the bytes of host memory that the executable holds. Arena and arguments that a run
-     * allocates are not counted, nor is memory of a driver. */
+    /* Returns the bytes of host memory that the executable holds. Does not count arenas and
+     * arguments that a run allocates, or memory of a driver. */
     uint64_t (*bytes)(const void *executable);
     /* Waits for pending runs, then frees the executable; NULL is fine. */
     void (*destroy)(void *executable);
 
     /* ---- optimizers ---- */
 
-    /* Prepares for steps of this optimizer; may block. Called before the run whose gradients are
-     * stepped. NULL: nothing is needed. */
+    /* Prepares for steps of this optimizer; may block. Called before the run that computes the
+     * step's gradients. NULL: nothing is needed. */
     cb_status (*ready)(void *executable, const cb_optimizer *optimizer, cb_error *err);
-    /* Returns where the numbers of the latest update are; false: it had no such group. NULL: not
-     * supported. */
+    /* Finds the numbers of the latest update; returns false if that update had no such group. NULL:
+     * not supported. */
     bool (*resident)(const void *executable, uint32_t group, cb_resident *out);
     const cb_capturing *capturing; /* NULL: runs are not captured */
     /* Puts one step of the optimizer on the stream of the run that has made the gradients. The
@@ -241,14 +242,14 @@ typedef struct cb_backend {
 extern const cb_backend cb_backend_cpu, cb_backend_debug, cb_backend_ref, cb_backend_null,
     cb_backend_cuda;
 
-/* builtin.c: all backends, ended by NULL; the first one is the default. */
+/* All backends (builtin.c), terminated by NULL; the first one is the default. */
 extern const cb_backend *const cb_backends[];
 #define CB_BACKENDS_MOST 8
 
 const cb_backend *cb_backend_find(const char *name); /* returns NULL if the name is unknown */
-/* "cpu, debug and null" */
+/* Writes the names of all backends, like "cpu, debug and null". */
 void cb_backend_names(cb_str *out);
-/* Checks that each group of the program may run there. */
+/* Checks that the backend can run each group of the program. */
 CB_MUST_CHECK cb_status cb_backend_supports(const cb_backend *backend, const cb_program *program,
                                             cb_error *err);
 

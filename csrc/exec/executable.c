@@ -67,7 +67,7 @@ size_t cb_copy_indices(const cb_program *program, const cb_instr *instr, cb_tens
     return (size_t)cb_index_copy_bytes(index->dtype, &index->shape);
 }
 
-/* ---- making ready ---------------------------------------------------------------------------- */
+/* ---- preparation ----------------------------------------------------------------------------- */
 
 cb_status cb_executable_supports(const cb_program *program, uint32_t group, cb_error *err) {
     const cb_group *g = &program->group[group];

@@ -20,13 +20,13 @@ typedef struct cb_executable {
     uint32_t *bound;      /* [n_bound] tensors in the caller's buffers: indices into `tensor` */
     char **address;       /* [n_buffer] address of each buffer, filled by the backend; NULL: it does
                              not exist */
-    char **local;         /* [n_local] address of each local, likewise */
+    char **local;         /* [n_local] address of each local, filled like `address` */
     char *host;           /* [program->host_bytes] offloaded values; filled like `address` */
     uint32_t n_tensor, n_bound;
 } cb_executable;
 
 /* Returns CB_UNSUPPORTED with the first instruction of the group without a kernel; CB_INTERNAL:
- * scratch has no room for indices that must be copied. */
+ * scratch is too small for indices that must be copied. */
 CB_MUST_CHECK cb_status cb_executable_supports(const cb_program *program, uint32_t group,
                                                cb_error *err);
 /* On failure it frees everything. */
@@ -52,15 +52,15 @@ CB_MUST_CHECK cb_status cb_executable_bind(cb_executable *x, const cb_bindings *
  * the user's source line. */
 CB_MUST_CHECK cb_status cb_executable_run_group(const cb_executable *x, uint32_t group,
                                                 const cb_bindings *bindings, cb_error *err);
-/* Copies values to the host or back at a group: back before it runs, to the host after it. `host`
- * has program->host_bytes, `address` those of buffers. */
+/* Copies offloaded values of a group: back from the host before it runs or, if `leaving`, to the
+ * host after it. `host` has program->host_bytes bytes; `address` holds the addresses of buffers. */
 void cb_run_moves(const cb_program *program, uint32_t group, bool leaving, char *host,
                   char *const *address);
 /* Returns the address of an operand that is kept inside; NULL if it is the caller's or its buffer
  * does not exist. */
 void *cb_executable_address(const cb_executable *x, uint32_t operand);
 
-/* The last action of a run: new states replace those of the caller. `address` comes from the
+/* Copies new states over those of the caller, as the last action of a run. `address` comes from the
  * backend. */
 void cb_replace_states(const cb_program *program, const cb_bindings *bindings,
                        void *(*address)(void *executable, uint32_t operand), void *executable);

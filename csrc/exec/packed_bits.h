@@ -9,11 +9,11 @@ static inline uint64_t cb_packed_bytes(uint64_t n) { return n / 8 + (n % 8 != 0)
 
 /* Packs n bools of one byte each (any byte but 0 is true) into cb_packed_bytes(n) bytes. */
 void cb_pack_bits(const uint8_t *bools, uint64_t n, uint8_t *packed);
-/* The reverse; every bool becomes 0 or 1. */
+/* Unpacks n bits to bools of 0 or 1. */
 void cb_unpack_bits(const uint8_t *packed, uint64_t n, uint8_t *bools);
 
-/* Packs which of n floats are not <= 0: those above 0, and NaNs. `width`: bytes of a float, 2, 4 or
- * 8; `infinity`: its bits of +infinity. */
+/* Packs a bit for each of n floats, 1 for those above 0 and for NaNs. `width`: bytes of a float, 2,
+ * 4 or 8; `infinity`: its bits of +infinity. */
 void cb_pack_signs(const void *floats, uint64_t n, unsigned width, uint64_t infinity,
                    uint8_t *packed);
 /* Copies the elements whose bit is set; the others become +0. */

@@ -1,6 +1,6 @@
-/* tiles.h: how the kernels that need scratch cut their work. Shapes and dtypes alone decide, so
- * results do not depend on the number of threads. Shared by cb_op_workspace (how much scratch) and
- * the kernels (how it is used).
+/* tiles.h: how the kernels that need scratch cut their work. The cut depends only on shapes and
+ * dtypes, so results do not depend on the number of threads. Shared by cb_op_workspace (how much
+ * scratch) and the kernels (how it is used).
  *
  * Work is divided into tasks. If a task needs scratch, there are `slots` tasks, each with
  * `slot_bytes` of scratch, and each processes every slots-th unit of work. If `slots` is 0, every
@@ -48,14 +48,15 @@ typedef struct cb_conv_tiles {
 cb_conv_tiles cb_conv2d_tiles(cb_opcode code, const cb_shape *x, const cb_shape *w,
                               const cb_shape *y, const cb_attrs *attrs, cb_dtype dtype);
 
-/* The data gradient of a convolution of stride 1, as a convolution of y's gradient with the flipped
- * weights: tiles are of x's pixels, `channels` are x's, the window is over y's. If it has no slots,
- * this form does not apply. Kernels may use either cut, so scratch is the larger of the two. */
+/* Returns the tiles of the data gradient of stride 1, computed as a convolution of y's gradient
+ * with the flipped weights: tiles have pixels of x, `channels` are those of x, the window is over
+ * y. If it has no slots, this form does not apply. Kernels may use either cut, so scratch is the
+ * larger of the two. */
 cb_conv_tiles cb_conv2d_flipped_tiles(const cb_shape *x, const cb_shape *w, const cb_shape *y,
                                       const cb_attrs *attrs, cb_dtype dtype);
 
-/* A convolution of one input channel in each group and few outputs, small enough for the kernels of
- * kern_depthwise.h, which keep frames on the stack: it has no tiles and needs no scratch. */
+/* Limits for the kernels of kern_depthwise.h, for convolutions with one input channel in each group
+ * and few outputs. They keep frames on the stack, so they have no tiles and need no scratch. */
 #define CB_DEPTHWISE_BYTES ((size_t)64 << 10)
 #define CB_DEPTHWISE_SLACK 16 /* elements that may be read beyond a frame or a row */
 #define CB_DEPTHWISE_ROW 1024 /* maximum elements of a row */

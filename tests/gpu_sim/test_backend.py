@@ -237,7 +237,7 @@ def plain(p: Any, g: Any, *, lr: float = 0.1) -> Any:
         (cb.optim.SOAP, TypeError, "SOAP does not support compiled steps"),
         (cb.optim.AdamW8bit, TypeError, "AdamW8bit does not support compiled steps"),
         (cb.optim.Muon, NotImplementedError, "muon steps matrices, so it steps arrays only"),
-        (plain, NotImplementedError, "plain: the cuda backend has no step for it"),
+        (plain, NotImplementedError, "plain: the cuda backend does not support this optimizer"),
     ],
 )
 def test_an_optimizer_without_a_kernel_is_named(

@@ -18,7 +18,8 @@ typedef struct run {
     uint64_t peak; /* high-water mark of the memory that groups have touched so far */
 } run;
 
-/* A buffer takes its bytes rounded up to the arena's alignment, as in the plan. */
+/* Raises `top` to the end of a buffer, whose bytes are rounded up to the arena's alignment as in
+ * the plan. */
 static void touch(const cb_program *p, uint32_t buffer, uint64_t *top) {
     uint64_t end =
         (p->buffer[buffer].offset + p->buffer[buffer].bytes + p->align - 1) & ~(p->align - 1);

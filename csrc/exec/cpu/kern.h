@@ -14,7 +14,7 @@
 
 #include "../kernel.h"
 
-/* The kernel files: a new one is added here. */
+/* The kernel files. Add new ones here. */
 #define CB_KERN_FILES(X, isa) \
     X(argmax, isa)            \
     X(attention, isa)         \
@@ -29,8 +29,8 @@
     X(softmax, isa)           \
     X(source, isa)
 
-/* Kernels of pointwise ops, plain_<x>.c, are compiled once, for any machine. On floats the executor
- * runs these ops; the debug backend, its reference, runs the kernels. */
+/* Kernels of pointwise ops, plain_<x>.c, are compiled once, for any machine. For floats the
+ * executor runs these ops; the debug backend, its reference, uses the kernels. */
 #define CB_KERN_PLAIN(X) \
     X(binary, plain)     \
     X(cast, plain)       \

@@ -30,8 +30,8 @@ static void use(void *executable, void *arena) {
 
 /* ---- capturing ------------------------------------------------------------------------------- */
 
-/* Puts the work on the stream while it is captured. The update then counts as one whose numbers are
- * unknown to the host; the first replay copies them. */
+/* Puts the work on a stream that is being captured. The host then treats the numbers of the update
+ * as unknown, so the first replay copies them. */
 static cb_status put(captured *c, const cb_bindings *given, void *stream,
                      const cb_optim_table *table, cb_error *err) {
     cb_cu_executable *const x = c->x;
@@ -40,11 +40,12 @@ static cb_status put(captured *c, const cb_bindings *given, void *stream,
     CB_TRY(cb_cu_put_run(x, &b, err));
     if (!table) return CB_OK;
     CB_TRY(cb_cu_update_put(&c->update, x->d, stream, x->failed, table->optimizer, table, err));
-    c->update.was_captured = false; /* all replays of this graph are ours */
+    c->update.was_captured = false; /* only this file replays the graph */
     return CB_OK;
 }
 
-/* The executable's own record of the random step does not change: nothing has run. */
+/* Does the same without changing the executable's record of the random step: capturing runs
+ * nothing. */
 static cb_status put_unnoticed(captured *c, const cb_bindings *b, void *stream,
                                const cb_optim_table *table, cb_error *err) {
     cb_cu_executable *const x = c->x;
@@ -85,7 +86,8 @@ static cb_status record_aside(captured *c, const cb_bindings *b, const cb_optim_
     return status;
 }
 
-/* Loads the optimizer's kernels and brings its table to the device, which a capture cannot. */
+/* Loads the optimizer's kernels and copies its table to the device, which is not possible during a
+ * capture. */
 static cb_status prepare(captured *c, const cb_optim_table *table, cb_error *err) {
     const cb_cu_gpu *d = c->x->d;
     bool has_f64 = false;

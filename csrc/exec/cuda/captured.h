@@ -1,4 +1,4 @@
-/* captured.h: runs and their updates as graphs of the driver. */
+/* captured.h: captures runs and their updates as graphs of the driver. */
 #ifndef CB_EXEC_CUDA_CAPTURED_H
 #define CB_EXEC_CUDA_CAPTURED_H
 

@@ -23,8 +23,8 @@ typedef cb_cu_failure failure;
 
 /* ---- workspace ------------------------------------------------------------------------------- */
 
-/* Scratch of an op: partial sums of columns, and cuBLASLt's workspace. Other ops need none,
- * although they may on the CPU. */
+/* Returns the scratch that an op needs: partial sums of columns, and cuBLASLt's workspace. Other
+ * ops need none, even if they do on the CPU. */
 static uint64_t workspace(const cb_graph *g, cb_op_id op) {
     switch (g->ops.at[op].code) {
         case CB_OP_SUM:
@@ -113,7 +113,7 @@ static cb_status write_code(executable *x, cb_arena *texts, cb_error *err) {
     return write_groups(&x->code, x->d->runtime->alloc, err);
 }
 
-/* Requests more than 48 KiB of shared memory, which needs a call. */
+/* Allows kernels to use more than 48 KiB of shared memory, which takes an explicit call. */
 static cb_status allow_shared(executable *x, cb_error *err) {
     enum { MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
     for (size_t k = 0; k < x->code.kernels.len; k++) {
@@ -165,8 +165,8 @@ static uint32_t kept_gradients(const cb_program *p, bool *has_f64) {
     return n;
 }
 
-/* Makes everything that later calls must not allocate: extra memory, events, and the table for
- * updates of gradients that stay in the arena. */
+/* Allocates everything that later calls need: extra memory, events, and the table for updates of
+ * gradients that stay in the arena. */
 static cb_status make_rest(executable *x, cb_error *err) {
     const cb_cu_gpu *d = x->d;
     bool has_f64;

@@ -19,7 +19,7 @@ static bool are_known(const cb_dtype *dtype, uint32_t n, bool with_bool) {
     return true;
 }
 
-/* Short rows would leave most threads of a block idle, and sums of everything take whole lanes of
+/* Short rows would leave most threads of a block idle, and sums over everything need whole lanes of
  * each row. */
 static bool has_long_rows(cb_part part, const cb_domain *domain) {
     if (domain->columns == 0 || domain->inner) return true;
@@ -30,7 +30,8 @@ static bool has_long_rows(cb_part part, const cb_domain *domain) {
 bool cb_cu_fuses(cb_opcode code, cb_part part, const cb_domain *domain, const cb_dtype *in,
                  uint32_t n_in, const cb_dtype *out, uint32_t n_out) {
     const bool with_bool = part != CB_PART_ROW_MAP && part != CB_PART_ONE;
-    /* A block of threads has one row: adjacent threads would read elements that are far apart. */
+    /* A block of threads processes one row, so adjacent threads would read elements that are far
+     * apart. */
     if (part == CB_PART_ACROSS || part == CB_PART_LINES || part == CB_PART_ODD_PIECES) return false;
     if (!has_long_rows(part, domain)) return false;
     return are_known(in, n_in, with_bool) && are_known(out, n_out, with_bool) &&

@@ -12,8 +12,8 @@ CB_MUST_CHECK cb_status cb_cu_group(cb_cu_code *code, uint32_t group, cb_alloc *
  * error names the first such op. */
 CB_MUST_CHECK cb_status cb_cu_supports(const cb_program *program, uint32_t group, cb_error *err);
 
-/* True if the op may be part of a group. These are the ops that the CPU fuses, except ops with f64
- * and bools that are one number per row or a single number. */
+/* True if the op may be part of a group. These are the ops that the CPU fuses, except ops on f64 or
+ * bool values that have one number per row or only one. */
 bool cb_cu_fuses(cb_opcode code, cb_part part, const cb_domain *domain, const cb_dtype *in,
                  uint32_t n_in, const cb_dtype *out, uint32_t n_out);
 

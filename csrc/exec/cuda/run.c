@@ -41,8 +41,8 @@ void cb_cu_use_arena(executable *x, uint64_t arena) {
     }
 }
 
-/* Checks that an argument is in this device's memory. The address that passed last time is not
- * checked again. */
+/* Checks that an argument is in this device's memory. An address that passed the check last time is
+ * not checked again. */
 static cb_status check_argument(executable *x, const cb_argument *a, const char *kind, uint32_t i,
                                 const void *at, const void **known, cb_error *err) {
     enum { DEVICE_ORDINAL = 9, UNKNOWN = 1 };

@@ -38,7 +38,7 @@ typedef struct cb_cu_executable {
 /* The functions below must be called in the context. Sets the parameters that change only with the
  * arena. */
 void cb_cu_use_arena(cb_cu_executable *x, uint64_t arena);
-/* Each run advances the step on the device. If the caller wants another step, it is copied. A
+/* Copies the random step to the device unless it is there already, since each run advances it. A
  * captured run uses the step that it finds there. */
 CB_MUST_CHECK cb_status cb_cu_bring_step(cb_cu_executable *x, void *stream, uint32_t step,
                                          bool *captured, cb_error *err);

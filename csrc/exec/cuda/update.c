@@ -148,7 +148,7 @@ static cb_status compile(cb_cu_update *u, const cb_cu_gpu *d, const cb_optimizer
 cb_status cb_cu_update_ready(cb_cu_update *u, const cb_cu_gpu *d, const cb_optimizer *optimizer,
                              cb_error *err) {
     if (!optimizer->factors || optimizer->formula >= N_FORMULA)
-        return cb_fail(err, CB_UNSUPPORTED, "%s: the cuda backend has no step for it",
+        return cb_fail(err, CB_UNSUPPORTED, "%s: the cuda backend does not support this optimizer",
                        optimizer->name);
     if (u->room == 0 || u->optimizer == optimizer) return CB_OK;
     const int mode = cb_cu_begin_aside(d);
@@ -308,7 +308,7 @@ cb_status cb_cu_update_put(cb_cu_update *u, const cb_cu_gpu *d, void *stream, ui
     return CB_OK;
 }
 
-/* ---- a step in a graph of ours --------------------------------------------------------------- */
+/* ---- a step in a captured graph -------------------------------------------------------------- */
 
 cb_status cb_cu_update_bring(cb_cu_update *u, const cb_cu_gpu *d, void *stream,
                              const cb_optimizer *optimizer, const cb_optim_table *table,

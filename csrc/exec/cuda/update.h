@@ -15,13 +15,13 @@ typedef struct cb_cu_update {
     void *library, *count, *step;
     struct cb_cu_rows *wanted, *there; /* the table that a step needs; the table on the device */
     uint64_t table;                    /* its device address; 0: there are no updates */
-    uint32_t room;                     /* most rows */
+    uint32_t room;                     /* maximum number of rows */
     bool has_f64;
     bool was_captured; /* a replay may change the device's numbers at any time */
 } cb_cu_update;
 
-/* The functions below must be called in the context. Makes room for `rows` rows; `has_f64`: some
- * rows are f64. */
+/* The functions below must be called in the context. Allocates a table of `rows` rows; `has_f64`:
+ * some rows are f64. */
 CB_MUST_CHECK cb_status cb_cu_update_init(cb_cu_update *u, const cb_cu_gpu *d, uint32_t rows,
                                           bool has_f64, cb_arena *memory, cb_error *err);
 void cb_cu_update_release(cb_cu_update *u, const cb_cu_gpu *d);

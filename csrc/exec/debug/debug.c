@@ -107,7 +107,7 @@ static void free_all(state *s) {
         if (s->x.local[l]) free_local(s, l);
 }
 
-/* ---- life of the state ----------------------------------------------------------------------- */
+/* ---- creation and destruction ---------------------------------------------------------------- */
 
 static void debug_destroy(void *handle) {
     state *s = handle;
@@ -122,7 +122,7 @@ static void debug_destroy(void *handle) {
 static uint32_t key_of(const cb_buffer *b, bool by_last) { return by_last ? b->last : b->made; }
 
 /* Sorts the buffers by their first or last group, by counting. Buffers that are held to the end
- * (last == n_group) have a range of their own. */
+ * (last == n_group) have a separate range. */
 static cb_status sort_buffers(state *s, bool by_last, uint32_t **begin_out, uint32_t **list_out,
                               cb_error *err) {
     const cb_program *p = s->x.program;

@@ -108,7 +108,7 @@ static moments moments_of(const cb_tensor *x, const sample *s, int64_t stat, boo
     return m;
 }
 
-/* Outputs (y, mean, rstd), (y, rstd) or (y, mean, var, rstd). An RMS norm has no mean or bias. */
+/* Computes (y, mean, rstd), (y, rstd) or (y, mean, var, rstd). An RMS norm has no mean or bias. */
 void cb_ref_norm(const cb_ref_call *c) {
     const cb_tensor *x = &c->in[0];
     const sample s = sample_of(c, x);
@@ -127,7 +127,7 @@ void cb_ref_norm(const cb_ref_call *c) {
     }
 }
 
-/* Outputs (mean, var, rstd). */
+/* Computes (mean, var, rstd). */
 void cb_ref_batch_stats(const cb_ref_call *c) {
     const sample s = sample_of(c, &c->in[0]);
     for (int64_t i = 0; i < s.n_stats; i++) {
@@ -138,7 +138,7 @@ void cb_ref_batch_stats(const cb_ref_call *c) {
     }
 }
 
-/* Inputs x, mean, rstd, weight, bias. */
+/* The inputs are x, mean, rstd, weight and bias. */
 void cb_ref_batch_apply(const cb_ref_call *c) {
     const int64_t n = cb_numel(&c->out[0].shape);
     for (int64_t i = 0; i < n; i++) {
@@ -148,7 +148,7 @@ void cb_ref_batch_apply(const cb_ref_call *c) {
     }
 }
 
-/* Inputs g, x, weight, (mean,) rstd. */
+/* Returns element k of statistic `stat`, normalized. The inputs are g, x, weight, (mean,) rstd. */
 static double normed(const cb_ref_call *c, const sample *s, int64_t stat, int64_t k) {
     const double mean = c->n_in == 5 ? cb_ref_get(&c->in[3], stat) : 0.0;
     return (cb_ref_get(&c->in[1], number(s, stat, k)) - mean) *
@@ -159,7 +159,7 @@ static double weighted(const cb_ref_call *c, const sample *s, int64_t stat, int6
     return cb_ref_get(&c->in[0], number(s, stat, k)) * cb_ref_get(&c->in[2], channel(s, stat, k));
 }
 
-/* dweight and dbias of parameter p: sums over all elements that it scales. */
+/* Computes dweight and dbias of parameter p, as sums over all elements that it scales. */
 static void parameter_gradient(const cb_ref_call *c, const sample *s, int64_t p) {
     double dweight = 0.0, dbias = 0.0;
     const int64_t n = s->batch ? s->size : s->n_stats;
@@ -229,7 +229,7 @@ cb_status cb_ref_cross_entropy(const cb_ref_call *c, cb_error *err) {
     return CB_OK;
 }
 
-/* Inputs g, logits, label. */
+/* The inputs are g, logits and label. */
 cb_status cb_ref_cross_entropy_bwd(const cb_ref_call *c, cb_error *err) {
     const int64_t rows = rows_of(&c->in[1]), n = columns_of(&c->in[1]);
     CB_TRY(check_labels(c, &c->in[2], rows, n, err));

@@ -16,7 +16,7 @@ static const int64_t sizes[ROWS] = {3, 0, 64, 1, MOST, 100, 16384, 16385, 1000};
 static cb_alloc alloc;
 static cb_threads *pool;
 
-/* ---- writing one ----------------------------------------------------------------------------- */
+/* ---- writing an optimizer -------------------------------------------------------------------- */
 
 typedef struct text {
     cb_expression_node node[128];
@@ -216,15 +216,14 @@ TEST(what_is_no_formula_is_refused) {
     t.out[0] = p;
     text again = t;
     put(&t, "cube", p, 0, 0);
-    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID,
-               "mine: node 2, cube, is not an op of expressions");
+    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "mine: node 2, cube, is not a known operation");
     t = again, put(&t, "add", p, 2, 0);
     CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID,
-               "node 2, add, reads a node that is not before it");
+               "node 2, add, reads a node that does not precede it");
     t = again, two(&t, "pow", p, c);
     CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "pow, takes numbers, not arrays");
     t = again, one(&t, "sum", c);
-    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "sums a value that is one number already");
+    CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "sums a value that is already a single number");
     t = again, put(&t, "state", 0, 0, 0);
     CHECK_FAIL(make(&t, 0, &x, &err), CB_INVALID, "state, is not one of the states");
     t = again, put(&t, "hyper", 5, 0, 0);

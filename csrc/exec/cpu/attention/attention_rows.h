@@ -22,10 +22,11 @@ static void CB_TYPED(multiply_line)(const CB_REAL *restrict by, CB_REAL *restric
     for (int64_t i = 0; i < n; i++) x[i] *= by[i];
 }
 
-/* The maximum, or 0 where it is -inf: -inf - -inf would be NaN. */
+/* Returns the maximum, or 0 if it is -inf, because -inf - -inf is NaN. */
 static CB_REAL CB_TYPED(shift_of)(CB_REAL most) { return most == LOWEST ? 0 : most; }
 
-/* Replaces the tile's scores by weights. Sums over earlier tiles are to be scaled by s->factor. */
+/* Replaces the tile's scores by weights. The caller must scale sums over earlier tiles by
+ * s->factor. */
 static void CB_TYPED(weigh)(const attention *a, const CB_TYPED(slot) * s, int64_t i0, int64_t j0,
                             int64_t keys) {
     const int64_t line = a->t.line;
@@ -108,7 +109,7 @@ typedef struct CB_TYPED(queries) {
     int64_t item, i0, n;
 } CB_TYPED(queries);
 
-/* The sum of g * y of a row, in TILE_VECTOR lanes. */
+/* Returns the sum of g * y over a row, computed in TILE_VECTOR lanes. */
 static CB_REAL CB_TYPED(dot)(const CB_REAL *g, const CB_REAL *y, int64_t n) {
     CB_REAL lane[TILE_VECTOR] = {0};
     int64_t p = 0;
@@ -145,7 +146,8 @@ static CB_TYPED(queries) CB_TYPED(open_queries)(const attention *a, const CB_TYP
     return x;
 }
 
-/* x: scores, then weights; slope: gradients of weights, then of scores. */
+/* Replaces the scores in `x` by weights, and the gradients of weights in `slope` by gradients of
+ * scores. */
 static void CB_TYPED(slope_line)(CB_REAL *restrict x, CB_REAL *restrict slope,
                                  const CB_REAL *restrict lse, const CB_REAL *restrict by,
                                  CB_REAL scale, int64_t n) {
@@ -199,18 +201,19 @@ static void CB_TYPED(close_sums)(const attention *a, uint32_t out, int64_t row, 
     else if (is_half(a->dtype)) CB_TYPED(store_row)(a->dtype, sums->at, n * sums->columns, to);
 }
 
-/* The first block of queries, by its first query, that sees a key of the block at j0. */
+/* Returns the first query of the first block of queries that sees a key of the block at j0. */
 static int64_t CB_TYPED(first_seeing)(const attention *a, int64_t j0) {
     return a->is_causal ? j0 / a->t.queries * a->t.queries : 0;
 }
 
-/* The first of the heads of q that share head `kv`. */
+/* Returns the first of the heads of q that share head `kv`. */
 static int64_t CB_TYPED(first_item)(const attention *a, int64_t kv) {
     const int64_t shared = a->t.heads / a->t.kv_heads;
     return kv / a->t.kv_heads * a->t.heads + kv % a->t.kv_heads * shared;
 }
 
-/* Adds a tile to the gradients of a block of keys; without `add` it is the first. */
+/* Adds a tile's contribution to the gradients of a block of keys, or, if `add` is false, stores
+ * it. */
 static void CB_TYPED(add_to_keys)(const attention *a, const CB_TYPED(slot) * s,
                                   const CB_TYPED(queries) * x, int64_t j0, CB_TYPED(sums) dk,
                                   CB_TYPED(sums) dv, bool add) {
@@ -219,7 +222,7 @@ static void CB_TYPED(add_to_keys)(const attention *a, const CB_TYPED(slot) * s,
     CB_TYPED(multiply_keys)(a, s->scores, x->g, x->i0, x->n, j0, dv);
 }
 
-/* Goes through all keys that a block of queries sees. Computes the gradient of the queries and,
+/* Iterates over all keys that a block of queries sees. Computes the gradient of the queries and,
  * with `is_whole`, adds to those of keys and values. `is_first`: no head has added to them yet. */
 static void CB_TYPED(pass_keys)(const attention *a, const CB_TYPED(slot) * s, int64_t item,
                                 int64_t i0, bool is_whole, bool is_first) {
@@ -259,7 +262,8 @@ static void CB_TYPED(backward_head)(const attention *a, int64_t kv, int64_t slot
     CB_TYPED(close_sums)(a, 2, kv * a->t.s + seen, a->t.s - seen, &dv, true);
 }
 
-/* Computes the gradient of a block of queries. Blocks come in the order of the forward. */
+/* Computes the gradient of a block of queries. Blocks are in the same order as in the forward
+ * pass. */
 static void CB_TYPED(backward_queries)(const attention *a, int64_t unit, int64_t slot) {
     const CB_TYPED(slot) s = CB_TYPED(slot_of)(a, slot);
     const int64_t blocks = div_up(a->t.l, a->t.queries);

@@ -1,4 +1,4 @@
-/* attention_tile.h: steps on one tile that the forward and the backward of kern_attention.c share,
+/* attention_tile.h: operations on one tile for the forward and backward pass of kern_attention.c,
  * for one compute type. A template: included with REAL_BITS 32 and 64, by attention_rows.h. */
 #undef CB_REAL
 #undef CB_TYPED
@@ -13,7 +13,7 @@
 #define TILE_VECTOR 16 /* lines are multiples of this many elements */
 #define LOWEST ((CB_REAL) - INFINITY)
 
-/* Parts of a slot: attention_tiles.h. */
+/* The parts of a slot (attention_tiles.h). */
 typedef struct CB_TYPED(slot) {
     CB_REAL *columns_e, *columns_d, *queries_e, *queries_d, *keys_e, *keys_d;
     CB_REAL *scores, *slopes; /* tiles; scores become weights, slopes gradients of scores */
@@ -110,7 +110,7 @@ static CB_TYPED(block) CB_TYPED(rows_of)(const cb_tensor *t, int64_t item, int64
     return (CB_TYPED(block)){copy, ld};
 }
 
-/* Transposes and scales rows: to[p * line + i] = x[i, p] by. */
+/* Transposes and scales rows: to[p * line + i] = x[i, p] * by. */
 static void CB_TYPED(pack_columns)(CB_TYPED(block) x, int64_t n, int64_t columns, CB_REAL by,
                                    CB_REAL *to, int64_t line) {
     CB_TYPED(gemm_transpose)(x.at, x.ld, n, columns, to, line);
@@ -258,8 +258,8 @@ static inline float tile_exp_f32(float x) {
 #define TILE_EXP cb_exp_f64
 #endif
 
-/* Returns the first column of a key's line to process, a multiple of the vector. Columns from there
- * on whose queries do not see the key are set to `unseen`. */
+/* Returns the first column to process in a key's line, a multiple of TILE_VECTOR. Columns from
+ * there on whose queries do not see the key are set to `unseen`. */
 static int64_t CB_TYPED(begin_line)(const attention *a, int64_t i0, int64_t key, CB_REAL unseen,
                                     CB_REAL *line) {
     const int64_t first = a->is_causal ? max_i64(key - i0, 0) : 0;
@@ -269,7 +269,8 @@ static int64_t CB_TYPED(begin_line)(const attention *a, int64_t i0, int64_t key,
 }
 
 /* Products of CHUNK queries or keys read up to one vector before the first column of a line, and up
- * to CHUNK - 1 lines after the last key that the queries see. These two set both to 0. */
+ * to CHUNK - 1 lines after the last key that the queries see. The next two functions set these
+ * elements to 0. */
 static void CB_TYPED(clear_before)(CB_REAL *line, int64_t begin) {
     for (int64_t i = max_i64(begin - TILE_VECTOR, 0); i < begin; i++) line[i] = 0;
 }

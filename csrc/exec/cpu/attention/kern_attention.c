@@ -31,7 +31,7 @@ typedef struct attention {
     bool is_causal, drops;
     char *slots;
     int64_t units;
-    atomic_int_fast64_t next; /* unit */
+    atomic_int_fast64_t next; /* next unit of work */
 } attention;
 
 /* Returns the offset, in elements, of row `row` of head `item`. */

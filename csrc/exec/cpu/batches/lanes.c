@@ -1,4 +1,4 @@
-/* The order of sums is that of kern_reduce.c: elements in runs of CB_RUN_ROWS, runs in blocks
+/* Sums are in the same order as in kern_reduce.c: elements in runs of CB_RUN_ROWS, runs in blocks
  * (cb_row_blocks), and blocks one after another, each from zero. */
 #include "lanes.h"
 
@@ -92,7 +92,7 @@ int64_t cb_x_lanes_fold(const cb_x_lanes *l, int phase, int64_t done) {
 #define PREFETCHED ((int64_t)2048) /* bytes */
 
 /* Returns the number of rows that are summed between prefetches: all of them, unless the sums are
- * the first to read an array. Where a phase has records, these prefetch. */
+ * the first to read an array. If a phase has records, the records prefetch. */
 static int64_t rows_once(const cb_x_lanes *l, int stream, int phase) {
     const cb_microcode *m = &l->f->m;
     const cb_x_stream *s = &m->stream[stream];
@@ -100,7 +100,7 @@ static int64_t rows_once(const cb_x_lanes *l, int stream, int phase) {
     return div_up(PREFETCHED, m->columns * l->f->real * CB_X_BATCH_ROWS) * CB_X_BATCH_ROWS;
 }
 
-/* A batch of rows has stored the terms in a stream (micro/together.h). */
+/* Reduces a stream over each row of a batch (micro/together.h). */
 static void over_rows(const cb_x_lanes *l, const cb_x_number *number, int phase) {
     const cb_microcode *m = &l->f->m;
     const cb_x_table *table = l->f->table;

@@ -2,7 +2,7 @@
  * number is a vector with one lane for each row. Also sums over lines; a line has one element of
  * each row.
  *
- * A phase leaves the operands of sums over lines in vectors, line after line. The leaves of a sum
+ * A phase stores the operands of sums over lines in vectors, line after line. The leaves of a sum
  * over everything need not begin where lines or tasks begin: elements of a leaf that two tasks
  * share are kept until both have run. */
 #ifndef CB_EXEC_LANES_H

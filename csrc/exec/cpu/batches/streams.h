@@ -8,12 +8,12 @@
 
 typedef struct cb_executor {
     cb_executable *x;
-    cb_x_fused **group;    /* [n_group] NULL: left to the kernels */
+    cb_x_fused **group;    /* [n_group] NULL: run by kernels of single ops */
     cb_x_context *context; /* [n_thread] */
     char *tile;            /* [n_thread][thread_bytes] */
     size_t thread_bytes;
     int n_thread; /* threads that have memory */
-    /* these fields are of the running group */
+    /* the following fields describe the running group */
     const cb_x_fused *f;
     cb_philox random;
     cb_x_context *shared; /* numbers that are the same for all rows */
@@ -22,7 +22,7 @@ typedef struct cb_executor {
 char *cb_x_tile(const cb_executor *e, int thread, int32_t tile);
 /* Copies elements at..at+n of the domain to `out`, for a stream that is not in an array. */
 void cb_x_fill(cb_executor *e, const cb_x_stream *s, int k, int64_t at, int64_t n, void *out);
-/* Gathers n strided rows, from row `row` on, to rows that are `pitch` elements apart. */
+/* Gathers n strided rows, from row `row` on, into rows that are `pitch` elements apart. */
 void cb_x_gather_across(cb_executor *e, int k, int64_t row, int64_t n, char *to, int64_t pitch);
 /* Returns where a block's column sums are: in the scratch, or, with a single block, in the result
  * if its dtype can hold them. */

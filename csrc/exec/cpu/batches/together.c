@@ -67,9 +67,11 @@ typedef struct batch {
     int64_t row, block;
     int thread;
     int16_t n_move, n_spread;
-    int16_t moves[CB_R_STREAMS];   /* streams that each batch has elsewhere, or fills */
+    int16_t
+        moves[CB_R_STREAMS]; /* streams whose address differs for each batch, or that are filled */
     int16_t spreads[CB_R_STREAMS]; /* streams of numbers of rows */
-    int16_t direct; /* a phase whose numbers are spread in its array, and no record runs; or -1 */
+    int16_t
+        direct; /* phase whose numbers are spread directly in its array, without records; or -1 */
 } batch;
 
 static void repeat_row(const cb_executor *e, const cb_x_stream *s, char *to) {
@@ -97,8 +99,8 @@ static char *find_stream(cb_executor *e, int k, const batch *b) {
     return tile;
 }
 
-/* Finds a phase whose numbers of rows can be spread in the array that it stores them to: in whole
- * vectors. Large arrays are left to records, whose stores may bypass the caches. */
+/* Finds a phase whose per-row numbers can be spread, in whole vectors, directly in the array that
+ * it stores them to. Large arrays are left to records, whose stores may bypass the caches. */
 static void find_direct(const cb_x_fused *f, batch *b) {
     const cb_microcode *m = &f->m;
     const int64_t row = m->columns * f->real, vector = f->table->register_bytes / 4;
@@ -111,7 +113,7 @@ static void find_direct(const cb_x_fused *f, batch *b) {
     }
 }
 
-/* Finds the streams that are at the same place for all batches of a task, and lists the others. */
+/* Finds the streams whose address is the same for all batches of a task, and lists the others. */
 static void find_fixed(cb_executor *e, batch *b) {
     const cb_microcode *m = &e->f->m;
     for (int16_t k = 0; k < m->n_stream; k++) {
@@ -151,7 +153,8 @@ static void spread(const batch *b, int phase) {
     }
 }
 
-/* Rounds up to whole iterations if the next batch of the task overwrites the excess. */
+/* Returns the number of elements to compute, rounded up to whole iterations if the next batch of
+ * the task overwrites the excess. */
 static int64_t elements_of(const batch *b) {
     const cb_x_fused *f = b->lines.lanes.f;
     const int64_t n = b->lines.lanes.n * f->m.columns, whole = div_up(n, CB_X_LANES) * CB_X_LANES;

@@ -5,7 +5,7 @@
 #include "lanes.h"
 #include "streams.h"
 
-/* The elements of a task of rows begin..end. */
+/* Describes the elements of a task of rows begin..end. */
 cb_x_lines cb_x_lines_of(cb_executor *e, int64_t begin, int64_t end, int thread);
 /* Called after a phase has run over n rows from `row` on: adds up the terms in streams, except
  * those of per-row numbers. */

@@ -14,10 +14,10 @@
  * order of sums does not depend on the number of threads. 1x1 convolutions of large images are
  * products on x itself.
  *
- * The above applies with a BLAS. Our own product packs its right side anyway, so it packs directly
- * from the image (kern_frame.h), with the same sums. Weight gradients are computed this way if
- * their sums and a frame fit in a scratch slot, and so are 16-bit data gradients of stride 1, even
- * with a BLAS.
+ * The above applies if there is a BLAS. Our own product packs its right side anyway, so it packs
+ * directly from the image (kern_frame.h), which does not change the sums. Weight gradients are
+ * computed this way if their sums and a frame fit in a scratch slot, and so are 16-bit data
+ * gradients of stride 1, even with a BLAS.
  *
  * Groups of one input channel and few outputs have separate loops (kern_depthwise.h).
  *
@@ -344,8 +344,8 @@ static cb_status conv2d(const cb_kernel_args *args, cb_error *err) {
     return CB_OK;
 }
 
-/* The data gradient of a convolution of stride 1 as a convolution: dx is the sum, over output
- * channels and taps, of g at the pixels where the tap hits. */
+/* Describes the data gradient of a convolution of stride 1 as a convolution: dx is the sum over
+ * output channels and taps of the weight times g at the pixel that the tap meets. */
 static void flip_shape(const conv *c, conv *out) {
     *out = *c;
     out->is_flipped = true;

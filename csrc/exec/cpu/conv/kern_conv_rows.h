@@ -1,5 +1,6 @@
 /* kern_conv_rows.h: convolution on frames (kern_frame.h) for one compute type. A template: included
- * with REAL_BITS 32 and 64. The order of sums is that of gemm_own.h on im2col. */
+ * with REAL_BITS 32 and 64. Sums are in the same order as those of gemm_own.h on an im2col
+ * matrix. */
 #undef CB_REAL
 #undef CB_TYPED
 #if REAL_BITS == 32
@@ -70,7 +71,7 @@ static void CB_TYPED(cut_pieces)(const conv *c, const tile *t, const frame *f, i
     }
 }
 
-/* `n` is the number of pieces as a constant; 0: pieces->n is used. */
+/* `n` is the number of pieces if it is known at compile time; 0: pieces->n is used. */
 static inline __attribute__((always_inline)) void
 CB_TYPED(pack_some)(int64_t n, const CB_TYPED(pieces) * pieces, const CB_REAL *at,
                     const int64_t *place, int64_t inner, CB_REAL *panel) {
@@ -226,7 +227,7 @@ static bool CB_TYPED(sums_fit)(const conv *c) {
     return t->window * CB_TYPED(sums_ld)(t->channels) + largest_frame(c) <= room;
 }
 
-/* Sums the products of tiles begin .. end in out[m, n], with ld elements between rows. */
+/* Sums the products of tiles begin .. end into out[m, n], with ld elements between rows. */
 static void CB_TYPED(frame_sums)(const conv *c, int64_t group, int64_t o, int64_t k, int64_t begin,
                                  int64_t end, const blocks *scratch, const cb_gemm *out) {
     CB_TYPED(gradient)

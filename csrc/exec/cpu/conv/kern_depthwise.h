@@ -1,6 +1,6 @@
 /* kern_depthwise.h: convolutions whose groups have one input channel and few outputs, for
  * kern_conv.c. A product of one row would use a fraction of a vector, so these are loops over the
- * rows of a plane, on frames (kern_frame.h) that fit the stack and need no scratch. A template:
+ * rows of a plane, on frames (kern_frame.h) that fit on the stack and need no scratch. A template:
  * included with REAL_BITS 32 and 64.
  *
  *     forward           y[row][x]  = sum over taps of w[tap] frame[row][x + tap], from tap 0 on
@@ -9,7 +9,7 @@
  *     weight gradient   dw[tap] = sum of g x in CB_DEPTHWISE_LANES lanes, folded for each band of
  *                       rows and added up in the order of bands and images
  *
- * Multiply-adds are fused. The order of sums follows from shapes alone. */
+ * Multiply-adds are fused. The order of sums depends only on shapes. */
 #undef CB_REAL
 #undef CB_TYPED
 #if REAL_BITS == 32
@@ -49,7 +49,7 @@ typedef int32_t depthwise_bits_f32 __attribute__((vector_size(GEMM_VECTOR)));
 typedef int64_t depthwise_bits_f64 __attribute__((vector_size(GEMM_VECTOR)));
 #endif
 
-/* The memory of a task, on its stack. */
+/* The working memory of a task, on its stack. */
 typedef struct CB_TYPED(plane) {
     _Alignas(GEMM_VECTOR) CB_REAL frame[CB_DEPTHWISE_BYTES / sizeof(CB_REAL)];
     CB_REAL weight[CB_DEPTHWISE_TAPS];
@@ -183,7 +183,8 @@ static void CB_TYPED(gather_row)(const conv *c, const CB_TYPED(plane) * p, int64
     }
 }
 
-/* Computes rows first .. last of dx: adds all output rows that meet one of them to one frame. */
+/* Computes rows first .. last of dx: adds the contributions of all output rows that meet one of
+ * them to one frame. */
 static void CB_TYPED(scatter_band)(const conv *c, int64_t image, int64_t group, int64_t first,
                                    int64_t last, CB_TYPED(plane) * p, CB_REAL *row) {
     const int64_t reach = (c->kh - 1) * c->dilation_h;

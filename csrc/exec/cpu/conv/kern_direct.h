@@ -1,16 +1,16 @@
 /* kern_direct.h: convolution with a tile of outputs in registers, for one compute type. A template:
  * included with REAL_BITS 32 and 64.
  *
- * A step of the innermost loop takes one element under the window: two vectors of weights, one lane
- * for each output channel, times the elements of a frame (kern_frame.h) that DIRECT_PIXELS
- * neighbouring outputs of a row meet. Only the frame is copied from x. Weights are packed to a
- * panel [window, channels], which serves all rows of all images of the tile. Sums are kept as
- * [columns, channels] and are transposed once, when they are complete.
+ * Each step of the innermost loop handles one element of the window: it multiplies two vectors of
+ * weights, with one lane per output channel, by the elements of a frame (kern_frame.h) that
+ * DIRECT_PIXELS neighbouring outputs of a row meet there. Only the frame is copied from x. Weights
+ * are packed to a panel [window, channels], which serves all rows of all images of the tile. Sums
+ * are kept as [columns, channels] and are transposed once, when they are complete.
  *
- * The window is cut into blocks of whole channels by shape alone (tiles.h). Each block is summed
- * from zero, in the order (row of the window, channel, column of the window), by fused
- * multiply-adds and then added. Rows of the window that meet only padding are left out. So bits
- * depend on shapes alone. */
+ * The window is cut into blocks of whole channels that depend only on the shape (tiles.h). Each
+ * block is summed from zero, in the order (row of the window, channel, column of the window), by
+ * fused multiply-adds and then added. Rows of the window that meet only padding are left out. So
+ * bits depend only on shapes. */
 #undef CB_REAL
 #undef CB_TYPED
 #if REAL_BITS == 32
@@ -31,7 +31,8 @@
 #define DIRECT_PIECE \
     32 /* rows of a panel that stay in the first-level cache while they are packed */
 
-/* One element under the window: its place in the frame and its row of the panel, in elements. */
+/* One element of the window: its offset in the frame and that of its row in the panel, in
+ * elements. */
 typedef struct direct_step {
     int32_t x, weight;
 } direct_step;
@@ -78,7 +79,7 @@ static direct_rows direct_rows_of(const conv *c, int64_t row) {
 /* ---- sums in registers ----------------------------------------------------------------------- */
 
 typedef struct CB_TYPED(direct_sums) {
-    const CB_REAL *x; /* the first pixel's place in the frame */
+    const CB_REAL *x; /* the first pixel's element of the frame */
     const CB_REAL *panel;
     const direct_step *step;
     int64_t n_steps;
@@ -194,8 +195,8 @@ static void CB_TYPED(pack_weights)(const conv *c, int64_t group, int64_t o, int6
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
-/* Applies one panel of weights to all rows of the tile. `sums` is its first channel at the first
- * column. */
+/* Applies one panel of weights to all rows of the tile. `s.out` is the sum of its first channel at
+ * the first column. */
 static void CB_TYPED(direct_block)(const conv *c, const tile *t, const frame *f,
                                    const direct_steps *steps, const CB_REAL *at,
                                    CB_TYPED(direct_sums) s, bool is_narrow) {

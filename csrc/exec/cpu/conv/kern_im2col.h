@@ -1,4 +1,4 @@
-/* kern_im2col.h: the data that convolution moves, for kern_conv.c.
+/* kern_im2col.h: moves data between tensors and matrices, for kern_conv.c.
  *
  *     col[K, columns]   row (channel, i, j), column (image, pixel): the element of x that weight
  *                       (.., i, j) meets there, 0 where it meets padding
@@ -28,8 +28,8 @@ typedef struct conv {
     int64_t area, window, pixels;  /* kh * kw, K, oh * ow */
     int64_t n_sets, n_pixel_tiles; /* tiles along images and along pixels */
     const char *x, *weight, *y;    /* the arguments; in a gradient op y is g */
-    bool is_depthwise;             /* has kernels of its own (kern_depthwise.h) */
-    bool is_framed;                /* products are on frames (kern_frame.h) */
+    bool is_depthwise;             /* has separate kernels (kern_depthwise.h) */
+    bool is_framed;                /* products read frames (kern_frame.h) */
     bool is_flipped;               /* a data gradient as a convolution of g: x is g, y is dx,
                                       weights are flipped */
 } conv;

@@ -18,7 +18,7 @@ typedef struct pool {
     void (*run)(const struct pool *p, int64_t plane);
 } pool;
 
-/* Returns where window `o` overlaps the input along one axis: first <= i < last. */
+/* A range of indices along one axis: first <= i < last. */
 typedef struct range {
     int64_t first, last;
 } range;

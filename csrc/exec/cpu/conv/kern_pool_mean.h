@@ -1,7 +1,8 @@
 /* kern_pool_mean.h: average pooling for kern_pool.c along rows of outputs, tap by tap, so that
  * compilers vectorize it. Each output adds the same elements in the same order as DEFINE_MEAN. */
 
-/* Adds x[0], x[stride], ... to y[0], y[1], ...; and the reverse. */
+/* gather adds x[0], x[stride], ... to y[0], y[1], ...; scatter adds x[0], x[1], ... to y[0],
+ * y[stride], ... */
 #define DEFINE_MEAN_TAPS(real)                                                      \
     static inline __attribute__((always_inline)) void gather_##real(                \
         const real *restrict x, int64_t stride, real *restrict y, int64_t n) {      \

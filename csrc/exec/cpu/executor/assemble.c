@@ -378,7 +378,7 @@ static void add_at(assembler *a, const cb_micro *micro) {
     define(a, reg, micro->value);
 }
 
-/* Both alternatives of a selection are read from memory. */
+/* Makes sure that an alternative of a selection is in memory, from which both are read. */
 static place in_memory(assembler *a, cb_x_ref r) {
     int reg = register_of(a, r);
     if (reg == NOWHERE) return place_of(a, r, 0);

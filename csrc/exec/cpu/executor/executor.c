@@ -1,5 +1,5 @@
-/* Runs assembled groups: rows are dealt to threads in blocks whose size depends on the shape, each
- * row takes one pass per phase, and partial sums of blocks are combined in order. */
+/* Runs assembled groups. Rows are divided among threads in blocks whose size depends on the shape,
+ * each row takes one pass per phase, and partial sums of blocks are combined in order. */
 #include "executor.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@
 #include "print.h"
 #include "scalar.h"
 
-/* ---- making ready ---------------------------------------------------------------------------- */
+/* ---- preparation ----------------------------------------------------------------------------- */
 
 static cb_status make_group(cb_executor *e, uint32_t group, cb_x_room *room, cb_error *err) {
     cb_x_fused *f = NULL;
@@ -27,8 +27,8 @@ static cb_status make_group(cb_executor *e, uint32_t group, cb_x_room *room, cb_
     return CB_OK;
 }
 
-/* True if a group of one instruction runs here: pointwise ones do, if their kernels compute and do
- * not only move elements. */
+/* Returns true if a group of this one instruction runs in the executor. Pointwise instructions do,
+ * unless they only move elements. */
 static bool runs_alone(const cb_program *p, const cb_instr *instr) {
     if (instr->code == CB_OP_CONTIGUOUS || instr->code == CB_OP_FULL) return false;
     return cb_alone_of(p, instr, cb_kernels_fuse).part == CB_PART_MAP;
@@ -251,7 +251,7 @@ static void load_lanes(cb_executor *e, const sides *at, int k) {
     cb_x_lanes lane = at->lines.lanes;
     if (f->one_a_row[k]) {
         cb_x_lanes_load(&lane, v->number, v, t, at->row);
-    } else if (w->count != f->m.rows) { /* the same along a row, adjacent from row to row */
+    } else if (w->count != f->m.rows) { /* constant along a row, adjacent for adjacent rows */
         cb_x_lanes_load(&lane, v->number, v, t, cb_walk_to(w, at->at).offset[0]);
     } else {
         lane.n = 1;
@@ -261,7 +261,7 @@ static void load_lanes(cb_executor *e, const sides *at, int k) {
     cb_x_lanes_repeat(&at->lines.lanes, v->number);
 }
 
-/* Returns the address of numbers with one element per line. */
+/* Finds the addresses of numbers with one element per line. */
 static void find_numbers(const cb_executor *e, sides *at) {
     const cb_x_fused *f = e->f;
     for (int k = 0; k < f->m.n_line; k++) {
@@ -314,7 +314,7 @@ static void run_phase_across(cb_executor *e, const sides *at, int phase) {
     }
 }
 
-/* Runs as many rows as there are lanes, one element of all of them at a time. */
+/* Runs as many rows as there are lanes: one element of each row at a time. */
 static void run_sides(cb_executor *e, int64_t unit, const cb_x_lines *task, int thread) {
     const cb_x_fused *f = e->f;
     const cb_microcode *m = &f->m;
@@ -368,7 +368,7 @@ static void before_all(cb_executor *e) {
     cb_x_shared_numbers(e->f, e->shared, CB_X_BEFORE_ALL);
 }
 
-/* Blocks of columns in order, in pieces of CB_TILE columns. */
+/* Combines the column sums of all blocks, in order, for a piece of CB_TILE columns. */
 static void combine_task(void *user, int64_t index, int thread) {
     (void)thread;
     const cb_executor *e = user;

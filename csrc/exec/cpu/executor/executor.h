@@ -10,8 +10,8 @@
 
 typedef struct cb_executor cb_executor;
 
-/* Made in x->memory; x must outlive it. Groups that do not fit its tables are left to the kernels,
- * and their x->local is filled. */
+/* Creates an executor in x->memory; x must outlive it. Groups that do not fit its tables are left
+ * to kernels of single ops, and their entries of x->local are filled in. */
 CB_MUST_CHECK cb_status cb_executor_new(cb_executable *x, cb_executor **out, cb_error *err);
 uint64_t cb_executor_bytes(const cb_executor *e); /* bytes of the threads' memory, which x->memory
                                                      does not contain */
@@ -20,7 +20,7 @@ void cb_executor_free(cb_executor *e);            /* must be called before x is 
 bool cb_executor_has(const cb_executor *e, uint32_t group);
 /* Writes the records of a group as text for people. */
 void cb_executor_print(const cb_executor *e, uint32_t group, cb_str *out);
-/* Uses the addresses in x->tensor and x->address. */
+/* Runs a group on the addresses in x->tensor and x->address. */
 CB_MUST_CHECK cb_status cb_executor_run(cb_executor *e, uint32_t group, const cb_bindings *bindings,
                                         cb_error *err);
 

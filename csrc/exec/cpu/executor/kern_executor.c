@@ -72,7 +72,7 @@ CB_X_BINARY(EX_BINARY)
 #define EX_UNARY(id, expression) UNARY_REGISTER(id, 0, expression) UNARY_REGISTER(id, 1, expression)
 CB_X_UNARY(EX_UNARY)
 
-/* Goes through memory, number by number. */
+/* Store a register to memory, process it number by number, and load it again. */
 #define TO_FAR(q, d) EX_VM(store)(c->EX_FIELD(far) + q * EX_LANES, v##d##q);
 #define FROM_FAR(q, d) v##d##q = EX_VM(load)(c->EX_FIELD(far) + q * EX_LANES);
 #define FROM_FAR_OTHER(q, d) \
@@ -312,7 +312,7 @@ PACKED_FAR(0, f16)
 PACKED_FAR(1, f16)
 #endif
 
-/* An element of the row by its position, which is rarely in the current lanes. */
+/* Access an element of the row by its position, which is rarely in the current lanes. */
 #define EX_LANE_AT const int64_t lane = (int64_t)c->EX_FIELD(s)[s->b] - i;
 #define IF_HERE if (__builtin_expect((uint64_t)lane < EX_STEP, 0))
 
@@ -370,7 +370,8 @@ EX_OP(loop) {
     EX_NEXT;
 }
 
-/* Not inlined: with constants gcc emits a string copy, which takes longer than everything else. */
+/* Not inlined: for a constant x gcc would emit a string instruction, which takes longer than
+ * everything else. */
 __attribute__((noinline)) static void set_lanes(cb_x_context *c, int k, VEC x) {
     char *to = (char *)c->EX_FIELD(acc)[k];
     for (int lane = 0; lane < CB_X_LANES; lane += EX_LANES) EX_VM(store)(to + lane * EX_SIZE, x);
@@ -428,8 +429,8 @@ __attribute__((noinline)) static void fold_leaf(cb_x_context *c, const cb_record
     fold(c, s->b, s->c);
 }
 
-/* At the end of an iteration: sums over all elements have their own leaves, which do not start at
- * rows. */
+/* Folds totals at the end of an iteration: the leaves of a sum over all elements do not begin where
+ * rows begin. */
 EX_OP(totals) {
     EX_BEGIN
     if (((i + EX_STEP + c->leaf) & (CB_X_LEAF - 1)) == 0) {

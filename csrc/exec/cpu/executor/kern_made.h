@@ -7,7 +7,7 @@
 #define MADE_TABLES
 #else
 
-/* v = op(x, y) of any forms. If both are the same operand, y has the form TWIN. */
+/* v = op(x, y), for operands of any form. If both are the same operand, y has the form TWIN. */
 #define OPEN_TWIN(u, field)
 #define FROM_TWIN(u, d, q) x
 #define CB_X_TWIN CB_X_SELF

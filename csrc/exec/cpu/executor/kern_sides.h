@@ -10,7 +10,7 @@
 
 #define EX_SIDES EX_LANES /* rows that are folded at once */
 
-/* Without it gcc keeps the vectors in memory, at -O2. */
+/* Without unrolling, gcc at -O2 keeps the vectors in memory. */
 #if defined(__clang__)
 #define EX_UNROLL
 #else

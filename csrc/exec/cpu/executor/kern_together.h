@@ -12,7 +12,7 @@
 
 #define EX_IN_SUM (CB_X_LANES / EX_LANES) /* vectors */
 
-/* kern_few.h takes numbers up to 255. */
+/* Limits n to the lanes of a vector: kern_few.h accepts at most 255. */
 VFN int64_t at_most_lanes(int64_t n) { return n < EX_LANES ? n : EX_LANES; }
 
 /* Adds vectors k .. k + 4 of the 64 lanes: those at x, those 64 elements later, and so on. */
@@ -28,8 +28,8 @@ VFN void four_lanes(VEC lanes[EX_VECTORS], const EX_REAL *x, int64_t n) {
     EX_EACH(ADD_REST_TO_FOUR, lanes)
 }
 
-/* These do the same for 2, 4 and 8 times as many vectors, in groups of four that are `apart` groups
- * apart. They add the two halves to each other. */
+/* Do the same for 2, 4 and 8 times as many vectors, in groups of four that are `apart` groups
+ * apart, and add the two halves to each other. */
 VFN void lanes_of_2(VEC lanes[EX_VECTORS], const EX_REAL *x, int64_t n, int apart) {
     VEC more[EX_VECTORS];
     four_lanes(lanes, x, n);
@@ -183,9 +183,9 @@ static void row_largest(void *largest, const void *terms, int64_t rows, int64_t 
     }
 }
 
-/* Writes whole vectors: each row overwrites the excess of the one before it, and a tile has room
- * after its end. Vectors are aligned: if a row begins within one, the lanes before it keep the
- * number of the row before. */
+/* Writes whole vectors: each row overwrites the excess of the one before it, and a tile is padded
+ * at its end. Vectors are aligned: if a row begins within one, the lanes before it keep the number
+ * of the row before. */
 #define EX_PUT_COPIES(count, x) \
     EX_UNROLL                   \
     for (int k = 1; k < (count); k++) EX_VM(store)(at + k * (int64_t)sizeof(VEC), x);
@@ -211,7 +211,7 @@ static void row_largest(void *largest, const void *terms, int64_t rows, int64_t 
         else SPREAD_ROWS(count)                  \
         break;
 
-/* n lanes of `a`, the others of `b`. */
+/* Returns the first n lanes of `a` and the other lanes of `b`. */
 VFN VEC before_and(VEC a, VEC b, int64_t n) {
     static const EX_KEY first[32] = {-1, -1, -1, -1, -1, -1, -1, -1,
                                      -1, -1, -1, -1, -1, -1, -1, -1};
@@ -222,7 +222,8 @@ static void spread(void *tile, const void *numbers, int64_t rows, int64_t column
     char *to = tile;
     const EX_REAL *number = numbers;
     VEC last = CB_ZERO;
-    const int64_t start = columns % EX_LANES ? EX_LANES - 1 : 0, /* at most, in a vector */
+    const int64_t start = columns % EX_LANES ? EX_LANES - 1
+                                             : 0, /* largest offset of a row in a vector */
         count = (start + columns + EX_LANES - 1) / EX_LANES;
     switch (columns < EX_LANES ? 0 : count) {
         SHORT_SPREAD(1)
@@ -241,8 +242,8 @@ static void spread(void *tile, const void *numbers, int64_t rows, int64_t column
     }
 }
 
-/* Applies an operation to numbers of rows, whole vectors of them: a step is 1, or 0 where all rows
- * have one number. Returns false for operations that the caller does number by number. */
+/* Applies an operation to per-row numbers, in whole vectors. A step is 1, or 0 if all rows share
+ * one number. Returns false for operations that the caller must compute number by number. */
 #define NUMBERS_CASE(id, expression)                                   \
     case CB_X_##id:                                                    \
         for (int64_t i = 0; i < n; i += EX_LANES) {                    \

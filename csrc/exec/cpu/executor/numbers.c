@@ -1,6 +1,6 @@
 /* Computes numbers between the passes over a row, and before and after all rows.
  *
- * A position is a number like others: rows have at most CB_ROW_LONGEST elements, which f32
+ * A position is stored like any other number: rows have at most CB_ROW_LONGEST elements, which f32
  * represents exactly. If several instructions have the same indices, only the first one's copy is
  * in the list and read. */
 #include "numbers.h"

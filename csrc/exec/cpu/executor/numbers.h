@@ -8,7 +8,7 @@
 /* Copies and checks a group's indices that the caller could change, before any row is computed. */
 CB_MUST_CHECK cb_status cb_x_take_indices(const cb_executable *x, const cb_microcode *m,
                                           cb_error *err);
-/* Reads a number of the list from an element of its tensor; an index is a position. */
+/* Reads number `v` from an element of its tensor; an index becomes a position. */
 void cb_x_load_number(const cb_microcode *m, cb_x_context *c, const cb_x_row_value *v,
                       const cb_tensor *t, int64_t element);
 /* Writes a number to an element, rounded to its dtype. */
@@ -32,7 +32,7 @@ void cb_x_combine(const cb_x_fused *f, const cb_tensor *out, int64_t at, int64_t
 void cb_x_put_sums(const cb_x_fused *f, const cb_tensor *out, int64_t at, int64_t n, void *sums,
                    int64_t divisor);
 /* Stores the sum of n elements, of any number of leaves, in *sum. Accumulator `acc` must be empty,
- * and is again afterwards. */
+ * and is empty again afterwards. */
 void cb_x_sum_long(const cb_x_fused *f, cb_x_context *c, int acc, const void *elements, int64_t n,
                    void *sum);
 

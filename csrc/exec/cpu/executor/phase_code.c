@@ -4,11 +4,11 @@
 
 const cb_x_limits cb_x_record_limits = {CB_R_STREAMS, CB_R_SCALARS, CB_R_ACCS, true};
 
-/* ---- making ready ---------------------------------------------------------------------------- */
+/* ---- preparation ----------------------------------------------------------------------------- */
 
 static void touch(const cb_microcode *m, cb_x_phase *ph, int16_t id, bool reads, bool writes) {
     const cb_x_stream *s = &m->stream[id];
-    /* tiles and vectors have room after their end */
+    /* tiles and vectors are padded at their end */
     if (s->tile >= 0 || s->source == CB_X_VECTORS) return;
     int j = 0;
     while (j < ph->n_touched && ph->touched[j].stream != id) j++;
@@ -112,10 +112,10 @@ static void set_mask(const cb_x_table *table, cb_x_context *c, int64_t n) {
 /* Shorter phases do not prefetch: hardware prefetching is enough for them. */
 #define SHORT_PHASE 4096
 
-typedef char aside[CB_X_LANES * sizeof(double)]; /* room for 64 elements of a stream */
+typedef char aside[CB_X_LANES * sizeof(double)]; /* holds 64 elements of a stream */
 
 /* Runs the last elements of a row, fewer than 64, on padded copies of the arrays that the phase
- * touches. Tiles have room after their end, so the excess elements do no harm there. */
+ * touches. Tiles are padded at their end, so excess elements do no harm there. */
 static void run_rest(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t first,
                      int64_t n) {
     _Alignas(64) aside copy[CB_R_STREAMS];

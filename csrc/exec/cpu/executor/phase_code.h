@@ -1,5 +1,5 @@
-/* phase_code.h: the records of one phase, and how they run over a part of a row: in whole
- * iterations, then on the remaining elements. */
+/* phase_code.h: the records of one phase, and functions that run them over a part of a row: in
+ * whole iterations, then on the remaining elements. */
 #ifndef CB_EXEC_PHASE_CODE_H
 #define CB_EXEC_PHASE_CODE_H
 
@@ -23,18 +23,18 @@ typedef struct cb_x_phase {
     const cb_record *masked;
     const cb_x_store *store;
     int n_record, n_prefetch; /* the first n_prefetch may be left out */
-    bool has_work;            /* there are records other than those and the loop */
+    bool has_work;            /* there are records other than prefetches and the loop */
     int16_t first_sum, n_sum, first_total, n_total;
     cb_x_copied copied;
     cb_x_touched *touched; /* [n_touched] */
     int n_touched;
 } cb_x_phase;
 
-/* CB_UNSUPPORTED: it needs more slots than there are. */
+/* Creates phase `at`. Returns CB_UNSUPPORTED if it needs more slots than there are. */
 CB_MUST_CHECK cb_status cb_x_phase_make(const cb_microcode *m, int at, const cb_x_table *table,
                                         cb_arena *memory, cb_x_phase *out, cb_error *err);
-/* Runs elements first..last of the current row. With `is_end` no elements follow, so sums over
- * everything end with them. */
+/* Runs elements first..last of the current row. If `is_end` is true, no elements follow, so sums
+ * over everything end with these. */
 void cb_x_phase_run(const cb_x_table *table, cb_x_context *c, const cb_x_phase *ph, int64_t first,
                     int64_t last, bool is_end);
 /* Does the same for a phase without sums whose stores overwrite arrays that it reads (`over`). */

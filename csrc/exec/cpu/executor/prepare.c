@@ -131,7 +131,8 @@ static void cut(cb_x_fused *f) {
     f->n_task = div_up(m->rows, f->rows_in_task) * f->chunks;
 }
 
-/* Makes a walk over numbers that are repeated for each element of a row a walk over rows. */
+/* Converts a walk over numbers that are repeated for each element of a row into a walk over
+ * rows. */
 static void step_by_rows(cb_walk *w, int64_t columns) {
     const int last = w->rank - 1;
     w->count /= columns;
@@ -190,7 +191,7 @@ static cb_status make_sums(const cb_executable *x, cb_x_fused *f, cb_arena *memo
     return CB_OK;
 }
 
-/* Allocates room for leaves that tasks share (lanes.h). */
+/* Allocates memory for leaves that tasks share (lanes.h). */
 static cb_status make_shared(cb_x_fused *f, cb_arena *memory, cb_error *err) {
     for (int k = 0; k < f->m.n_line_sum; k++) {
         const int total = f->m.line_sum[k].total;

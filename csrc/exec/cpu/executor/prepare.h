@@ -42,7 +42,7 @@ typedef struct cb_x_fused { /* one group, ready to run */
     bool runs_over;
 } cb_x_fused;
 
-/* Prepares a group in `memory`; `room` is temporary. NULL: the group is too large. */
+/* Prepares a group in `memory`; `room` is temporary. *out is NULL if the group is too large. */
 CB_MUST_CHECK cb_status cb_x_prepare(const cb_executable *x, uint32_t group, cb_x_room *room,
                                      cb_arena *memory, cb_x_fused **out, cb_error *err);
 

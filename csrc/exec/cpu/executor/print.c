@@ -1,5 +1,5 @@
-/* The records of a group as text. A record only has a function, so the text is found by looking for
- * that function in the table it was taken from:
+/* Prints the records of a group as text. A record has only a function pointer, so its name is found
+ * by searching for the function in the table that it came from:
  *
  *     group 1 [16x64] f32, rows of 64 in 3 phases
  *       stream 0: in0:f32[16,64] read

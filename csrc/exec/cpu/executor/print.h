@@ -1,4 +1,4 @@
-/* print.h: a group that is ready to run, as text for people. */
+/* print.h: prints a group that is ready to run as text for people. */
 #ifndef CB_EXEC_PRINT_H
 #define CB_EXEC_PRINT_H
 

@@ -8,8 +8,8 @@
  * f64 has a separate table, and half as many elements. Operands of other forms come from memory:
  *
  *     OTHER, SELF   the other register, or the one that is overwritten
- *     STREAM        p[k] + i: an array of the caller or the arena, or a tile of the thread. What is
- *                   packed there (16-bit floats, bools) is unpacked into a register first
+ *     STREAM        p[k] + i: an array of the caller or the arena, or a tile of the thread. Packed
+ *                   elements (16-bit floats, bools) are unpacked into a register first
  *     SLOT          64 floats of the thread: a spilled value
  *     SCALAR        s[k] in every lane: constants, and results for the running row
  *
@@ -140,14 +140,15 @@ typedef struct cb_x_table {
      * lanes. */
     void (*fold)(cb_x_context *c, int first, int n);
     void (*add)(void *to, const void *from, int64_t n); /* elements */
-    /* For adjacent rows of `columns` elements (kern_together.h): sums of rows; their maxima or
-     * minima; numbers of rows, repeated for each element; rows added to a row of sums. */
+    /* For adjacent rows of `columns` elements (kern_together.h): compute the sums of rows; compute
+     * their maxima or minima; repeat each row's number for its elements; add rows to a row of
+     * sums. */
     void (*row_sums)(void *to, const void *from, int64_t rows, int64_t columns);
     void (*row_largest)(void *to, const void *from, int64_t rows, int64_t columns, bool is_min);
     void (*spread)(void *to, const void *numbers, int64_t rows, int64_t columns);
     void (*add_rows)(void *to, const void *from, int64_t rows, int64_t columns);
-    /* op(x, y) of numbers of n rows, written in whole vectors; step 0: one number for all rows.
-     * Returns false, and does nothing, for some operations. */
+    /* Computes op(x, y) on the numbers of n rows and writes whole vectors; step 0: one number for
+     * all rows. Returns false, and does nothing, for some operations. */
     bool (*numbers_of_rows)(cb_x_op op, void *to, const void *const in[2], const bool step[2],
                             int64_t n);
     /* Adds elements at..at+n to accumulator k, and folds its leaves. */

@@ -1,5 +1,5 @@
-/* scalar.h: the executor's operations on single numbers, per row or per group. They give the same
- * bits as on vectors. */
+/* scalar.h: the executor's operations on single numbers, per row or per group. Their bits are the
+ * same as on vectors. */
 #ifndef CB_EXEC_SCALAR_H
 #define CB_EXEC_SCALAR_H
 

@@ -19,7 +19,8 @@ VFN V vm_load(const void *p) {
 }
 VFN void vm_store(void *p, V x) { memcpy(p, &x, sizeof x); }
 
-/* Call before code of the baseline: it is slow while the upper halves of registers are in use. */
+/* Call this before code for the baseline instruction set, which is slow while the upper halves of
+ * registers are in use. */
 VFN void v_leave(void) {
 #ifdef __AVX__
     _mm256_zeroupper();

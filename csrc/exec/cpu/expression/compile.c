@@ -1,11 +1,11 @@
 /* Compiles each phase to the executor's microcode, as a single phase, and to records. An array that
- * is read and written is two streams; the assembler stores to it after all its readers.
+ * is read and written becomes two streams; the assembler stores to it after all its readers.
  *
  * The executor has two registers, and merges a product with a number, its user and the store into
  * one record if they are adjacent. So values are computed just before their use: of two operands,
  * the one that takes more registers comes first, and of equal ones the one that is not such a
- * product (Sethi and Ullman, The generation of optimal code for arithmetic expressions, 1970). So
- * AdamW takes six records with those of join.h, instead of fourteen. */
+ * product (Sethi and Ullman, The generation of optimal code for arithmetic expressions, 1970). With
+ * this order and the records of join.h, AdamW takes six records instead of fourteen. */
 #include "compile.h"
 
 #include "../../../micro/phases.h"
@@ -16,7 +16,7 @@ typedef struct building {
     cb_e_phase *phase;
     cb_x_ref ref[CB_E_NODES];  /* CB_X_NONE: not computed yet */
     int16_t read[CB_E_ARRAYS]; /* the stream that reads the array; -1: none */
-    uint8_t room[CB_E_NODES];  /* registers that a value takes to compute; 0: it is in memory */
+    uint8_t room[CB_E_NODES];  /* registers needed to compute a value; 0: it is in memory */
     bool is_visited[CB_E_NODES];
     bool scales; /* gradients */
 } building;
@@ -91,7 +91,7 @@ static bool is_scaled(const building *b, uint16_t node) {
     return n->op == CB_E_MUL && b->x->node[n->in[0]].is_vector != b->x->node[n->in[1]].is_vector;
 }
 
-/* True if operand `y` is computed before `x`, which precedes it. */
+/* Returns true if operand `y` must be computed before `x`, which precedes it in the list. */
 static bool goes_first(const building *b, uint16_t y, uint16_t x) {
     if (b->room[y] != b->room[x]) return b->room[y] > b->room[x];
     return is_scaled(b, x) && !is_scaled(b, y);

@@ -4,7 +4,7 @@
 
 #include "form.h"
 
-/* Fills phase and table. */
+/* Fills in x->phase and x->table. */
 CB_MUST_CHECK cb_status cb_e_compile(cb_expression *x, cb_error *err);
 
 #endif

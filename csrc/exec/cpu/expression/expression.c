@@ -8,7 +8,8 @@ static char *copy_text(cb_expression *x, const char *text) {
     return cb_arena_strdup(&x->arena, text, strlen(text));
 }
 
-/* Makes the interface of an optimizer: names, and numbers that only need to be finite. */
+/* Creates the interface of an optimizer: its names, and its hyper-parameters, which only need to be
+ * finite. */
 static cb_status make_face(cb_expression *x, const cb_expression_spec *s, cb_error *err) {
     const char **state = CB_NEW(&x->arena, const char *, s->n_states);
     cb_hyper *hyper = CB_NEW(&x->arena, cb_hyper, s->n_hyper);

@@ -9,7 +9,7 @@
 
 enum {
     CB_E_NODES = 512, /* maximum number in an expression */
-    CB_E_PHASES = 4,  /* maximum: sums of sums of sums, and the update */
+    CB_E_PHASES = 4,  /* maximum: three levels of nested sums, and the update */
     CB_E_ARRAYS = 2 + CB_MAX_STATES
 };
 
@@ -45,15 +45,15 @@ typedef struct cb_e_phase {
 } cb_e_phase;
 
 struct cb_expression {
-    cb_optimizer base; /* must be the first member: a step finds the expression through it */
+    cb_optimizer base; /* must be the first member: a step casts it to cb_expression */
     cb_arena arena;    /* also holds this struct */
     const cb_x_table *table;
     int n_node, n_phase, n_number;
-    bool reads_size;  /* numbers differ between rows of different lengths */
+    bool reads_size;  /* true: numbers depend on the length of the row */
     cb_e_node *node;  /* [n_node] */
     uint16_t *number; /* [n_number] needed nodes that are numbers, in order */
     uint16_t out[1 + CB_MAX_STATES];
-    /* [n_phase]. Those of [1] multiply gradients by the number of node n_node. */
+    /* [n_phase]. The phases of [1] multiply gradients by the number of node n_node. */
     cb_e_phase *phase[2];
 };
 

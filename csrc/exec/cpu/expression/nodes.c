@@ -34,7 +34,7 @@ static cb_status classify(cb_expression *x, const cb_expression_spec *s, uint32_
         if (in->level > n->level) n->level = in->level;
     }
     if (n->op == CB_E_SUM) {
-        if (!n->is_vector) return fail(s, i, "sums a value that is one number already", err);
+        if (!n->is_vector) return fail(s, i, "sums a value that is already a single number", err);
         n->is_vector = false;
         n->level++;
     }
@@ -47,11 +47,11 @@ static cb_status read_node(cb_expression *x, const cb_expression_spec *s, uint32
                            cb_error *err) {
     const cb_expression_node *from = &s->nodes[i];
     const op_row *row = find_op(from->op);
-    if (!row) return fail(s, i, "is not an op of expressions", err);
+    if (!row) return fail(s, i, "is not a known operation", err);
     cb_e_node *n = &x->node[i];
     *n = (cb_e_node){.op = row->op, .n_in = row->n_in, .value = from->value};
     for (int k = 0; k < row->n_in; k++) {
-        if (from->in[k] >= i) return fail(s, i, "reads a node that is not before it", err);
+        if (from->in[k] >= i) return fail(s, i, "reads a node that does not precede it", err);
         n->in[k] = (uint16_t)from->in[k];
     }
     const bool is_state = row->op == CB_E_STATE, is_hyper = row->op == CB_E_HYPER;
@@ -61,7 +61,7 @@ static cb_status read_node(cb_expression *x, const cb_expression_spec *s, uint32
     return classify(x, s, i, err);
 }
 
-/* Lists what the results need, in order. */
+/* Marks the nodes that the results need, and lists those that are numbers. */
 static void mark_needed(cb_expression *x) {
     for (uint32_t k = 0; k <= x->base.n_state; k++) x->node[x->out[k]].is_needed = true;
     for (int i = x->n_node - 1; i >= 0; i--) {
@@ -80,12 +80,13 @@ static void mark_needed(cb_expression *x) {
 
 cb_status cb_e_read(cb_expression *x, const cb_expression_spec *s, cb_error *err) {
     if (s->n_states > CB_MAX_STATES) {
-        return cb_fail(err, CB_UNSUPPORTED, "%s has %u states; at most %d are kept", s->name,
+        return cb_fail(err, CB_UNSUPPORTED, "%s has %u states; at most %d are supported", s->name,
                        s->n_states, CB_MAX_STATES);
     }
     if (s->n_nodes > CB_E_NODES) {
-        return cb_fail(err, CB_UNSUPPORTED, "%s has %u operations and numbers; at most %d fit",
-                       s->name, s->n_nodes, CB_E_NODES);
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "%s has %u operations and numbers; at most %d are supported", s->name,
+                       s->n_nodes, CB_E_NODES);
     }
     x->n_node = (int)s->n_nodes;
     CB_TRY_NEW(x->node, &x->arena, s->n_nodes, err);

@@ -4,7 +4,7 @@
 
 #include "form.h"
 
-/* Fills node, number, out and the counts of x, whose interface is set. */
+/* Fills in node, number, out and the counts of x; its interface must be set. */
 CB_MUST_CHECK cb_status cb_e_read(cb_expression *x, const cb_expression_spec *spec, cb_error *err);
 
 #endif

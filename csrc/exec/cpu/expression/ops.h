@@ -4,8 +4,8 @@
 #define CB_EXEC_EXPRESSION_OPS_H
 
 /* clang-format off */
-/* Where values come from: the arrays of a row, and numbers: a hyper-parameter of the row's group,
- * the number of this step for the row, its elements, and constants. */
+/* The leaves of an expression: the arrays of a row, and numbers: a hyper-parameter of the row's
+ * group, the row's count of steps, its number of elements, and constants. */
 #define CB_E_LEAVES(X) \
     X(PARAM, param)    \
     X(GRAD, grad)      \

@@ -1,7 +1,7 @@
-/* Runs one step of an expression. One thread does all of a row of at most CB_X_CHUNK elements: its
- * sums, its numbers, its new values. Longer rows are cut, and take one pass over all of them for
- * each level of sums before the updating pass. A sum combines pieces of CB_X_CHUNK elements in
- * their order, so its bits do not depend on threads. */
+/* Runs one step of an expression. One thread computes everything for a row of at most CB_X_CHUNK
+ * elements: sums, numbers and new values. Longer rows are cut into pieces of CB_X_CHUNK elements,
+ * and take one pass for each level of sums before the pass that updates. The sums of pieces are
+ * combined in order, so bits do not depend on threads. */
 #include "step.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@
 
 typedef struct scratch {
     int64_t *first_piece; /* [n_rows] */
-    double *total;        /* [n_rows][CB_R_ACCS]: sums of the phase before */
+    double *total;        /* [n_rows][CB_R_ACCS]: sums of the previous phase */
     double *piece;        /* [pieces][CB_R_ACCS] */
 } scratch;
 
@@ -26,7 +26,7 @@ typedef struct region {
     scratch s;
 } region;
 
-typedef struct worker { /* a task's */
+typedef struct worker { /* the state of a task */
     cb_x_context c;
     double value[CB_E_NODES + 1]; /* values of nodes that are numbers */
     const cb_optim_row *known;    /* the row whose group and step these numbers belong to */

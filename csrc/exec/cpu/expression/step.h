@@ -1,4 +1,4 @@
-/* step.h: one step of an expression, to which its optimizer points. */
+/* step.h: the step function of optimizers that are expressions. */
 #ifndef CB_EXEC_EXPRESSION_STEP_H
 #define CB_EXEC_EXPRESSION_STEP_H
 

@@ -1,6 +1,6 @@
-/* The BLAS's thread count. OpenBLAS built on its own threads keeps one setting for the process, and
- * its "local" call changes that too; OpenBLAS on OpenMP and MKL keep one setting per thread. The
- * code supports both:
+/* Sets the BLAS's thread count. OpenBLAS built on its own threads keeps one setting for the
+ * process, and its "local" call changes that too; OpenBLAS on OpenMP and MKL keep one setting per
+ * thread. The code supports both:
  *
  *   - the thread that opens a region sets one thread and remembers the old number; every task sets
  *     it again for its own thread;
@@ -65,10 +65,11 @@ static int exchange_threads(const cb_blas *b, int n) {
     return before;
 }
 
-/* A BLAS that does not know this processor falls back to kernels for an older one. Ours with wider
- * vectors are faster then: 190 against 124 Gflop/s on one core of a Zen 5, where OpenBLAS 0.3.31
- * takes its Haswell kernels. The processor decides, not the instruction set that CUTBACK_ISA allows
- * our kernels: the choice does not change bits, and the BLAS ignores CUTBACK_ISA. */
+/* A BLAS that does not know this processor falls back to kernels for an older one. Our kernels,
+ * with wider vectors, are then faster: 190 against 124 Gflop/s on one core of a Zen 5, where
+ * OpenBLAS 0.3.31 uses its Haswell kernels. The processor decides, not the instruction set that
+ * CUTBACK_ISA allows our kernels: the choice does not change bits, and the BLAS ignores
+ * CUTBACK_ISA. */
 static bool is_outdated(const cb_blas *blas) {
     return blas && blas->vector_bits != 0 && blas->vector_bits < guard.vector_bits;
 }
@@ -130,8 +131,7 @@ bool cb_gemm_own_is_faster(cb_dtype dtype, int64_t m, int64_t n, int64_t k) {
            (flops <= LARGEST_FLOPS || is_narrow);
 }
 
-/* Columns are divided first, because pieces of columns share no panel that each would have to
- * pack. */
+/* Divides columns first: tasks with the same columns would each pack the same panels. */
 cb_gemm_cut cb_gemm_cut_of(int64_t batch, int64_t m, int64_t n, int64_t k, int threads) {
     if (batch <= 0 || m <= 0 || n <= 0) return (cb_gemm_cut){1, 1, 1};
     double worth = 2.0 * (double)batch * (double)m * (double)n * (double)k / TASK_FLOPS;

@@ -1,7 +1,7 @@
 /* gemm_fma.h: sum + x * b with one rounding, on the vectors of the instruction set that a kernel
  * file is compiled for; x is a number or, in functions named `each`, a vector. Contraction is off
  * in the whole library (-ffp-contract=off), so multiply-adds are fused only where the code says so.
- * Its bits are the same everywhere: baseline x86-64 has no such instruction and calls fma() of the
+ * The bits are the same everywhere: baseline x86-64 has no such instruction and calls fma() of the
  * C library for each number. */
 #ifndef CB_EXEC_CPU_GEMM_GEMM_FMA_H
 #define CB_EXEC_CPU_GEMM_GEMM_FMA_H

@@ -5,7 +5,7 @@
  *     CB_TYPED(gemm_add_rows)          c[rows, columns] (+)= a[rows, inner] panel, for convolutions
  *     CB_TYPED(gemm_add_panel)         the same for a matrix a
  *     CB_TYPED(gemm_multiply)          the loops around it
- *     CB_TYPED(gemm_multiply_narrow)   the same with both sides changed */
+ *     CB_TYPED(gemm_multiply_narrow)   the same with the two sides exchanged */
 #undef CB_REAL
 #undef CB_TYPED
 #if REAL_BITS == 32
@@ -15,7 +15,7 @@
 #define CB_REAL double
 #define CB_TYPED(name) name##_f64
 #endif
-#define GEMM_WIDTH ((int64_t)(2 * GEMM_VECTOR / sizeof(CB_REAL))) /* of a panel */
+#define GEMM_WIDTH ((int64_t)(2 * GEMM_VECTOR / sizeof(CB_REAL))) /* columns of a panel */
 
 typedef CB_REAL CB_TYPED(gemm_four) __attribute__((vector_size(4 * sizeof(CB_REAL))));
 
@@ -47,7 +47,8 @@ static inline void CB_TYPED(gemm_transpose)(const CB_REAL *from, int64_t ld, int
     }
 }
 
-/* Fills the rest of a panel, right of its columns, with zeros, which are never slow to multiply. */
+/* Fills the rest of a panel, right of its columns, with zeros, since leftover subnormal numbers
+ * would be slow to multiply. */
 static inline void CB_TYPED(gemm_clear_right)(int64_t inner, int64_t columns, CB_REAL *panel) {
     for (int64_t p = 0; p < inner && columns < GEMM_WIDTH; p++) {
         for (int64_t j = columns; j < GEMM_WIDTH; j++) panel[p * GEMM_WIDTH + j] = 0;

@@ -1,12 +1,12 @@
 /* Matrix products. The output is cut into tiles, never along the inner axis, and each tile is one
- * single-threaded call: the same bits for any number of threads. For a BLAS the shape alone
+ * single-threaded call, so bits are the same for any number of threads. For a BLAS the shape alone
  * determines the tiles (tiles.h): a multi-threaded BLAS gives different bits for different thread
- * counts, and a row of a product has other bits than the same row computed alone. Our own kernel
+ * counts, and the bits of a row differ from those of the same row computed alone. Our own kernel
  * gives the same bits, so its tiles depend on the number of threads (cb_gemm_cut_of).
  *
  * matmul_add starts from its third input in place of zeros. Our own kernel sums each block of 256
- * along the inner axis from zero and adds it to the result, so a product whose inner axis is cut at
- * multiples of 256 has the bits of the whole.
+ * along the inner axis from zero and adds it to the result, so cutting the inner axis of a product
+ * at multiples of 256 does not change its bits.
  *
  * 16-bit operands are widened to f32 block by block, or pairs of bf16 are multiplied as they are
  * (gemm_bf16.h), and summed in f32 over the whole inner axis; the sum is rounded once. */
@@ -39,8 +39,8 @@ typedef struct product {
     bool is_native;          /* pairs of bf16 are multiplied as they are (gemm_bf16.h) */
 } product;
 
-/* Finds whether it is row-major or column-major; a side of length 1 may have any stride. Returns
- * false if neither. */
+/* Determines whether the matrix is row-major or column-major; a side of length 1 may have any
+ * stride. Returns false if neither. */
 static bool matrix_of(const cb_tensor *t, matrix *out) {
     int32_t r = t->shape.rank;
     int64_t rows = t->shape.dim[r - 2], columns = t->shape.dim[r - 1];

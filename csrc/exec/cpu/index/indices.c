@@ -1,5 +1,5 @@
-/* One pass with branches: kernels that read many indices check them in a separate vectorized pass,
- * and call this only for the error text. */
+/* Checks indices in one pass with branches. Kernels that read many indices first check them in a
+ * vectorized pass, and call this only for the error text. */
 #include "indices.h"
 
 #include <inttypes.h>

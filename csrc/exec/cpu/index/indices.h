@@ -1,5 +1,5 @@
-/* indices.h: the indices that gather, scatter_add, embedding, cross_entropy and their gradients
- * take: contiguous, i32 or i64. */
+/* indices.h: checks the indices that gather, scatter_add, embedding, cross_entropy and their
+ * gradients take. They are contiguous, i32 or i64. */
 #ifndef CB_EXEC_CPU_INDEX_INDICES_H
 #define CB_EXEC_CPU_INDEX_INDICES_H
 

@@ -1,5 +1,5 @@
-/* Reading and adding by index. All of these ops see three axes: `outer` lines, the indexed axis,
- * and `inner` elements. Sums are over i, in its order:
+/* Gathers and scatters by index. All of these ops treat their tensors as three axes: `outer` lines,
+ * the indexed axis, and `inner` elements. Sums run over i in order:
  *
  *     gather         out[o, i, c] = x[o, index[o, i, c], c]
  *     scatter_add    out[o, r, c] = base[o, r, c] + sum of src[o, i, c] where index[o, i, c] == r
@@ -167,7 +167,7 @@ typedef struct block {
     int64_t outer, row, column, rows, columns;
 } block;
 
-/* Does the same along the last axis. */
+/* Adds along the last axis, where `inner` is 1. */
 #define ADD_ROW(index_type, load)                                                    \
     {                                                                                \
         const index_type *at = (const index_type *)a->index->data + b->outer * a->n; \
@@ -248,10 +248,10 @@ static void fill(const adding *a, size_t at, size_t bytes) {
     }
 }
 
-/* Pieces of rows would be read before they are written, so where blocks have pieces, the whole
- * destination is filled first. This holds for every size: on two threads, tables from [200, 33] to
- * [50000, 128] took no longer than with each piece filled by its own task, and small ones with few
- * indices took a third to half as long. */
+/* Returns true if the whole destination is filled before anything is added. This is done if blocks
+ * hold pieces of rows, because a processor reads a partly written cache line first. This holds for
+ * every size: on two threads, tables from [200, 33] to [50000, 128] took no longer than with each
+ * piece filled by its own task, and small ones with few indices took a third to half as long. */
 static bool is_filled_first(const adding *a) { return a->tiles.slots == 0 && a->n_inner > 1; }
 
 static void filling_task(void *user, int64_t task, int thread) {

@@ -11,15 +11,15 @@
 #include "../../element.h"
 #include "../kern.h"
 
-/* The elements of a tile, which a kernel holds on its stack. */
-/* Says that the iterations of a loop are independent although its output may be one of its inputs,
- * element by element. clang checks overlap at run time. */
+/* Declares that the iterations of a loop are independent, although its output may be the same
+ * memory as one of its inputs. clang checks overlap at run time. */
 #ifdef __clang__
 #define CB_IN_PLACE
 #else
 #define CB_IN_PLACE _Pragma("GCC ivdep")
 #endif
 
+/* The elements of a tile, which a kernel holds on its stack. */
 #define CB_TILE CB_X_LEAF
 /* The elements of a task of a parallel region. */
 #define CB_CHUNK CB_X_CHUNK

@@ -107,7 +107,7 @@ static cb_status run_contiguous(const cb_kernel_args *args, cb_error *err) {
     return CB_OK;
 }
 
-/* ---- an input among the elements of the output ---------------------------------------------- */
+/* ---- placing an input in the output ---------------------------------------------------------- */
 
 /* Pairs the input with a view of the output of the same shape. Runs may be single elements. */
 typedef struct spread {

@@ -39,7 +39,7 @@ typedef struct cb_map_tiles { /* of one task */
     int64_t n_repeated[CB_WALKERS];
 } cb_map_tiles;
 
-/* Returns input t for a run of n elements at place p, `linear` in the output. */
+/* Returns input t for a run of n elements at position p, whose index in the output is `linear`. */
 static inline const void *cb_map_input(const cb_map *m, cb_map_tiles *tiles, int t,
                                        const cb_position *p, int64_t linear, int64_t n) {
     const cb_tensor *in = m->in[t];

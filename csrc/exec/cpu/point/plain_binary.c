@@ -135,6 +135,6 @@ cb_kernel_fn CB_KERN(binary)(cb_opcode code, cb_dtype dtype) {
     if (code == CB_OP_BATCH_NORM_APPLY) return cb_dtype_is_float(dtype) ? run_apply : NULL;
     bool compares = code >= CB_OP_EQ && code <= CB_OP_LOGICAL_OR;
     if (compares && dtype == CB_BOOL)
-        return run_binary; /* the dtype of the result, the same for any input */
+        return run_binary; /* `dtype` is that of the result, whatever the inputs are */
     return loop_of(code, dtype) ? run_binary : NULL;
 }

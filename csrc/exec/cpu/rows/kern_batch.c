@@ -48,7 +48,7 @@ static place place_of(const batch *m, int64_t channel, int64_t p) {
                    .run = min_i64(CB_TILE, m->plane - at)};
 }
 
-/* Stores a row to elements at..at+n of a tensor. */
+/* Stores a row to elements at..at+n of a tensor, bypassing the caches. */
 static void store_far(const cb_tensor *t, int64_t at, int64_t n, const float *row) {
     float *to = cb_at(t, at);
     for (int64_t i = 0; i < n; i += CB_VW) vm_store_far(to + i, vm_load(row + i));

@@ -1,6 +1,7 @@
-/* kern_batch_columns.h: the channels of a matrix, for one compute type (kern_rows.h): BATCH_COLUMNS
- * of them in vectors, processed row by row. The sums have the order of kern_batch_rows.h: for each
- * channel a leaf of SHORT_PIECE rows in CB_SUM_LANES lanes (row mod lanes), leaves in pairs. */
+/* kern_batch_columns.h: batch norm of a matrix whose columns are the channels, for one compute type
+ * (kern_rows.h). BATCH_COLUMNS channels are processed in vectors, row by row. Sums are in the same
+ * order as in kern_batch_rows.h: for each channel, leaves of SHORT_PIECE rows in CB_SUM_LANES lanes
+ * (row mod lanes), added in pairs. */
 
 typedef struct CB_TYPED(column_sums) {
     CB_TYPED(pairs) of[BATCH_COLUMNS];

@@ -8,10 +8,9 @@
  *     columns  kept axes after it                                             columns: c, d
  *
  * No columns: each output is a row sum over the reduced elements in their order: leaves of CB_TILE
- * elements added in pairs (kern_rows.h), long rows in up to 64 segments that are tasks of their
- * own.
+ * elements added in pairs (kern_rows.h), long rows in up to 64 segments, each a separate task.
  *
- * Columns: reduced places are rows that are added to a tile of columns, in runs, in blocks
+ * Columns: reduced positions are rows that are added to a tile of columns, in runs, in blocks
  * (cb_row_blocks); the blocks' sums are added in order, in scratch where the blocks are tasks.
  * Short rows of an inner axis are added in bands of several (micro/sums.h).
  *
@@ -329,8 +328,8 @@ typedef struct column_tiles {
 
 _Static_assert(CB_BAND_MAX <= CB_TILE, "accumulators of a band fit a tile");
 
-/* Adds rows of n columns, `step` apart, to the groups of a band. `at` is the first row's place in
- * its block. */
+/* Adds rows of n columns, `step` apart, to the groups of a band. `at` is the index of the first row
+ * in its block. */
 static void add_rows(const reduction *r, void *sums, const void *x, int64_t step, int64_t at,
                      int64_t rows, int64_t n) {
     const int64_t lines = r->band_lines, band = lines * n;

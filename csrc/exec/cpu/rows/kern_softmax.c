@@ -1,5 +1,5 @@
-/* Softmax, log-softmax and cross-entropy over the last axis, with their gradients. A task is a
- * number of whole rows. */
+/* Softmax, log-softmax and cross-entropy over the last axis, with their gradients. Each task
+ * processes several whole rows. */
 #include "../executor/vector.h"
 #include "../index/indices.h"
 #include "../move/kern_copy.h"

@@ -1,4 +1,4 @@
-/* Opening a device; copies, waiting and events. */
+/* Opens a device, copies, waits, and records events. */
 #include "device.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* device.h: opens a GPU; its memory, copies and events. For the files of this backend. */
+/* device.h: opens a GPU, and handles its memory, copies and events. Internal to this backend. */
 #ifndef CB_EXEC_CUDA_DEVICE_DEVICE_H
 #define CB_EXEC_CUDA_DEVICE_DEVICE_H
 

@@ -29,7 +29,7 @@ struct cb_cu_pool {
     pthread_mutex_t lock;
     atomic_uint_fast64_t n_forks; /* cb_fork_count when the lock was made */
     cb_alloc alloc;
-    cb_block *bucket[BUCKETS]; /* most recently given first */
+    cb_block *bucket[BUCKETS]; /* most recently returned first */
     cb_mark *spare;            /* unused marks, with their events, for reuse */
     cb_block_stats stats;
 };

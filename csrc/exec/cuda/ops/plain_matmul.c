@@ -31,7 +31,8 @@ static void add_base(const cb_cu_op *x, const cb_operand *o, const char *name) {
     cb_cu_add(x->code, "}\n");
 }
 
-/* Writes `const I name = ` a stride: a constant if it is 1, else a parameter. */
+/* Writes `const I name = stride`, where the stride is a constant if it is 1, otherwise a
+ * parameter. */
 static void add_step(const cb_cu_op *x, const char *name, int64_t step) {
     if (step == 1) cb_cu_add(x->code, "const I %s = 1;\n", name);
     else cb_cu_add(x->code, "const I %s = (I)p%d;\n", name, cb_cu_count(x->code, step));

@@ -19,7 +19,7 @@ cb_cu_shapes cb_cu_shapes_of(const cb_cu_op *x) {
 }
 
 /* If there are too few tiles to fill a device and the inner axis is long, parts of it may be summed
- * separately. Returns room for four such sums. */
+ * separately. Returns the memory that four such sums need. */
 uint64_t cb_cu_product_room(const cb_graph *g, cb_op_id op) {
     enum { PARTS = 4, LONG = 1024, FEW = 64 * 128 * 128, MOST = 4 << 20 };
     const cb_value *x = &g->values.at[cb_op_ins(g, op)[0]],

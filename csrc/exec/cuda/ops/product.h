@@ -13,8 +13,9 @@ cb_cu_shapes cb_cu_shapes_of(const cb_cu_op *x);
 
 /* Returns the bytes of workspace for cuBLASLt, which depend only on the graph. */
 uint64_t cb_cu_product_room(const cb_graph *g, cb_op_id op);
-/* Adds a call of cuBLASLt for the instruction, if cuBLASLt supports it; false: it needs a kernel.
- */
+/* Adds a cuBLASLt call for the instruction. Returns false if the instruction needs a kernel
+ * instead.
+ * */
 bool cb_cu_takes_product(const cb_cu_op *x, const cb_cu_shapes *s);
 
 #endif

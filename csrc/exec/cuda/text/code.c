@@ -160,7 +160,8 @@ uint64_t cb_cu_extra(cb_cu_code *c, uint64_t bytes) {
 
 /* ---- the end of a kernel --------------------------------------------------------------------- */
 
-/* Memory that an output takes over from an input is one parameter, which is written. */
+/* Writes the kernel's parameters. An output that takes over an input's memory shares its parameter,
+ * which is not const. */
 static void add_signature(const cb_cu_code *c, cb_str *out) {
     for (int k = 0; k < c->n_param; k++) {
         const cb_cu_place place = c->param[k].place;

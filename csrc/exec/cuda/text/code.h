@@ -7,10 +7,11 @@
  *
  * Kernels with the same text are merged. So that equal layers of a model share kernels, even with
  * another batch size, numbers that do not change the structure of a kernel are parameters, like
- * addresses: the number of rows, constants, the stream of a dropout. The text contains the axes
- * within a row and what determines the code: the widths of accesses, and whether offsets have 32
- * bits. A parameter has eight bytes, whose value comes from a block of memory, the run, or the
- * program. After an out-of-memory error, additions are ignored; cb_cu_finish reports it. */
+ * addresses: the number of rows, constants, the stream of a dropout. The text contains only the
+ * axes within a row and the properties that determine the code: the widths of accesses, and whether
+ * offsets have 32 bits. A parameter has eight bytes, whose value comes from a block of memory, the
+ * run, or the program. After an out-of-memory error, additions are ignored; cb_cu_finish reports
+ * it. */
 #ifndef CB_EXEC_CUDA_TEXT_CODE_H
 #define CB_EXEC_CUDA_TEXT_CODE_H
 
@@ -58,7 +59,7 @@ typedef struct cb_cu_launch {
 
 typedef struct cb_cu_kernel { /* its text in `source`, and the part of it after the name */
     size_t begin, size, at, length;
-    uint32_t shared; /* bytes of shared memory that launches give it */
+    uint32_t shared; /* bytes of shared memory that a launch requests */
 } cb_cu_kernel;
 
 typedef struct cb_cu_code {
@@ -83,7 +84,7 @@ typedef struct cb_cu_code {
     bool failed; /* a kernel has too many parameters */
     /* the kernel that is being written */
     cb_str body;
-    uint32_t shared; /* bytes of `extern __shared__` memory; they must follow from the text */
+    uint32_t shared; /* bytes of `extern __shared__` memory; the text must determine them */
     cb_cu_param param[CB_CU_PARAMS];
     const char *type[CB_CU_PARAMS];
     bool writes[CB_CU_PARAMS];
@@ -102,8 +103,8 @@ void cb_cu_begin(cb_cu_code *c);
 void cb_cu_add(cb_cu_code *c, const char *format, ...) CB_PRINTF(2, 3);
 
 /* A template is the text of a kernel with holes, `$name` or `$(name)` in lower case. A hole is
- * filled with a number, a parameter, a text, which may have holes too, or what a function writes. A
- * count becomes a new parameter (cb_cu_count) at its hole. */
+ * filled with a number, a parameter, a text, which may have holes too, or the output of a function.
+ * A count becomes a new parameter (cb_cu_count) at its hole. */
 typedef struct cb_cu_hole {
     const char *name, *text;
     long long number;
@@ -144,8 +145,8 @@ bool cb_cu_is_even(const cb_cu_code *c, int param, uint64_t bytes);
  * instead of one for each combination. */
 const char *cb_cu_looked_at(cb_cu_code *c, int param, uint64_t bytes);
 int64_t cb_cu_div_up(int64_t a, int64_t b);
-/* Writes `I name = ` the offset of element `at`, in row-major order, of a tensor with these axes.
- * Divisors are constants, so the compiler turns divisions into multiplications. */
+/* Writes `I name = offset;`, the offset of element `at`, in row-major order, of a tensor with these
+ * axes. Divisors are constants, so the compiler turns divisions into multiplications. */
 void cb_cu_offset(cb_cu_code *c, int rank, const int64_t *dim, const int64_t *stride,
                   const char *name, const char *at);
 

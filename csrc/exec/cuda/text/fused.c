@@ -30,7 +30,7 @@ static void check_indices(cb_cu_code *code, const cb_microcode *m) {
     }
 }
 
-/* Kernels have no limits below the sizes of the tables. */
+/* Only the sizes of the tables limit a kernel. */
 static const cb_x_limits limits = {CB_X_STREAMS, CB_X_SCALARS, CB_X_ACCS, false};
 
 cb_status cb_cu_fused(cb_cu_code *code, const cb_program *program, uint32_t group,

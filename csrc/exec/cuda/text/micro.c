@@ -47,8 +47,8 @@ static void note_constants(cb_cu_micro *x) {
     }
 }
 
-/* True if two streams are the same elements of memory, which is not written, in arrays of different
- * shapes. */
+/* Returns true if two streams read the same elements of memory, possibly in different shapes, and
+ * nothing writes them. */
 static bool are_same(const cb_cu_micro *x, int one, int other) {
     const cb_x_stream *a = &x->m->stream[one], *b = &x->m->stream[other];
     if (a->source != CB_X_ARRAY || b->source != CB_X_ARRAY) return one == other;
@@ -255,9 +255,10 @@ void cb_cu_once(void *with) {
     }
 }
 
-/* ---- places in tensors ----------------------------------------------------------------------- */
+/* ---- offsets in tensors ---------------------------------------------------------------------- */
 
-/* Writes `I name = ` the offset of element `at` of a tensor that is walked along these axes. */
+/* Writes `I name = offset;`, the offset of element `at` of a tensor that is walked along these
+ * axes. */
 static void add_offset(cb_cu_code *c, const cb_walk *w, const char *name, const char *at) {
     cb_cu_offset(c, w->rank, w->dim, w->stride[0], name, at);
 }

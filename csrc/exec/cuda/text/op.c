@@ -90,7 +90,7 @@ void cb_cu_in_offset(const cb_cu_op *x, uint32_t k, const char *name, const char
     else cb_cu_offset(x->code, o->shape.rank, o->shape.dim, o->stride, name, at);
 }
 
-enum { MANY_INDICES = 4096 }; /* a block of the largest size checks more of them */
+enum { MANY_INDICES = 4096 }; /* more of them are checked by a block of the largest size */
 
 /* Uses one block, because there are few indices compared to the elements they select. The first
  * wrong index is reported, so the error is the same in every run. If nothing is ignored, 0 is used

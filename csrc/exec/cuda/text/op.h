@@ -5,7 +5,7 @@
 
 #include "code.h"
 
-typedef struct cb_cu_op { /* the instruction that is written */
+typedef struct cb_cu_op { /* the instruction whose kernel is written */
     cb_cu_code *code;
     const cb_instr *instr;
     uint32_t at; /* its index in the program */
@@ -29,12 +29,12 @@ void cb_cu_end_each_row(const cb_cu_op *x, int64_t rows);
  * kernel's parameters: in "g=x0 rstd=x4 dx=y0" they are inputs 0 and 4, and result 0. */
 void cb_cu_op_template(const cb_cu_op *x, const char *operands, const char *text,
                        const cb_cu_hole *more);
-/* Writes `I name = ` the offset of element `at` of input k. */
+/* Writes `I name = offset;`, the offset of element `at` of input k. */
 void cb_cu_in_offset(const cb_cu_op *x, uint32_t k, const char *name, const char *at);
 /* Adds a kernel that reports the first index of input k outside of 0..limit-1. *ignore, if not
  * NULL, is allowed. */
 void cb_cu_check_index(const cb_cu_op *x, uint32_t k, int64_t limit, const int64_t *ignore);
-/* The type of the arithmetic: "double" for f64, else "float". */
+/* Returns the type of the arithmetic: "double" for f64, otherwise "float". */
 const char *cb_cu_real(cb_dtype dtype);
 const char *cb_cu_op_name(cb_opcode code); /* "LAYER_NORM" */
 

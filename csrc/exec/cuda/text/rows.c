@@ -2,8 +2,8 @@
  * anywhere. With them, rows are divided as on the CPU, into leaves of 1,024 elements with 64 lanes.
  * A team of threads holds the lanes of a leaf: sixteen threads with four each, which read 16 bytes
  * at a time, or, where shared memory limits how many rows a multiprocessor holds, a warp with two
- * each. A row of several leaves has several teams, and leaves are combined in pairs. What later
- * phases need stays in shared memory (tiles.h) if it fits, and is recomputed otherwise. */
+ * each. A row of several leaves has several teams, and leaves are combined in pairs. Values that
+ * later phases need stay in shared memory (tiles.h) if they fit, and are recomputed otherwise. */
 #include "rows.h"
 
 #include <stdio.h>
@@ -227,7 +227,7 @@ static void declare_parts(const cb_cu_micro *x, const layout *l) {
     }
 }
 
-/* Writes the declarations of tiles. More than SHARED_MOST bytes are given at the launch. */
+/* Writes the declarations of tiles. More than SHARED_MOST bytes are requested at the launch. */
 static void declare_tiles(const cb_cu_micro *x, const layout *l) {
     cb_cu_code *c = x->code;
     const int64_t floats = l->n_tile * l->rows * l->pitch, bytes = floats * (int64_t)sizeof(float);
@@ -466,8 +466,8 @@ static void row_kernel(cb_cu_micro *x) {
               (uint32_t)w.threads);
 }
 
-/* Applies to rows of 64, 128, 256 or 512 elements, if there are enough rows that their leaves keep
- * the whole device busy. */
+/* Leaves span rows of 64, 128, 256 or 512 elements if there are enough rows to keep the whole
+ * device busy. */
 int cb_cu_rows_of_leaf(const cb_microcode *m) {
     bool fits = m->n_total > 0 && m->columns % CB_X_LANES == 0 && m->columns < CB_X_LEAF &&
                 CB_X_LEAF % m->columns == 0 && m->rows * m->columns / CB_X_LEAF >= LEAVES_ENOUGH;

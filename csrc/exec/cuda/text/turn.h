@@ -22,7 +22,7 @@ typedef struct cb_cu_tile { /* a tile of one array */
     int64_t rows, columns, pitch;
 } cb_cu_tile;
 
-/* A tile of `rows` x `columns` elements, in words of at most `most` elements. */
+/* Returns a tile of `rows` x `columns` elements, in words of at most `most` elements. */
 cb_cu_tile cb_cu_tile_of(cb_dtype dtype, int64_t rows, int64_t columns, int most);
 int64_t cb_cu_tile_bytes(const cb_cu_tile *tile);
 /* Declares `turned<name>[slots]` in shared memory. */
