@@ -73,7 +73,7 @@ static cb_status initialise(const cb_cu_driver *driver, const char *path, cb_err
     if (code == STUB_LIBRARY)
         return cb_fail(
             err, CB_UNSUPPORTED,
-            "%s is the stub that a CUDA toolkit has to link with, not a driver: install the "
+            "%s is the stub that a CUDA toolkit provides for linking, not a driver: install the "
             "NVIDIA driver",
             path);
     if (code == NO_DEVICE)

@@ -1,4 +1,4 @@
-/* cu_api.h: NVIDIA's libraries as tables of functions. Nothing of CUDA is linked. A library is
+/* cu_api.h: NVIDIA's libraries as tables of functions. No CUDA library is linked. A library is
  * opened by its path (python/cutback/cuda_libraries.py finds it), and each function is looked up
  * once. If a library cannot be used, the error says why and what to do. Libraries are never closed,
  * because drivers do not support that. Calls go through CB_CU, which quotes the call if it fails:

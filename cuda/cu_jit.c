@@ -56,11 +56,12 @@ static cb_status refuse(const cb_cu_nvrtc *nvrtc, void *program, const cb_cu_sou
         cb_cu_write_text(folder, "failed", name, ".log", text);
     }
     const cb_status status =
-        folder
-            ? cb_fail(err, CB_INTERNAL,
-                      "cuda: NVRTC refuses a kernel; source and log are %s/failed/%.12s*: %.300s",
-                      folder, name, first_error(text))
-            : cb_fail(err, CB_INTERNAL, "cuda: NVRTC refuses a kernel: %.400s", first_error(text));
+        folder ? cb_fail(err, CB_INTERNAL,
+                         "cuda: NVRTC cannot compile a kernel; source and log are "
+                         "%s/failed/%.12s*: %.300s",
+                         folder, name, first_error(text))
+               : cb_fail(err, CB_INTERNAL, "cuda: NVRTC cannot compile a kernel: %.400s",
+                         first_error(text));
     cb_free(alloc, log);
     return status;
 }

@@ -1,4 +1,4 @@
-/* The formulas of the standard, applied to blocks of 64 bytes. */
+/* Applies the formulas of the standard to blocks of 64 bytes. */
 #include "sha256.h"
 
 #include <string.h>

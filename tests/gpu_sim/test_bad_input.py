@@ -119,7 +119,7 @@ BAD: dict[str, tuple[Callable[[Driver], Any], Callable[[Training], None], type[E
         lambda gpu: failing(gpu, "cuInit", 34),
         compile_another,
         LibraryError,
-        r"is the stub that a CUDA toolkit has to link with.*install the NVIDIA driver",
+        r"is the stub that a CUDA toolkit provides for linking.*install the NVIDIA driver",
     ),
     "no device": (
         lambda gpu: failing(gpu, "cuInit", 100),
