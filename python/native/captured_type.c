@@ -1,5 +1,5 @@
-/* captured_type.c: the type _native.Captured: a run of a step, with the optimizer's step after it,
- * as a graph of the device. */
+/* captured_type.c: the type _native.Captured: a run of a step, and the optimizer's step after it,
+ * captured as a graph of the device. */
 #include "include/cutback_capture.h"
 #include "step_fields.h"
 
@@ -21,7 +21,7 @@ static const char *parameter_name(const void *owner, uint32_t i) {
     return cb_step_input(step->core, step->wrt[i]).name;
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- creation -------------------------------------------------------------------------------- */
 
 static int captured_traverse(cb_py_captured *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
@@ -183,7 +183,7 @@ static const cb_py_field in_replay[] = {
     CB_PY_FIELD(replay_fields, numbers),
 };
 
-/* Fills in the step's pointers of the arrays that are copied; NULL for the others. */
+/* Fills in the step's pointers to the arrays that are copied, and NULL for the others. */
 static int bind(cb_py_captured *self, const cb_py_run_arrays *given) {
     cb_py_step *step = self->step;
     const uint32_t n_in = cb_step_n_inputs(step->core), n_out = cb_step_n_outputs(step->core);
@@ -200,7 +200,7 @@ static int bind(cb_py_captured *self, const cb_py_run_arrays *given) {
         step->pointers[n_in + i] = NULL;
         if (array != Py_None && cb_py_bind_output(step, i, array) < 0) return -1;
         if (!step->pointers[n_in + i] || step->there[n_in + i]) continue;
-        PyErr_SetString(PyExc_ValueError, "replay: results are on the device");
+        PyErr_SetString(PyExc_ValueError, "replay: results must be copied to arrays on the device");
         return -1;
     }
     return 0;
@@ -363,8 +363,8 @@ static PyObject *captured_resident(cb_py_captured *self, PyObject *group) {
 static PyMethodDef captured_methods[] = {
     {"replay", (PyCFunction)(void (*)(void))captured_replay, METH_FASTCALL | METH_KEYWORDS,
      "replay(*, inputs, outputs, random_step, count=None, next=0, stream=None, groups=None, "
-     "t=None, numbers=None) -> seconds; inputs are copied to the graph's and "
-     "results from them, None is not copied"},
+     "t=None, numbers=None) -> seconds; inputs are copied to the graph's inputs and "
+     "results from its results; None: not copied"},
     {"counts", (PyCFunction)captured_counts, METH_VARARGS,
      "counts(t, numbers, /): waits, and sets both arrays to what the device has counted"},
     {"resident", (PyCFunction)captured_resident, METH_O,
@@ -373,7 +373,7 @@ static PyMethodDef captured_methods[] = {
 };
 
 static PyType_Slot captured_slots[] = {
-    {Py_tp_doc, "A run of a step as a graph of the device; made by Step.capture."},
+    {Py_tp_doc, "A run of a step, captured as a graph of the device; created by Step.capture."},
     {Py_tp_dealloc, captured_dealloc},
     {Py_tp_traverse, captured_traverse},
     {Py_tp_methods, captured_methods},

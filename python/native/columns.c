@@ -1,4 +1,4 @@
-/* columns.c: the tables of columns.h. */
+/* columns.c: defines the tables of columns.h. */
 #include "columns.h"
 
 #include "plan/model/names.h"

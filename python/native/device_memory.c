@@ -71,7 +71,7 @@ static void add_consumer(cb_py_device_memory *self, void *stream) {
     else self->consumer[self->n_consumer++] = stream;
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- creation -------------------------------------------------------------------------------- */
 
 static cb_py_device_memory *memory_new(PyTypeObject *type, cb_py_context *context, cb_dtype dtype,
                                        const cb_shape *shape, int device) {
@@ -299,12 +299,13 @@ static PyMethodDef memory_methods[] = {
     {"empty", memory_empty, METH_VARARGS | METH_CLASS, "empty(shape, dtype, device, stream, /)"},
     {"over", memory_over, METH_VARARGS | METH_CLASS,
      "over(shape, dtype, device, address, writable, owner, /)"},
-    {"read", (PyCFunction)memory_read, METH_O, "read(array, /): copies into it"},
-    {"write", (PyCFunction)memory_write, METH_O, "write(array, /): copies out of it"},
+    {"read", (PyCFunction)memory_read, METH_O, "read(array, /): copies the elements to the array"},
+    {"write", (PyCFunction)memory_write, METH_O,
+     "write(array, /): copies the elements from the array"},
     {"order", (PyCFunction)memory_put_order, METH_O,
-     "order(stream, /): makes later work on the stream wait until it is written"},
+     "order(stream, /): makes later work on the stream wait until the elements are written"},
     {"lend", (PyCFunction)memory_lend, METH_O,
-     "lend(stream, /): another library uses it on this stream; None: on an unknown stream"},
+     "lend(stream, /): says that another library uses the memory on this stream; None: unknown"},
     {"to_dlpack", (PyCFunction)memory_to_dlpack, METH_O, "to_dlpack(versioned, /) -> capsule"},
     {NULL, NULL, 0, NULL},
 };
@@ -315,7 +316,7 @@ static PyGetSetDef memory_getset[] = {
     {"nbytes", (getter)memory_nbytes, NULL, "bytes of all elements", NULL},
     {"address", (getter)memory_address, NULL, "device address of element 0", NULL},
     {"device", (getter)memory_device, NULL, "ordinal", NULL},
-    {"writable", (getter)memory_writable, NULL, "whether a step may update it", NULL},
+    {"writable", (getter)memory_writable, NULL, "whether a step may write to it", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -393,7 +393,8 @@ const void *cb_py_exchange_of(PyObject *capsule) {
     while (api && api->major != 1) api = api->older;
     if (api && api->dltensor_from_object) return api;
     if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_NotImplementedError, "no exchange of tensors by DLPack 1");
+        PyErr_SetString(PyExc_NotImplementedError,
+                        "the library's DLPack exchange table is not version 1");
     return NULL;
 }
 
@@ -435,7 +436,7 @@ const char *cb_py_tensor_of(const void *exchange, PyObject *object, cb_py_tensor
         return "has no memory of its own";
     }
     if (x.device.type != 1) return "is not in the processor's memory";
-    if (!element_of(x.dtype, out)) return "has a type that cannot be stepped";
+    if (!element_of(x.dtype, out)) return "has a type that optimizers do not support";
     if (x.ndim < 0 || x.ndim > 64) return "has more than 64 axes";
     if (x.ndim > 0 && !x.shape) return "has axes, but no shape";
     out->n = out->is_complex ? 2 : 1;

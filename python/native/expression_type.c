@@ -9,7 +9,7 @@ static int wrong(const char *what) {
 /* Parses a tuple of at most `room` strings, which are borrowed from the tuple. */
 static int parse_names(PyObject *tuple, const char **out, uint32_t room, uint32_t *n) {
     if (PyTuple_GET_SIZE(tuple) > (Py_ssize_t)room) {
-        PyErr_Format(PyExc_ValueError, "Expression: %zd names; at most %u fit",
+        PyErr_Format(PyExc_ValueError, "Expression: %zd names; at most %u are supported",
                      PyTuple_GET_SIZE(tuple), room);
         return -1;
     }

@@ -78,7 +78,7 @@ PyObject *cb_py_empty(PyObject *module, PyObject *args) {
     }
     PyObject *before = PyDataMem_SetHandler(cb_py_state_of(module)->keeper);
     PyObject *array = before ? PyArray_Empty(shape.len, shape.ptr, dtype, 0) : NULL;
-    if (!before) Py_DECREF(dtype); /* PyArray_Empty takes it */
+    if (!before) Py_DECREF(dtype); /* PyArray_Empty steals a reference */
     PyObject *ours = before ? PyDataMem_SetHandler(before) : NULL;
     if (before && !ours) Py_CLEAR(array);
     Py_XDECREF(ours);
@@ -93,7 +93,7 @@ static PyObject *empty_output(const cb_argument_info *info, PyObject **descr) {
     PyObject **dtype = &descr[info->dtype];
     if (!*dtype && !(*dtype = cb_py_descr_of(info->dtype))) return NULL;
     for (int32_t i = 0; i < info->shape.rank; i++) dim[i] = (npy_intp)info->shape.dim[i];
-    Py_INCREF(*dtype); /* PyArray_Empty takes it */
+    Py_INCREF(*dtype); /* PyArray_Empty steals a reference */
     return PyArray_Empty(info->shape.rank, dim, (PyArray_Descr *)*dtype, 0);
 }
 

@@ -5,7 +5,7 @@
 #include "base/threads.h"
 
 /* In a forked child, replaces the lock, which a thread that does not exist here may hold. A run of
- * such a thread never ends, and the arrays of its step may be partly written. */
+ * that thread never ends, and the arrays of its step may be partly written. */
 static int after_fork(cb_py_run_memory *self) {
     if (self->n_forks == cb_fork_count()) return 0;
     const unsigned long owner = atomic_load(&self->owner);

@@ -99,15 +99,15 @@ static PyMethodDef module_methods[] = {
      "Sets the number of threads that steps run on, from 1 to 4096; 0: one for each processor. "
      "Results have the same bits for any number.\n\n"
      "Raises:\n"
-     "    TypeError, ValueError: ``n`` is no such number.\n\n"
+     "    TypeError, ValueError: ``n`` is not a number in this range.\n\n"
      ">>> cutback.set_num_threads(1)\n"
      ">>> cutback.get_num_threads()\n"
      "1"},
     {"memory", memory_stats, METH_NOARGS,
      "memory() -> {n_alloc, live_bytes, peak_bytes} of the core's allocator"},
     {"fail_alloc", fail_alloc, METH_O,
-     "fail_alloc(n, /): for tests, makes the n-th allocation from now fail; 0: off. Returns what "
-     "was left of an earlier n"},
+     "fail_alloc(n, /): for tests, makes the n-th allocation from now fail; 0: off. Returns the "
+     "allocations left of an earlier n"},
     {"empty", cb_py_empty, METH_VARARGS, "empty(shape, dtype, /) -> ndarray in cached memory"},
     {"kept_memory", cb_py_kept_memory, METH_NOARGS,
      "kept_memory() -> {in_use, kept, n_fresh} of the memory of outputs"},
@@ -125,22 +125,25 @@ static PyMethodDef module_methods[] = {
     {"machine", machine, METH_NOARGS,
      "machine() -> {commit, isa, blas, blas_path, blas_bits, threads}"},
     {"check_device", cb_py_check_device, METH_O,
-     "check_device(text, /): ValueError unless it is one"},
+     "check_device(text, /): raises ValueError unless the text is a device"},
     {"find_duplicates", cb_py_find_duplicates, METH_VARARGS,
      "find_duplicates(keys, starts, inputs, /) -> [first node that computes the same]"},
     {"place", cb_py_place, METH_VARARGS,
      "place([(made, last, bytes), ...], capacity, effort=CB_PLACE_EFFORT, /) -> (\"found\", "
      "\"none\" or \"unknown\", offsets, live bytes, fullest moment, arena bytes)"},
     {"draw", cb_py_draw, METH_VARARGS,
-     "draw(array, law, seed, stream, p=0.0, /): fills it with \"keep\", \"uniform\" or \"normal\""},
+     "draw(array, law, seed, stream, p=0.0, /): fills the array with \"keep\", \"uniform\" or "
+     "\"normal\""},
     {"pack_bits", cb_py_pack_bits, METH_VARARGS,
-     "pack_bits(bools, packed, /): writes them as bits, the first in the lowest bit of a byte"},
+     "pack_bits(bools, packed, /): packs eight bools per byte, the first in the lowest bit"},
     {"unpack_bits", cb_py_unpack_bits, METH_VARARGS,
      "unpack_bits(packed, bools, /): the reverse of pack_bits"},
     {"pack_signs", cb_py_pack_signs, METH_VARARGS,
-     "pack_signs(floats, width, infinity, packed, /): a bit for each that is not <= 0"},
+     "pack_signs(floats, width, infinity, packed, /): a bit for each float, 1 if it is above 0 or "
+     "NaN"},
     {"keep_by_bits", cb_py_keep_by_bits, METH_VARARGS,
-     "keep_by_bits(floats, packed, width, out, /): those without a bit become 0"},
+     "keep_by_bits(floats, packed, width, out, /): copies the floats whose bit is 1; the others "
+     "become 0"},
     {"cuda_driver", cb_py_cuda_driver, METH_O,
      "cuda_driver(path, /) -> (version, [(name, capability, bytes) of a device, ...])"},
     {"cuda_nvrtc", cb_py_cuda_nvrtc, METH_O,

@@ -1,4 +1,4 @@
-/* planned.h: problems and plans as objects of Python. */
+/* planned.h: wraps problems and plans as Python objects. */
 #ifndef CB_PY_PLANNED_H
 #define CB_PY_PLANNED_H
 
@@ -22,7 +22,7 @@ typedef struct cb_py_plan { /* immutable */
 
 /* ---- problem_type.c, plan_type.c ------------------------------------------------------------- */
 
-/* Each wraps `core`. With `owner` NULL it takes ownership, also on failure. */
+/* Each wraps `core`. If `owner` is NULL, it takes ownership of `core`, even on failure. */
 PyObject *cb_py_problem_wrap(cb_py_state *state, cb_py_context *context, const cb_problem *core,
                              PyObject *owner);
 PyObject *cb_py_plan_wrap(cb_py_state *state, cb_py_problem *problem, const cb_plan *core,

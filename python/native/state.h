@@ -74,7 +74,7 @@ PyObject *cb_py_raise(cb_py_state *state, const cb_error *error, const char *loc
  * failure. */
 PyObject *cb_py_budget_error(cb_py_state *state, const cb_error *error);
 
-/* ---- work.c: the GIL around long work -------------------------------------------------------- */
+/* ---- work.c: releases the GIL during long work ----------------------------------------------- */
 
 /*     cb_py_work work;
  *     cb_py_work_begin(&work, context);     GIL released
@@ -168,11 +168,11 @@ typedef struct cb_py_run_memory {
 } cb_py_run_memory;
 
 extern PyType_Spec cb_py_run_memory_spec;
-/* Makes a memory whose results `keeper` allocates. */
+/* Creates a RunMemory whose results `keeper` allocates. */
 cb_py_run_memory *cb_py_run_memory_new(cb_py_state *state, PyObject *keeper);
-/* Locks the memory for a run; waiting lets other threads and Ctrl-C through. Raises RuntimeError
- * (and returns -1) if this thread already holds the lock (a signal handler calls a step), or if the
- * process was forked while another thread ran the step. */
+/* Locks the memory for a run. Other threads run while it waits, and Ctrl-C interrupts it. Raises
+ * RuntimeError (and returns -1) if this thread already holds the lock (a signal handler calls a
+ * step), or if the process was forked while another thread ran the step. */
 int cb_py_run_memory_lock(cb_py_run_memory *self, struct cb_py_step *step);
 void cb_py_run_memory_unlock(cb_py_run_memory *self);
 /* Returns 1 if this process was forked while another thread ran the step; -1 if an exception is
@@ -203,7 +203,8 @@ typedef struct cb_py_step {
 /* Kinds of outputs, `role_or_kind` of a cb_argument_info. */
 enum { CB_PY_RESULT, CB_PY_STATE, CB_PY_GRADIENT };
 
-/* True if an output needs a new array; without `gradients` the caller has arrays for those. */
+/* True if an output needs a new array. If `gradients` is false, the caller has arrays for
+ * gradients. */
 static inline bool cb_py_is_made(const cb_argument_info *output, bool gradients) {
     return !output->inside && output->role_or_kind != CB_PY_STATE &&
            (gradients || output->role_or_kind != CB_PY_GRADIENT);
@@ -217,11 +218,11 @@ PyObject *cb_py_decide(PyObject *self, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_compile_text(PyObject *self, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_step_wrap(cb_py_state *state, cb_py_run_memory *memory, cb_step *core,
                           const uint32_t *wrt, uint32_t n_wrt,
-                          bool on_device); /* owns `core`, also on failure */
+                          bool on_device); /* takes ownership of `core`, even on failure */
 
 /* ---- step_call.c ----------------------------------------------------------------------------- */
 
-/* call(*addresses, block): runs the step on memory whose layout the caller answers for. */
+/* call(*addresses, block): runs the step on memory whose layout the caller guarantees. */
 PyObject *cb_py_step_call(cb_py_step *self, PyObject *const *values, Py_ssize_t n);
 
 /* ---- captured_type.c ------------------------------------------------------------------------- */
@@ -286,8 +287,9 @@ int cb_py_bind(cb_py_step *step, const cb_py_run_arrays *run);
 /* Checks one array that a run only reads, or one that it writes, and fills in its place. */
 int cb_py_bind_input(cb_py_step *step, uint32_t i, PyObject *array);
 int cb_py_bind_output(cb_py_step *step, uint32_t i, PyObject *array);
-/* Called before and after a run on a stream: it is ordered after pending work on its device arrays,
- * and then becomes pending work itself. `stream` NULL in the second: the run has finished. */
+/* The first is called before a run on a stream, and orders it after pending work on its device
+ * arrays. The second is called after the run, and records it as pending work; `stream` NULL: the
+ * run has finished. */
 cb_status cb_py_before_run(const cb_py_step *step, const cb_py_run_arrays *run, void *stream,
                            cb_error *err);
 void cb_py_leave_pending(const cb_py_step *step, const cb_py_run_arrays *run, void *stream);
@@ -383,7 +385,7 @@ PyObject *cb_py_keeper_stats(PyObject *keeper);           /* -> {in_use, kept, n
 PyObject *cb_py_keeper_release(PyObject *keeper);         /* -> bytes */
 PyObject *cb_py_empty(PyObject *module, PyObject *args);  /* (shape, dtype) -> ndarray */
 /* Makes a list with a new array for each output of a step that the caller gets, and None for the
- * others. Without `gradients` the caller has arrays for the gradients. */
+ * others. If `gradients` is false, the caller has arrays for the gradients. */
 PyObject *cb_py_empty_outputs(cb_py_step *step, bool gradients);
 PyObject *cb_py_kept_memory(PyObject *module, PyObject *none);
 
@@ -464,8 +466,8 @@ PyObject *cb_py_draw(PyObject *module, PyObject *args); /* (ndarray, law, seed, 
 
 PyObject *cb_py_pack_bits(PyObject *module, PyObject *args);   /* (bools, packed) */
 PyObject *cb_py_unpack_bits(PyObject *module, PyObject *args); /* (packed, bools) */
-/* Floats are arrays of their bytes, of `width` each: (floats, width, infinity, packed), and
- * (from, packed, width, to). */
+/* Floats are passed as arrays of bytes, `width` for each float: (floats, width, infinity, packed),
+ * and (from, packed, width, to). */
 PyObject *cb_py_pack_signs(PyObject *module, PyObject *args);
 PyObject *cb_py_keep_by_bits(PyObject *module, PyObject *args);
 

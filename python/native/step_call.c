@@ -1,6 +1,6 @@
 /* step_call.c: runs a step on addresses, for callers that hold the arrays themselves: the PyTorch
- * bridge, which calls a step for a few operations at a time and cannot wait for the checks of an
- * array's dtype and shape. */
+ * bridge, which calls a step for a few operations at a time and for which checks of dtypes and
+ * shapes would take too long. */
 #include "state.h"
 
 static PyObject *refuse_count(const cb_py_step *self, Py_ssize_t n) {

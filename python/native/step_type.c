@@ -459,7 +459,7 @@ static PyGetSetDef step_getset[] = {
     {"is_left", (getter)step_is_left, NULL,
      "whether this process was forked while another thread ran the step", NULL},
     {"updates", (getter)step_updates, NULL,
-     "(whether runs update parameters, why they do not although that was asked for)", NULL},
+     "(whether runs update parameters, why they do not although it was requested)", NULL},
     {"nbytes", (getter)step_bytes, NULL, "bytes that the compiled program holds in the core", NULL},
     {"run_bytes", (getter)step_run_bytes, NULL, "bytes of scratch that a run needs", NULL},
     {"numbers", (getter)step_numbers, NULL, "planned bytes and modelled times", NULL},

@@ -232,7 +232,7 @@ static int read_param(const cb_py_table *self, reading *r, uint32_t i, bool is_s
         else if (out->dtype == CB_F16 && self->half != CB_HALF_MASTER)
             why = "is float16, for which half is \"master\" or None";
     }
-    if (!why && !cb_dtype_is_float(out->dtype)) why = "has a type that cannot be stepped";
+    if (!why && !cb_dtype_is_float(out->dtype)) why = "has a type that optimizers do not support";
     if (!why) why = check_axes(self, out);
     if (!why && is_stepped) why = look_closely(r, i, PARAM, r->params[i], out);
     if (PyErr_Occurred()) return -1;

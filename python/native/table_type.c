@@ -180,7 +180,7 @@ static int read_columns(const cb_py_table *self, PyObject *params, PyObject *gra
     }
     out->rest = NULL;
     if (!cb_py_table_has_rest(self)) return 0;
-    out->rest = cb_py_items(rest, self->n_rows, "what halves keep");
+    out->rest = cb_py_items(rest, self->n_rows, "extra states of half precision");
     return out->rest ? 0 : -1;
 }
 
