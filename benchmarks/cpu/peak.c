@@ -1,5 +1,5 @@
-/* What a core can do at most: independent fused multiply-adds on registers. Built by
- * bench_products.py:  cc -O2 -march=native -shared -fPIC peak.c */
+/* Measures the peak rate of a core: independent fused multiply-adds on registers. bench_products.py
+ * builds it with cc -O2 -march=native -shared -fPIC peak.c */
 #include <stdint.h>
 
 #if defined(__AVX512F__)
@@ -9,15 +9,15 @@
 #else
 #define LANES 4
 #endif
-#define CHAINS 12 /* more than latency times throughput, and what 16 registers hold */
+#define CHAINS 12 /* at least latency times throughput, and few enough for 16 registers */
 
 typedef float vector __attribute__((vector_size(4 * LANES)));
 
-/* Runs `turns` turns; the number of floating-point operations. */
+/* Runs `turns` iterations and returns the number of floating-point operations. */
 double run_peak(int64_t turns) {
     vector sum[CHAINS] = {{0}}, x = {0}, y = {0};
     for (int64_t i = 0; i < turns; i++) {
-        __asm__ volatile("" : "+m"(x), "+m"(y)); /* not to be foreseen, so not left out */
+        __asm__ volatile("" : "+m"(x), "+m"(y)); /* opaque, so the loop is not optimized away */
         vector a = x, b = y;
 #pragma GCC unroll 12
         for (int j = 0; j < CHAINS; j++) sum[j] = sum[j] * a + b;

@@ -1,13 +1,14 @@
-/* bench_flow: the cost of minimum cuts and frontiers on generated networks.
+/* bench_flow: times minimum cuts and frontiers on generated networks.
  *
  *     cmake -S . -B build/bench -DCMAKE_BUILD_TYPE=Release -DCB_BENCH=ON
  *     cmake --build build/bench --target bench_flow && build/bench/bench_flow [rounds [largest
  * [folder]]]
  *
- * Prints one JSON row a line: the best of `rounds` (default 5) over networks of 1k nodes up to
- * `largest` (default 1M); networks of up to 100k nodes are written to `folder` as DIMACS files that
- * other solvers read. `nodes` are those of the split network, two for each forward op; a joint
- * graph of that many forward ops has about 2.5 ops for each. Times are in milliseconds. */
+ * Prints one JSON row per line, with the best of `rounds` runs (default 5), for networks of 1k
+ * nodes up to `largest` (default 1M). Networks of up to 100k nodes are also written to `folder` as
+ * DIMACS files, which other solvers can read. `nodes` counts the nodes of the split network, which
+ * has two for each forward op; a joint graph has about 2.5 ops for each forward op. Times are in
+ * milliseconds. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -69,7 +70,7 @@ static cb_status time_frontier(row *r, const cb_priced_network *n, cb_alloc *all
     return status;
 }
 
-/* FOLDER/GRAPH-NODES.txt */
+/* Writes the network to FOLDER/GRAPH-NODES.txt. */
 static cb_status write_network(const char *folder, const char *graph, uint32_t n_node,
                                const cb_priced_network *n, cb_arena *arena) {
     char path[1024];
@@ -84,8 +85,8 @@ static cb_status write_network(const char *folder, const char *graph, uint32_t n
     return fclose(file) == 0 && written == text.len ? CB_OK : CB_INVALID;
 }
 
-/* The cut may not recompute matrix products, and recomputes everything else for free. The frontier
- * is that of the network in which everything may be recomputed, at a cost. */
+/* Times a cut that must not recompute matrix products and recomputes everything else for free, and
+ * the frontier of the network in which everything may be recomputed, at a cost. */
 static cb_status measure(const char *graph, uint32_t n_node, int rounds, const char *folder) {
     cb_alloc alloc;
     cb_arena arena;

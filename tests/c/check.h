@@ -30,7 +30,7 @@ static inline uint64_t check_rounds(uint64_t part, uint64_t all) {
     return check_wishes("all") ? all : part;
 }
 
-/* True under sanitizers, which look at memory, and with CUTBACK_TESTS=few (as `make test-arm` sets
+/* True under sanitizers, which check memory, and with CUTBACK_TESTS=few (as `make test-arm` sets
  * it, because emulation is slow): fewer cases take the same paths, and the plain build compares
  * their results. */
 static inline bool check_is_brief(void) { return CB_ASAN || CB_TSAN || check_wishes("few"); }

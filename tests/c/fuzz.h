@@ -2,8 +2,8 @@
  * inputs.
  *
  *     static const char *const seeds[] = {"{\"a\": 1}", "[1, 2]"};
- *     static bool try_one(const char *text, size_t length) { ... CHECK what must hold ...; return
- * read_it; } int main(int argc, char **argv) { return fuzz_main(argc, argv, seeds, 2, try_one); }
+ *     static bool try_one(const char *text, size_t length) { ...; return was_accepted; }
+ *     int main(int argc, char **argv) { return fuzz_main(argc, argv, seeds, 2, try_one); }
  *
  * The program takes the number of inputs as its argument (default: `check_rounds(8000, 30000)`).
  * Each input is a seed with one to six mutations, in a block of exactly its size, so that

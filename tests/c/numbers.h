@@ -1,4 +1,5 @@
-/* numbers.h: an element of an array of any dtype, as a double. Integers are truncated as in C. */
+/* numbers.h: reads an element of an array of any dtype as a double. Integers are truncated as in
+ * C. */
 #ifndef CB_TEST_NUMBERS_H
 #define CB_TEST_NUMBERS_H
 

@@ -1,5 +1,5 @@
 /* count_blocks.c: counts the basic blocks that code compiled with -fsanitize-coverage=trace-pc
- * runs. It is not compiled so itself. */
+ * runs. This file itself is compiled without that option. */
 #include <stdint.h>
 
 #define EXPORT __attribute__((visibility("default")))

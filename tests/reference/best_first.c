@@ -1,4 +1,4 @@
-/* The fastest schedule of a small step within a budget, by best-first search; best_first.py
+/* Finds the fastest schedule of a small step within a budget, by best-first search; best_first.py
  * compiles and runs it. It shares no code with the library.
  *
  *     best_first BUDGET BELOW_PS MOST_STATES < STEP
@@ -6,8 +6,8 @@
  * A state is a position in the given order and the set of storages in memory. From a state the op
  * at the position runs, or is left out if it may run late, or any earlier op that may move runs.
  * Values stay in memory until there is no room; then each minimal set of values that makes enough
- * room gives a new state. The estimate of the time still to come is what would be needed without a
- * limit of memory, so it is never too high. Storages with 0 bytes are never dropped.
+ * room gives a new state. The estimate of the remaining time assumes unlimited memory, so it is
+ * never too high. Storages with 0 bytes are never dropped.
  *
  * STEP: counts of ops and storages, the position where the backward starts; for each storage bytes,
  * and whether it is returned, an output, and held; for each op picoseconds, whether it may run

@@ -83,8 +83,8 @@ TEST(known_ranges_are_not_sorted) {
     CHECK(at[0].begin == 20);
 }
 
-/* Parameters alternate with states, and the states lie behind all parameters. With gaps of n/2,
- * n/4, ... sorting took 2^33 moves, which is minutes. */
+/* Parameters alternate with states, and all states are after all parameters in memory. With gaps of
+ * n/2, n/4, ... sorting took 2^33 moves, that is, minutes. */
 TEST(alternating_arrays_are_sorted_soon) {
     enum { N = 1 << 18 };
     cb_range *at = malloc(N * sizeof *at);

@@ -257,7 +257,7 @@ static void *be_member(void *argument) {
     return NULL;
 }
 
-/* A caller that is a member already gets a team of its own, as in OpenMP. */
+/* A caller that is already a member gets a separate team, as in OpenMP. */
 static void run_team(void (*fn)(void *), void *data, unsigned n_threads, unsigned flags) {
     pthread_t threads[TEAM];
     member members[TEAM];

@@ -168,7 +168,7 @@ TEST(memory_of_the_host_has_to_be_named) {
     cb_context_free(ctx);
 }
 
-/* ---- what shows late ------------------------------------------------------------------------- */
+/* ---- errors that appear late ----------------------------------------------------------------- */
 
 enum { ROWS = 5, COLUMNS = 3, PICKED = 4 };
 
@@ -304,7 +304,7 @@ TEST(a_state_without_other_outputs_is_replaced) {
     cb_context_free(ctx);
 }
 
-/* ---- what a backend answers ------------------------------------------------------------------ */
+/* ---- properties of backends ------------------------------------------------------------------ */
 
 static bool is_gpu(const cb_backend *b) { return strcmp(b->name, "cuda") == 0; }
 

@@ -1,5 +1,5 @@
 /* graph_eval.h: runs a graph op by op in the order of ids on the reference kernels, for tests.
- * Every storage is a block of its own; views share it.
+ * Every storage is a separate block, which its views share.
  *
  *     eval e;
  *     CHECK_OK(eval_init(&e, graph, &alloc, &err));

@@ -124,7 +124,8 @@ static inline bool is_near(const cb_tensor *got, const cb_tensor *want, int64_t 
     if (x == y || (isnan(x) && isnan(y))) return true;
     if (!cb_dtype_is_float(got->dtype)) return false;
     bool half = got->dtype == CB_F16 || got->dtype == CB_BF16;
-    double ulp = got->dtype == CB_F64 ? 16 * 0x1p-52 : 0x1p-23; /* in f64 the twin errs as much */
+    double ulp =
+        got->dtype == CB_F64 ? 16 * 0x1p-52 : 0x1p-23; /* in f64 the twin is no more accurate */
     double least = got->dtype == CB_F16 ? 0x1p-24 : 0x1p-133;
     double room =
         s.ulps * ulp * fmax(fabs(y), s.size) + (half ? ulp_of(got->dtype) * fabs(y) : 0) + least;

@@ -350,7 +350,7 @@ static void ask(void *user, int64_t task, int thread) {
     (void)!cb_devices_get(&a->devices, a->b, &a->device[task], NULL);
 }
 
-/* Threads that open a device at once get the same one; surplus devices are closed. */
+/* Threads that open a device at the same time get the same one; surplus devices are closed. */
 TEST(devices) {
     cb_alloc alloc;
     cb_threads *pool = NULL;

@@ -301,7 +301,8 @@ TEST(short_rows) {
     }
 }
 
-/* In the order of rows, from zero in each block of rows (cb_row_blocks), and then of blocks. */
+/* Rows are summed in order, from zero in each block of rows (cb_row_blocks), and then the blocks in
+ * order. */
 TEST(gradients_of_weights_of_short_rows) {
     enum { ROWS = 1000, BLOCKS = 62, IN_BLOCK = 17, COLUMNS = 10 };
     test_op op = {.code = CB_OP_LAYER_NORM_BWD, .n_in = 5};

@@ -135,7 +135,8 @@ static cb_tensor part_of(cb_tensor t, int axis, int64_t begin, int64_t end) {
 }
 
 /* A product whose inner axis is cut at multiples of 256, each part added to the sum of those before
- * it, has the bits of the whole, in the base's memory or not. */
+ * it, has the same bits as the whole product, whether or not the output takes over the base's
+ * memory. */
 TEST(parts_of_the_inner_axis_add_up) {
     static const int64_t cuts[] = {0, 256, 768, 1000};
     for (int how = 0; how < 32; how++) {
@@ -201,7 +202,8 @@ static int64_t n_tasks(int64_t batch, int64_t m, int64_t n, int64_t k, int threa
     return div_up(batch, t.batches) * div_up(m, t.rows) * div_up(n, t.columns);
 }
 
-/* Enough tasks that threads finish together, but none too small to hand out. */
+/* There are enough tasks for threads to finish together, but no task is too small to be worth
+ * starting. */
 TEST(tasks) {
     CHECK(n_tasks(1, 512, 512, 512, 1) == 1);
     CHECK(n_tasks(1, 64, 64, 64, 16) == 1);

@@ -71,7 +71,7 @@ static cb_status build_subject(subject *s, cb_opcode code, cb_dtype dtype, int64
     return CB_OK;
 }
 
-/* The joint graph of `s` as a forward graph of its own, with a loss made of its gradients. */
+/* The joint graph of `s` as a separate forward graph, with a loss made of its gradients. */
 static cb_status build_second(const subject *s, const cb_graph *joint, cb_graph **out) {
     cb_arena arena;
     cb_status status = CB_OK;

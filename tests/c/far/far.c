@@ -192,7 +192,8 @@ static uint64_t far_bytes(const void *executable) {
     return cb_block_bytes(f) + cb_executable_bytes(&f->x) + cb_executor_bytes(f->executor);
 }
 
-/* Makes room for the arguments of a run, and for an update of all gradients by any optimizer. */
+/* Allocates lists for the arguments of a run, and for an update of all gradients by any
+ * optimizer. */
 static cb_status make_lists(far_executable *f, const cb_program *program, cb_error *err) {
     uint32_t n_hyper = 0;
     for (uint32_t i = 0; cb_optimizer_at(i); i++) {

@@ -69,7 +69,7 @@ void far_memory_give(far_memory *m, void *far) {
 cb_status far_near(const far_memory *m, const void *far, void **near, cb_error *err) {
     const uintptr_t at = (uintptr_t)far, begin = (uintptr_t)m->near + FAR_BYTES;
     if (far && (at < begin || at >= begin + FAR_BYTES)) {
-        return cb_fail(err, CB_INVALID, "far: %p is no address of the backend's memory", far);
+        return cb_fail(err, CB_INVALID, "far: %p is not an address of the backend's memory", far);
     }
     *near = far ? (char *)(at - FAR_BYTES) : NULL;
     return CB_OK;

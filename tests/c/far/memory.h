@@ -2,7 +2,7 @@
  * far one, which is handed out, has no readable or writable pages; the near one has the bytes, and
  * only the kernels use it.
  *
- *     near   |rw|..|rw..rw|..          pages of blocks that are there; a free page between two
+ *     near   |rw|..|rw..rw|..          pages of allocated blocks; a free page between two
  *     far    |..|..|......|..          = near + FAR_BYTES, never accessible
  */
 #ifndef CB_TESTS_FAR_MEMORY_H

@@ -102,7 +102,7 @@ TEST(memory_of_the_host_is_refused) {
     char mine[100];
     begin(&t);
     CHECK_FAIL(t.b->copy(t.device, NULL, CB_WAY_IN, mine, t.from, 100, &err), CB_INVALID,
-               "no address of the backend's memory");
+               "not an address of the backend's memory");
     CHECK_FAIL(t.b->copy(t.device, NULL, CB_WAY_OUT, mine, t.from, 100, &err), CB_INVALID, "far:");
     end(&t);
 }

@@ -1,4 +1,4 @@
-/* generate.h: networks to test and measure on.
+/* generate.h: networks for tests and benchmarks.
  *
  * Training graphs are generated from a short list of forward ops, each with bytes, time, inputs and
  * whether the backward reads its output. They have the planner's form:
@@ -8,8 +8,8 @@
  *     out(op) --inf--> in(reader)      a reader that runs again needs it
  *     out(op) --inf--> sink            the backward reads it
  *
- * where time[in(op)] is the cost of a second run. The structure follows real models (which ops
- * there are, what feeds what, what the backward formulas read); the values do not. */
+ * where time[in(op)] is the cost of a second run. The structure follows real models (which ops they
+ * have, which op reads which, what the backward formulas read); the values do not. */
 #ifndef CB_TESTS_FLOW_GENERATE_H
 #define CB_TESTS_FLOW_GENERATE_H
 

@@ -1,4 +1,4 @@
-/* The DIMACS text, and that the network read from it has the same minimum cut. */
+/* The DIMACS text; the network read from it has the same minimum cut. */
 #include "flow/dimacs.h"
 #include "flow/oracle.h"
 #include "oom.h"

@@ -1,5 +1,6 @@
-/* gpu.h: the cuda backend in tests: on the stand-in driver (tests/gpu_sim), with the NVRTC that the
- * Python tests install. list.c gives both to each context, so tests of steps need no changes. */
+/* gpu.h: runs the cuda backend in tests on the stand-in driver (tests/gpu_sim), with the NVRTC that
+ * the Python tests install. list.c gives both to each context, so tests of steps need no
+ * changes. */
 #ifndef CB_TESTS_GPU_H
 #define CB_TESTS_GPU_H
 

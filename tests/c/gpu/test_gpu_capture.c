@@ -12,7 +12,8 @@
 enum { N = 37, MOMENTS = 2, CAPTURED = 1000 /* random step that the host names in a capture */ };
 static const double hyper[] = {0.1, 0.9, 0.99, 1e-8, 0.05, 0.0, 0.0}; /* adamw: lr first */
 
-typedef struct entries { /* of the stand-in driver: what a framework does around a capture */
+typedef struct
+    entries { /* functions of the stand-in driver that a framework calls around a capture */
     int (*cuStreamCreate)(void **stream, unsigned flags);
     int (*cuStreamBeginCapture_v2)(void *stream, int mode);
     int (*cuStreamEndCapture)(void *stream, void **graph);
@@ -182,7 +183,7 @@ static float loss_of(setting *x) {
     return loss;
 }
 
-/* A run alone, with the random step given by its caller. */
+/* A run without an update, with the random step given by its caller. */
 static cb_status draw(setting *x, uint32_t random_step) {
     CB_TRY(cb_step_pin(x->step, &err));
     void *inputs[] = {x->p}, *outputs[] = {x->loss, NULL};

@@ -109,7 +109,7 @@ TEST(each_entry_that_fails_is_a_clean_error) {
             const cb_status status = whole(&m);
             hooks.fail(entry, 0, 0);
             forget();
-            /* Without a context nothing can be given back. */
+            /* Without a context nothing can be freed. */
             if (hooks.allocated() != before && !strstr(entry, "Push")) {
                 printf("  %s %d leaves %d bytes\n", entry, nth, (int)(hooks.allocated() - before));
                 check_failures++;
@@ -249,8 +249,8 @@ static float fetch_loss(const placed *p) {
     return loss;
 }
 
-/* Also the first run. Uses the backend's own calls, as those of a step record events, which a
- * capture of one stream cannot hold. */
+/* Captures the first run. Calls the backend directly, because functions of a step record events,
+ * which a capture of one stream cannot contain. */
 static void check_capture(cb_step *step, placed *p, void *stream) {
     enum { GLOBAL = 0 };
     void *graph = NULL, *executable = NULL;

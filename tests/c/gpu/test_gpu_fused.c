@@ -302,7 +302,7 @@ static void check(model_fn make, int64_t rows, int64_t columns, int n_seed) {
 static bool every_size(void) { return check_rounds(0, 1) > 0; }
 
 /* Sums over rows of fewer than 32 elements, and over fewer than 128 columns, are not part of
- * groups: the backend has its own order for them. */
+ * groups: the backend sums them in a different order. */
 TEST(elements) {
     check(point_model, 6, 32, 5);
     if (!every_size()) return;

@@ -1,7 +1,7 @@
 /* Offsets in emitted kernels around 2^31 elements: if one operand's offsets do not fit 32 bits, the
  * kernel must use 64. Nothing is compiled or allocated here: steps run on a backend that runs
  * nothing and groups as the cuda backend does, and only the text of their kernels is made. Also
- * tests what such a text cannot hold. */
+ * tests the limits of such a text. */
 #include "check.h"
 #include "exec/cuda/group.h"
 #include "ir/builder.h"
@@ -134,7 +134,7 @@ static cb_value_id number_of_each_row(model *m, int64_t n) {
     return OP(CB_OP_ADD, 2, (y, OP(CB_OP_EXPAND, 1, (part), .dims = SHAPE(2, 32, 256))), .f = {0});
 }
 
-/* ---- what is emitted ------------------------------------------------------------------------- */
+/* ---- emitted kernels ------------------------------------------------------------------------- */
 
 /* Counts the program's kernels by their type of offsets. */
 static void count_types(const cb_program *p, int *narrow, int *wide) {

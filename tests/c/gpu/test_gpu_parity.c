@@ -21,10 +21,10 @@ static const struct {
     cb_opcode code;
     const char *why;
 } without[] = {
-    {CB_OP_CONV2D, "convolutions come with cuDNN or an implicit product"},
+    {CB_OP_CONV2D, "convolutions need cuDNN or an implicit product"},
     {CB_OP_CONV2D_DGRAD, "as conv2d"},
     {CB_OP_CONV2D_WGRAD, "as conv2d"},
-    {CB_OP_MAX_POOL2D, "pooling comes with convolutions"},
+    {CB_OP_MAX_POOL2D, "pooling is planned together with convolutions"},
     {CB_OP_AVG_POOL2D, "as max_pool2d"},
     {CB_OP_AVG_POOL2D_BWD, "as max_pool2d"},
 };

@@ -133,7 +133,7 @@ TEST(text_of_a_group) {
     cb_program_free(p);
 }
 
-/* ---- what is wrong --------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 static cb_instr *find_part(const cb_program *p, cb_part part) {
     for (uint32_t i = 0; i < p->n_instr; i++) {

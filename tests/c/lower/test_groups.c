@@ -131,7 +131,7 @@ TEST(random_groups_are_lowered_as_planned) {
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
 }
 
-/* ---- what is no group ------------------------------------------------------------------------ */
+/* ---- invalid groups -------------------------------------------------------------------------- */
 
 static cb_op_id find(const cb_graph *g, cb_opcode code, cb_phase phase) {
     cb_op_id i = 0;

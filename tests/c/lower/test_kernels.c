@@ -39,7 +39,7 @@ static void kernels_free(kernels *k) {
     cb_arena_free(&k->arena);
 }
 
-/* ---- what a group should be ------------------------------------------------------------------ */
+/* ---- expected groups ------------------------------------------------------------------------- */
 
 typedef struct expected {
     const char *ops; /* kinds */

@@ -131,7 +131,7 @@ static inline void drop_output(cb_problem *p, uint32_t storage) {
     p->n_backward_output = n;
 }
 
-/* Gives most arguments a gradient: any value that an op makes in memory of its own, usually a late
+/* Gives most arguments a gradient: any value that an op makes in its own memory, usually a late
  * one. */
 static inline bool make_updates(cb_problem *p, uint32_t seed) {
     uint64_t state = seed;
@@ -338,7 +338,7 @@ static inline void make_random_insides(maker *m, uint64_t seed, uint32_t n_forwa
     if (maker_draw(&s, 2)) m->storage_flags[m->storage[gradient]] |= CB_STORE_HOLD_END;
 }
 
-/* Some outputs of the forward's ops are held, returned, or in the caller's memory. */
+/* Marks some outputs of forward ops as held, returned, or in the caller's memory. */
 static inline void hold_parts(maker *m, uint64_t seed) {
     static const uint8_t flags[] = {CB_STORE_HOLD_END, CB_STORE_HOLD_FORWARD, CB_STORE_STATIC, 0};
     uint64_t s = seed * 53 + 11;

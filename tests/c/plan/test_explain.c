@@ -316,7 +316,7 @@ TEST(gaps_are_not_negative) {
     CHECK(step * known > 15);
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- whole plans ----------------------------------------------------------------------------- */
 
 TEST(working_sets_and_floor) {
     uint32_t n_decided_plans = 0;

@@ -308,7 +308,7 @@ static uint64_t find_gap(const cb_block *block, uint32_t n, uint64_t bytes, uint
     return best == UINT64_MAX ? top : best;
 }
 
-/* Lives of one window, of some windows, and of so many that all blocks are looked at. */
+/* Lives of one window, of some windows, and of so many that all blocks are scanned. */
 TEST(blocks_find_the_smallest_gap) {
     enum { N = 400, MOMENTS = 20000 };
     static cb_block block[N];

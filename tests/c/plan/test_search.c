@@ -470,7 +470,7 @@ TEST(several_budgets_are_single_ones) {
         budget[20].kind = CB_BUDGET_NONE;
         CHECK_OK(cb_plan_make_many(p, &o, budget, 24, &alloc, answer, &err));
         for (uint32_t i = 0; i < 24; i++) {
-            if ((i + 2) % step != 0) { /* each takes a search of its own */
+            if ((i + 2) % step != 0) { /* each takes a separate search */
                 cb_plan_free(answer[i].plan);
                 continue;
             }

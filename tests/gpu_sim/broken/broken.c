@@ -1,7 +1,7 @@
 /* broken.c: a driver that forwards to another one but breaks one thing, selected by environment
  * variables, so that programs which start other programs can be tested as a whole:
  *
- * CUTBACK_BROKEN       "hang": kernels do not end, and who waits for them does not end on SIGTERM
+ * CUTBACK_BROKEN "hang": kernels do not end, and processes that wait for them ignore SIGTERM
  *                      "fault": waiting for a kernel fails with CUDA_ERROR_ILLEGAL_ADDRESS
  *                      "exclusive": another process has the card, whose mode is exclusive
  * CUTBACK_BROKEN_ITEM  only in processes whose CUTBACK_GPU_ITEM is this

@@ -60,7 +60,7 @@ extern sim_running sim_now;
 void sim_where(const sim_fiber *f, uint32_t site, char *text, size_t n);
 void sim_fail_block(sim_fault fault); /* ends the grid; does not return */
 void sim_wait(sim_fiber *f);          /* runs others until f is READY and has its turn */
-bool sim_is_left_out(uint32_t site);  /* and counts it */
+bool sim_is_left_out(uint32_t site);  /* true if threads skip this line; counts the skip */
 void sim_wake(sim_fiber *f);          /* makes it READY, after the others */
 /* warp.c: completes the operation that f waits in, if all its lanes have arrived; `running`: the
  * lane that need not be woken. */

@@ -1,4 +1,4 @@
-/* compile.h: from PTX to a shared object that the system can load. */
+/* compile.h: compiles PTX to a shared object that the system can load. */
 #ifndef SIM_COMPILE_H
 #define SIM_COMPILE_H
 

@@ -64,7 +64,7 @@ sim_result sim_graph_join(sim_stream *stream, sim_graph *graph, size_t node) {
     return add_number(&stream->ends, &stream->n_ends, node) ? 0 : SIM_ERROR_OUT_OF_MEMORY;
 }
 
-/* In global mode no thread may call what could interrupt a capture; in thread-local mode the
+/* In global mode no thread may make a call that could interrupt a capture; in thread-local mode the
  * capturing thread may not. A thread may exempt itself. */
 bool sim_may_interrupt(const char *what) {
     bool may = true;

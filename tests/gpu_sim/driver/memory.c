@@ -52,7 +52,8 @@ const sim_block_of_memory *sim_memory_find(uint64_t address) {
     return i ? &memory.block[i - 1] : NULL;
 }
 
-/* The size with a gap behind the block of half its bytes, to catch accesses past its end. */
+/* Returns the size with a gap after the block, half as large as the block, which catches accesses
+ * past its end. */
 static uint64_t with_room(uint64_t bytes) {
     return bytes + PAGE + (bytes > 65536 ? bytes : 65536) / 2;
 }

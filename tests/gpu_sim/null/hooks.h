@@ -1,4 +1,4 @@
-/* hooks.h: what the null driver exports in addition to the driver API. */
+/* hooks.h: functions that the null driver exports in addition to the driver API. */
 #ifndef NULL_HOOKS_H
 #define NULL_HOOKS_H
 

@@ -1,7 +1,7 @@
-/* NVRTC behind a list of lines: compiles with line numbers, removes them from the PTX, and appends
- * those of our files ("prelude.cuh 12") to the file named by CUTBACK_MUTANT_LINES. This shows which
- * lines of text a program's kernels come from, without changing the PTX. CUTBACK_MUTANT_NVRTC is
- * NVRTC itself. */
+/* Wraps NVRTC: compiles with line numbers, removes them from the PTX, and appends the lines of our
+ * own files ("prelude.cuh 12") to the file named by CUTBACK_MUTANT_LINES. This shows which lines of
+ * text a program's kernels come from, without changing the PTX. CUTBACK_MUTANT_NVRTC is NVRTC
+ * itself. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
