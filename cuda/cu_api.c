@@ -146,10 +146,10 @@ cb_status cb_cu_describe_device(const cb_cu_driver *driver, int ordinal, cb_cu_d
     return CB_OK;
 }
 
-/* NVRTC loads its builtins library by name in its first compilation. The wheel of CUDA 13.0 has no
- * RPATH, so the loader does not search NVRTC's own folder. Therefore the library is loaded from
- * there in advance, in the exact version that NVRTC requests. If it is not there, the loader
- * searches for it. */
+/* Opens the builtins library, which NVRTC loads by name in its first compilation. The wheel of CUDA
+ * 13.0 has no RPATH, so the loader does not search NVRTC's own folder. Therefore the library is
+ * loaded from there in advance, in the exact version that NVRTC requests. If it is not there, the
+ * loader searches for it. */
 static cb_status open_builtins(const cb_cu_nvrtc *nvrtc, int major, int minor, cb_error *err) {
     char name[64], beside[4096];
     Dl_info where;

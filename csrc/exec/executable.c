@@ -9,8 +9,8 @@
 
 /* ---- finding kernels ------------------------------------------------------------------------- */
 
-/* A kernel is found by the dtype of its first floating-point operand, or of its first operand if
- * all are integers. */
+/* Returns the dtype by which a kernel is found: that of its first floating-point operand, or of its
+ * first operand if all are integers. */
 static cb_dtype kernel_dtype(const cb_program *p, const cb_instr *instr) {
     uint32_t begin[2] = {instr->in_begin, instr->out_begin}, n[2] = {instr->n_in, instr->n_out};
     for (int side = 0; side < 2; side++) {

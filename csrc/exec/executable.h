@@ -29,7 +29,7 @@ typedef struct cb_executable {
  * scratch is too small for indices that must be copied. */
 CB_MUST_CHECK cb_status cb_executable_supports(const cb_program *program, uint32_t group,
                                                cb_error *err);
-/* On failure it frees everything. */
+/* Prepares a program; frees everything on failure. */
 CB_MUST_CHECK cb_status cb_executable_init(cb_executable *x, const cb_program *program,
                                            const cb_runtime *runtime, cb_error *err);
 void cb_executable_free(cb_executable *x);

@@ -228,8 +228,8 @@ static void cut_forward(cb_conv_tiles *t, const conv_size *s, cb_dtype dtype) {
     set_slots(t, s, dtype, s->groups * div_up(s->n, t->images) * div_up(s->pixels, t->pixels));
 }
 
-/* Input channels are cut so that a task owns all windows of its channels. Thus no two tasks add to
- * the same elements. */
+/* Cuts input channels so that a task owns all windows of its channels. Thus no two tasks add to the
+ * same elements. */
 static void cut_data_gradient(cb_conv_tiles *t, const conv_size *s, cb_dtype dtype) {
     int64_t inputs = s->window / s->area, most = max_i64(1152 / s->area, 1);
     t->channels = even_split(s->channels, 512, 16);
@@ -241,8 +241,8 @@ static void cut_data_gradient(cb_conv_tiles *t, const conv_size *s, cb_dtype dty
     set_slots(t, s, dtype, s->groups * div_up(s->n, t->images) * div_up(inputs, block));
 }
 
-/* A task owns a block of the gradient and walks all tiles; a small gradient is summed in `splits`
- * runs of tiles. */
+/* Cuts the gradient into blocks. A task owns a block and walks all tiles; a small gradient is
+ * summed in `splits` runs of tiles. */
 static void cut_weight_gradient(cb_conv_tiles *t, const conv_size *s, cb_dtype dtype) {
     t->channels = even_split(s->channels, is_half(dtype) ? 64 : 256, 16);
     t->window = even_split(s->window, is_half(dtype) ? 128 : 256, 1);

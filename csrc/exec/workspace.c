@@ -5,7 +5,8 @@
 #include "attention_tiles.h"
 #include "tiles.h"
 
-/* A single block needs no partial sums: it adds in the output or in registers. */
+/* Returns the bytes of partial sums. A single block needs none: it adds in the output or in
+ * registers. */
 static uint64_t column_workspace(int64_t rows, int64_t columns, size_t accumulator, int partials) {
     int64_t blocks = cb_row_blocks(rows, columns);
     if (blocks == 1) return 0;

@@ -90,7 +90,8 @@ static int vector_bits_of(void *library, const spelling *s) {
     return 0;
 }
 
-/* An OpenBLAS built for 64-bit integers without a suffix says so in its configuration. */
+/* Returns the bits of the BLAS's integers. An OpenBLAS built for 64-bit integers without a suffix
+ * says so in its configuration. */
 static int int_bits_of(void *library, const spelling *s) {
     void *entry = symbol_or_plain(library, s, "openblas_get_config");
     char *(*get_config)(void);

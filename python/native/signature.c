@@ -100,7 +100,7 @@ static int note_unread(PyObject *unread, Py_ssize_t i, Py_ssize_t at) {
     return result;
 }
 
-/* 1: all leaves fit; 0: a leaf differs; -1: an exception is set. */
+/* Returns 1 if all leaves fit, 0 if a leaf differs, -1 if an exception is set. */
 static int match(const signature *self, PyObject *leaves, PyObject *arrays, PyObject *unread,
                  PyTypeObject *memory_type) {
     Py_ssize_t at = 0;

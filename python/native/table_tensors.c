@@ -482,7 +482,8 @@ static int check_dicts(const cb_py_table *self, const reading *r) {
     return 0;
 }
 
-/* Releasing an object writes its count of references, so objects are prefetched here, too. */
+/* Releases all references. This writes each object's reference count, so objects are prefetched
+ * here, too. */
 static void drop_reading(reading *r) {
     for (size_t i = 0; i < r->n_held; i++) {
         if (i + FAR < r->n_held) ask_for((uintptr_t)r->held[i + FAR]);

@@ -184,8 +184,8 @@ static int read_columns(const cb_py_table *self, PyObject *params, PyObject *gra
     return out->rest ? 0 : -1;
 }
 
-/* The fast path, for a row of plain arrays that fit. Returns false if the slow path must be used,
- * which reports errors. */
+/* Takes the fast path, for a row of plain arrays that fit. Returns false if the slow path must be
+ * taken, which reports errors. */
 static bool set_known_row(cb_py_table *self, const columns *x, uint32_t i, cb_optim_row row) {
     PyObject *param = x->param[i];
     if (self->axes != CB_AXES_NONE) return false;

@@ -36,7 +36,8 @@ static uint64_t workspace(const cb_graph *g, cb_op_id op) {
     }
 }
 
-/* There is no attention kernel yet that keeps tiles of scores in shared memory. */
+/* Returns true for attention, which has no kernel yet that keeps tiles of scores in shared
+ * memory. */
 static bool lacks(cb_opcode code) { return code == CB_OP_ATTENTION || code == CB_OP_ATTENTION_BWD; }
 
 /* ---- compiling ------------------------------------------------------------------------------- */

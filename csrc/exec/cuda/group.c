@@ -19,8 +19,8 @@ static bool are_known(const cb_dtype *dtype, uint32_t n, bool with_bool) {
     return true;
 }
 
-/* Short rows would leave most threads of a block idle, and sums over everything need whole lanes of
- * each row. */
+/* True if rows are long enough. Short rows would leave most threads of a block idle, and sums over
+ * everything need whole lanes of each row. */
 static bool has_long_rows(cb_part part, const cb_domain *domain) {
     if (domain->columns == 0 || domain->inner) return true;
     if (domain->columns < SHORTEST_ROW || domain->columns > CB_ROW_MAX) return false;

@@ -84,7 +84,7 @@ static bool free_block(const state *s, char **at, uint64_t bytes) {
     return is_whole;
 }
 
-/* A buffer whose block was taken over is not freed: the block has a new owner. */
+/* Frees a buffer, unless its block was taken over and has a new owner. */
 static bool free_buffer(state *s, uint32_t buffer) {
     if (s->is_taken[buffer]) {
         s->x.address[buffer] = NULL;

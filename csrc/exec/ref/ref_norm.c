@@ -138,7 +138,7 @@ void cb_ref_batch_stats(const cb_ref_call *c) {
     }
 }
 
-/* The inputs are x, mean, rstd, weight and bias. */
+/* Applies statistics. The inputs are x, mean, rstd, weight and bias. */
 void cb_ref_batch_apply(const cb_ref_call *c) {
     const int64_t n = cb_numel(&c->out[0].shape);
     for (int64_t i = 0; i < n; i++) {
@@ -173,7 +173,8 @@ static void parameter_gradient(const cb_ref_call *c, const sample *s, int64_t p)
     if (c->n_out == 3) cb_ref_put(&c->out[2], p, dbias);
 }
 
-/* dx = rstd (k - average(k) - h average(k h)) with h the normed x and k = g weight. */
+/* Computes dx = rstd (k - average(k) - h average(k h)), where h is the normed x and k = g
+ * weight. */
 void cb_ref_norm_bwd(const cb_ref_call *c) {
     const sample s = sample_of(c, &c->in[1]);
     for (int64_t i = 0; i < s.n_stats; i++) {
@@ -229,7 +230,7 @@ cb_status cb_ref_cross_entropy(const cb_ref_call *c, cb_error *err) {
     return CB_OK;
 }
 
-/* The inputs are g, logits and label. */
+/* Computes the gradient. The inputs are g, logits and label. */
 cb_status cb_ref_cross_entropy_bwd(const cb_ref_call *c, cb_error *err) {
     const int64_t rows = rows_of(&c->in[1]), n = columns_of(&c->in[1]);
     CB_TRY(check_labels(c, &c->in[2], rows, n, err));

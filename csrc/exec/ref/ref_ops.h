@@ -19,7 +19,8 @@ typedef struct cb_ref_call {
 double cb_ref_get(const cb_tensor *t, int64_t element);
 /* Rounds to the dtype. For integers it truncates and saturates, and NaN becomes 0. */
 void cb_ref_put(const cb_tensor *t, int64_t element, double x);
-/* For bool and integer dtypes. A put wraps to the dtype's width; a bool becomes x != 0. */
+/* These are for bool and integer dtypes. A put wraps to the dtype's width; a bool becomes x !=
+ * 0. */
 int64_t cb_ref_get_int(const cb_tensor *t, int64_t element);
 void cb_ref_put_int(const cb_tensor *t, int64_t element, int64_t x);
 

@@ -93,8 +93,9 @@ static void CB_TYPED(store_row)(cb_dtype dtype, const CB_REAL *from, int64_t n, 
     memcpy(to, from, (size_t)n * sizeof *from);
 }
 
-/* Rows row..row+n of a head: in place, or a copy whose lines are whole vectors. `is_left`: the rows
- * are read one number at a time, so they need not be dense or a multiple of the vector. */
+/* Returns rows row..row+n of a head: in place, or as a copy whose lines are whole vectors.
+ * `is_left`: the rows are read one number at a time, so they need not be dense or a multiple of the
+ * vector. */
 static CB_TYPED(block) CB_TYPED(rows_of)(const cb_tensor *t, int64_t item, int64_t row, int64_t n,
                                          bool is_left, CB_REAL *copy) {
     const int32_t r = t->shape.rank;
@@ -129,7 +130,7 @@ typedef struct CB_TYPED(sums) {
     bool add;
 } CB_TYPED(sums);
 
-/* out[rows, columns] (+)= left[rows, inner] right[inner, columns] */
+/* Computes out[rows, columns] (+)= left[rows, inner] right[inner, columns]. */
 static void CB_TYPED(multiply)(CB_TYPED(gemm_left) left, int64_t rows, CB_TYPED(block) right,
                                int64_t inner, CB_TYPED(sums) out) {
     for (int64_t j = 0; j < out.columns; j += GEMM_WIDTH) {
@@ -140,8 +141,8 @@ static void CB_TYPED(multiply)(CB_TYPED(gemm_left) left, int64_t rows, CB_TYPED(
     }
 }
 
-/* tile[j, i] = rows[j] . columns[i] for the keys at j0 and the queries at i0. Skips panels of
- * queries that do not see a key. */
+/* Computes tile[j, i] = rows[j] . columns[i] for the keys at j0 and the queries at i0. Skips panels
+ * of queries that do not see a key. */
 static void CB_TYPED(multiply_tile)(const attention *a, CB_TYPED(block) rows, int64_t keys,
                                     int64_t inner, const CB_REAL *columns, int64_t i0, int64_t j0,
                                     CB_REAL *tile) {
@@ -155,7 +156,7 @@ static void CB_TYPED(multiply_tile)(const attention *a, CB_TYPED(block) rows, in
     }
 }
 
-/* out[i] (+)= sum over keys j of tile[j, i] * keys[j], for n queries. */
+/* Computes out[i] (+)= sum over keys j of tile[j, i] * keys[j], for n queries. */
 static void CB_TYPED(multiply_queries)(const attention *a, const CB_REAL *tile,
                                        CB_TYPED(block) keys, int64_t i0, int64_t n, int64_t j0,
                                        CB_TYPED(sums) out) {
@@ -167,7 +168,7 @@ static void CB_TYPED(multiply_queries)(const attention *a, const CB_REAL *tile,
     }
 }
 
-/* out[j] (+)= sum over n queries i of tile[j, i] * queries[i], for the keys of a block. */
+/* Computes out[j] (+)= sum over n queries i of tile[j, i] * queries[i], for the keys of a block. */
 static void CB_TYPED(multiply_keys)(const attention *a, const CB_REAL *tile,
                                     CB_TYPED(block) queries, int64_t i0, int64_t n, int64_t j0,
                                     CB_TYPED(sums) out) {

@@ -96,7 +96,7 @@ static cb_status check_scratch(const attention *a, cb_error *err) {
     return cb_fail(err, CB_INTERNAL, "%s: scratch is too small", cb_op_def_of(a->args->code)->name);
 }
 
-/* Each slot takes the next unit until all are done. */
+/* Runs all units of work: each slot takes the next one until all are done. */
 static void run_units(attention *a, int64_t units, cb_task_fn slot) {
     a->units = units;
     atomic_store(&a->next, 0);

@@ -142,8 +142,9 @@ static void data_gradient_unit(const conv *c, int64_t unit, const blocks *scratc
     }
 }
 
-/* 16-bit: dx cannot hold the sums, and a plane of f32 sums may not fit in scratch, so each element
- * is summed directly over its windows. This is slower; 16-bit types save memory here, not time. */
+/* Computes 16-bit dx. It cannot hold the sums, and a plane of f32 sums may not fit in scratch, so
+ * each element is summed directly over its windows. This is slower; 16-bit types save memory here,
+ * not time. */
 static void half_data_gradient_unit(const conv *c, int64_t unit, const blocks *scratch) {
     (void)scratch;
     int64_t channel = unit % c->cin, group = unit / c->cin % c->groups,

@@ -21,9 +21,9 @@ typedef struct CB_TYPED(weights) {
     int64_t column[GEMM_INNER];
 } CB_TYPED(weights);
 
-/* Weight (o, k) is at o * window + k. If flipped, o is an input channel of the convolution being
- * differentiated, k = (output channel, tap), and k's channel selects the window that holds the
- * weight. */
+/* Reads a block of weights. Weight (o, k) is at o * window + k. If flipped, o is an input channel
+ * of the convolution being differentiated, k = (output channel, tap), and k's channel selects the
+ * window that holds the weight. */
 static void CB_TYPED(read_block)(const conv *c, int64_t group, int64_t o, int64_t n_channels,
                                  int64_t k, int64_t inner, CB_REAL *wide, CB_TYPED(weights) * out) {
     int64_t area = c->area, first = (group * c->cout + o) * c->window + k;

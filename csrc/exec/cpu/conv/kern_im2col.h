@@ -59,7 +59,7 @@ static bool is_in_place(const conv *c, const tile *t) {
     return t->n_images == 1 && !is_half(c->dtype);
 }
 
-/* Bytes from the start of y to a channel of a group at the tile's first column. */
+/* Returns the bytes from the start of y to a channel of a group at the tile's first column. */
 static int64_t y_offset(const conv *c, const tile *t, int64_t group, int64_t channel) {
     int64_t plane = (t->image * c->groups + group) * c->cout + channel;
     return (plane * c->pixels + t->pixel) * (int64_t)c->element;
@@ -254,7 +254,7 @@ static void im2col(const conv *c, const tile *t, int64_t group, int64_t k0, int6
     }
 }
 
-/* The transpose of im2col: adds each element to the place it came from. Works on f32 and f64. */
+/* Transposes im2col: adds each element to the one that it was copied from. Works on f32 and f64. */
 static void col2im(const conv *c, const tile *t, int64_t group, int64_t k0, int64_t n_rows,
                    char *col) {
     for (int64_t k = k0; k < k0 + n_rows; k++) {

@@ -170,7 +170,8 @@ static void run_task(void *user, int64_t task, int thread) {
     for (int64_t plane = task * p->planes_per_task; plane < last; plane++) p->run(p, plane);
 }
 
-/* `x` and `y` are the large and the small side of the op, whichever of them is the output. */
+/* Runs an op over all planes. `x` and `y` are its large and its small side; either may be the
+ * output. */
 static cb_status run_planes(const cb_kernel_args *args, const cb_tensor *x, const cb_tensor *y,
                             const plane_fn run[3]) {
     const int64_t *a = args->attrs->i;

@@ -218,7 +218,7 @@ typedef struct sides { /* adjacent strided rows, and their addresses */
     int thread;
 } sides;
 
-/* The last band of a unit may have fewer lines. */
+/* Returns the lines of a band; the last band of a unit may have fewer. */
 static int64_t lines_of_band(const cb_x_fused *f, int64_t band) {
     return min_i64(f->band_lines, f->m.columns - band * f->band_lines);
 }
@@ -401,10 +401,11 @@ static void after_all(cb_executor *e) {
                     e);
 }
 
-/* A store that bypasses the caches fills a line in a buffer of the core. If stores of 128 bytes
- * alternate between two arrays at about the same offset within a page, they evict each other's
- * unfinished lines, and writing takes two to ten times as long (measured on Zen 3; stores of 256
- * bytes, as with AVX-512, do not). */
+/* True if streaming stores to this address would conflict with those to another array. A store that
+ * bypasses the caches fills a line in a buffer of the core. If stores of 128 bytes alternate
+ * between two arrays at about the same offset within a page, they evict each other's unfinished
+ * lines, and writing takes two to ten times as long (measured on Zen 3; stores of 256 bytes, as
+ * with AVX-512, do not). */
 static bool gets_in_the_way(const cb_x_table *table, const uintptr_t *far, int n,
                             uintptr_t address) {
     enum { PAGE = 4096, NEAR = 256, WIDE = 256 };
@@ -423,7 +424,7 @@ static int64_t elements_at_once(const cb_x_fused *f) {
     return m->columns * (has_batches ? CB_X_BATCH_ROWS : 1);
 }
 
-/* Large results that no later phase reads bypass the caches if every row is aligned. */
+/* Lets large results that no later phase reads bypass the caches if every row is aligned. */
 static void choose_stores(cb_executor *e, const cb_x_fused *f) {
     const cb_microcode *m = &f->m;
     for (int k = 0; k < m->n_phase; k++) {

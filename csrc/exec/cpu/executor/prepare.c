@@ -26,8 +26,8 @@ static void order_numbers(cb_x_fused *f) {
 /* Maximum number of elements of the rows that are gathered together. */
 #define BATCH_ELEMENTS ((int64_t)1 << 18)
 
-/* Rows of a transposed tensor are strided: several are gathered at once, each to a separate
- * tile. */
+/* True if rows are strided, as those of a transposed tensor are. Several such rows are gathered at
+ * once, each to a separate tile. */
 static bool lies_across(const cb_x_fused *f, int k) {
     const cb_walk *w = &f->walk[k];
     const int last = w->rank - 1;

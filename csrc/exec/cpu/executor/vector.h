@@ -158,7 +158,7 @@ VFN VS vm_to_halves(VU x) { /* below 2^16 */
 #endif
 }
 
-/* Every NaN becomes a quiet NaN; the digits in its lower half are ignored. */
+/* Rounds to bf16. Every NaN becomes a quiet NaN; the digits in its lower half are ignored. */
 VFN V vm_round_bf16(V x) {
     VU bits = (VU)x;
     V y = (V)(bits + 0x7FFFu + (bits >> 16 & 1u)), nan = (V)(bits | 0x400000u);
@@ -196,7 +196,7 @@ VFN V vm_round_f16(V x) { return vm_of_f16(vm_to_f16(x)); }
 
 /* ---- exp and functions based on it ----------------------------------------------------------- */
 
-/* The result for a NaN does not matter, because callers replace it. */
+/* Limits x to -most..most. The result for a NaN does not matter, because callers replace it. */
 VFN V vm_clamp(V x, float most) { return vm_least(vm_larger(x, vm_of(-most)), vm_of(most)); }
 VFN V vm_at_most(V x, float most) { return vm_least(x, vm_of(most)); }
 
@@ -214,7 +214,8 @@ VFN V vm_scale(V p, V n, V shifted) {
 #endif
 }
 
-/* Without `low` it skips the addition; adding 0 would give the same bits in the end. */
+/* Returns e^(x + low). If `has_low` is false, it skips the addition; adding 0 would give the same
+ * bits. */
 VFN V vm_exp_parts(V x, V low, bool has_low) {
     x = vm_clamp(x, 104.0f);
     V shifted = x * 0x1.715476p+0f + CB_ROUND_F32;

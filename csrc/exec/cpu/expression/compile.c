@@ -121,8 +121,8 @@ static bool is_array(const cb_e_node *n, int array) {
     return array == 0 ? n->op == CB_E_PARAM : n->op == CB_E_STATE && n->in[0] == array - 2;
 }
 
-/* A result that is an unchanged argument is not written. An array returned under another name is
- * copied: it is read before anything is stored, like every value. */
+/* Stores a result, unless it is the unchanged array. An array returned under another name is
+ * copied: like every value, it is read before anything is stored. */
 static void store(building *b, int array, uint16_t node) {
     const cb_e_node *n = &b->x->node[node];
     if (is_array(n, array)) return;

@@ -222,8 +222,8 @@ static void start(const region *r, worker *w) {
     for (int k = 0; k < CB_R_ACCS; k++) w->c.sum[k].count = 0, w->c.sum[k].leaves = NULL;
 }
 
-/* Without sums, any part of a row is stepped independently, and rows of one group and step have the
- * same numbers. */
+/* Steps a part of a row of an expression without sums. Parts are independent, and rows of one group
+ * and step have the same numbers. */
 static void run_plain(const region *r, worker *w, const cb_stretch *part) {
     const cb_expression *x = r->x;
     const cb_optim_row *row = &r->split.table->rows[part->row];

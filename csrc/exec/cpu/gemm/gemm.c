@@ -65,10 +65,10 @@ static int exchange_threads(const cb_blas *b, int n) {
     return before;
 }
 
-/* A BLAS that does not know this processor falls back to kernels for an older one. Our kernels,
- * with wider vectors, are then faster: 190 against 124 Gflop/s on one core of a Zen 5, where
- * OpenBLAS 0.3.31 uses its Haswell kernels. The processor decides, not the instruction set that
- * CUTBACK_ISA allows our kernels: the choice does not change bits, and the BLAS ignores
+/* True if the BLAS does not know this processor and falls back to kernels for an older one. Our
+ * kernels, with wider vectors, are then faster: 190 against 124 Gflop/s on one core of a Zen 5,
+ * where OpenBLAS 0.3.31 uses its Haswell kernels. The processor decides, not the instruction set
+ * that CUTBACK_ISA allows our kernels: the choice does not change bits, and the BLAS ignores
  * CUTBACK_ISA. */
 static bool is_outdated(const cb_blas *blas) {
     return blas && blas->vector_bits != 0 && blas->vector_bits < guard.vector_bits;

@@ -58,7 +58,7 @@ typedef struct cb_gemm_cut {
 /* Divides c[batch,m,n] = a[batch,m,k] b[batch,k,n] for this many threads. Bits do not depend on the
  * division. */
 cb_gemm_cut cb_gemm_cut_of(int64_t batch, int64_t m, int64_t n, int64_t k, int threads);
-/* true if `own` computes the products */
+/* Returns true if `own` computes the products. */
 bool cb_gemm_is_own(const cb_gemm_region *region, cb_dtype dtype);
 
 #endif

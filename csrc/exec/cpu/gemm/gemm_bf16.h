@@ -181,8 +181,8 @@ static void bf16_add_panel(bf16_left a, int64_t rows, const uint16_t *panel, int
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* c[rows, columns] (+)= a[rows, inner] b[inner, columns]. `left` holds rows times inner elements,
- * with `inner` rounded up to an even number; `panel` is on the caller's stack. */
+/* Computes c[rows, columns] (+)= a[rows, inner] b[inner, columns]. `left` holds rows times inner
+ * elements, with `inner` rounded up to an even number; `panel` is on the caller's stack. */
 static void bf16_multiply(bf16_view a, int64_t rows, bf16_view b, int64_t inner, bf16_out out,
                           uint16_t *left, uint16_t *panel) {
     const int64_t pairs = (inner + 1) / 2, columns = out.columns;

@@ -19,7 +19,7 @@
 
 typedef CB_REAL CB_TYPED(gemm_four) __attribute__((vector_size(4 * sizeof(CB_REAL))));
 
-/* to[p * ld_to + j] = from[j * ld + p] for j < columns and p < inner, four by four. */
+/* Sets to[p * ld_to + j] = from[j * ld + p] for j < columns and p < inner, four by four. */
 static inline void CB_TYPED(gemm_transpose)(const CB_REAL *from, int64_t ld, int64_t columns,
                                             int64_t inner, CB_REAL *to, int64_t ld_to) {
     int64_t j = 0;
@@ -180,7 +180,8 @@ GEMM_DEFINE_SUM(1, 2)
 GEMM_DEFINE_SUM(1, 8)
 #undef GEMM_DEFINE_SUM
 
-/* c[rows, columns] (+)= a[rows, inner] b[inner, columns], of up to two vectors of columns. */
+/* Computes c[rows, columns] (+)= a[rows, inner] b[inner, columns], for up to two vectors of
+ * columns. */
 static void CB_TYPED(gemm_add_panel)(CB_TYPED(gemm_left) a, int64_t rows, CB_TYPED(gemm_right) b,
                                      int64_t inner, CB_TYPED(gemm_out) out) {
     const bool is_narrow = out.columns <= GEMM_WIDTH / 2;
@@ -242,8 +243,8 @@ GEMM_INLINE void CB_TYPED(gemm_add_some)(const int n, CB_TYPED(gemm_table) a, in
     }
 }
 
-/* c[rows, columns] (+)= a[rows, inner] panel, of up to GEMM_TABLE_ROWS rows; ldc elements between
- * rows of c. */
+/* Computes c[rows, columns] (+)= a[rows, inner] panel, for up to GEMM_TABLE_ROWS rows, with ldc
+ * elements between rows of c. */
 static inline void CB_TYPED(gemm_add_rows)(CB_TYPED(gemm_table) a, int64_t rows, int64_t inner,
                                            const CB_REAL *panel, CB_REAL *c, int64_t ldc,
                                            int64_t columns, bool add) {

@@ -11,7 +11,7 @@ static cb_tensor matrix(const void *data, cb_dtype dtype, int64_t batch, int64_t
                        .stride = {n * k, is_transposed ? 1 : k, is_transposed ? n : 1}};
 }
 
-/* The kernel cannot fail: f32 and f64 need no scratch. */
+/* Multiplies with the kernel of the op, which cannot fail: f32 and f64 need no scratch. */
 void cb_cpu_multiply(const cb_optim_products *products, cb_threads *pool,
                      const cb_optim_product *p) {
     const cb_tensor in[2] = {matrix(p->x, p->dtype, p->batch, p->n, p->k, p->x_transposed),

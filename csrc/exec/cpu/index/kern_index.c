@@ -288,7 +288,8 @@ static void fill_through_scratch(const adding *a, const block *b, float *sum) {
     }
 }
 
-/* A unit is a run of outer lines by a block of rows by a block of the inner axis. */
+/* Processes every n_tasks-th unit: a run of outer lines by a block of rows by a block of the inner
+ * axis. */
 static void adding_task(void *user, int64_t task, int thread) {
     (void)thread;
     const adding *a = user;

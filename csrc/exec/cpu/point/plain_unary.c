@@ -33,8 +33,8 @@ CB_UNARY_INT(LOOP_I32)
 CB_UNARY_INT(LOOP_I64)
 LOOP_U8(LOGICAL_NOT, !x)
 
-/* Sine and cosine of huge arguments need the math library, which does not vectorise. Which path an
- * element takes depends only on its value. */
+/* True if an argument is huge: its sine and cosine need the math library, which does not vectorise.
+ * Which path an element takes depends only on its value. */
 static bool has_far(const float *x, int64_t n) {
     int far = 0;
     for (int64_t i = 0; i < n; i++) far |= fabsf(x[i]) > CB_SIN_MAX_F32;

@@ -76,7 +76,7 @@ static batch batch_of(const cb_kernel_args *args, const cb_shape *x) {
     return m;
 }
 
-/* `columns` is the task for planes of one element. */
+/* Runs `task` for each group of channels, or `columns` if planes have one element. */
 static cb_status run(const cb_kernel_args *args, const cb_shape *x, cb_task_fn task,
                      cb_task_fn columns) {
     batch m = batch_of(args, x);

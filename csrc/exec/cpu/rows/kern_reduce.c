@@ -382,7 +382,7 @@ static void sum_block(const reduction *r, int64_t base, int64_t t, int64_t block
         r->op->merge(sums, (char *)sums + k * n * (int64_t)r->op->size, n);
 }
 
-/* A unit is a tile of columns of one outer index, with all blocks. */
+/* Sums units, each of which is a tile of columns of one outer index, with all blocks. */
 static void columns_task(void *user, int64_t task, int thread) {
     (void)thread;
     const reduction *r = user;

@@ -64,7 +64,7 @@ static void CB_TYPED(log_softmax_row)(const rows *r, int64_t row) {
     }
 }
 
-/* dx = y (g - sum(g y)) */
+/* Computes dx = y (g - sum(g y)). */
 static void CB_TYPED(softmax_bwd_row)(const rows *r, int64_t row) {
     int64_t at = row * r->columns;
     const cb_tensor *g = &r->args->in[0], *y = &r->args->in[1], *dx = &r->args->out[0];
@@ -87,7 +87,7 @@ static void CB_TYPED(softmax_bwd_row)(const rows *r, int64_t row) {
     }
 }
 
-/* dx = g - e^y sum(g) */
+/* Computes dx = g - e^y sum(g). */
 static void CB_TYPED(log_softmax_bwd_row)(const rows *r, int64_t row) {
     int64_t at = row * r->columns;
     const cb_tensor *g = &r->args->in[0], *y = &r->args->in[1], *dx = &r->args->out[0];
@@ -109,7 +109,7 @@ static void CB_TYPED(log_softmax_bwd_row)(const rows *r, int64_t row) {
     }
 }
 
-/* nll = logsumexp - x[label] */
+/* Computes nll = logsumexp - x[label]. */
 static void CB_TYPED(cross_entropy_row)(const rows *r, int64_t row) {
     int64_t at = row * r->columns;
     const cb_tensor *x = &r->args->in[0];
@@ -121,7 +121,7 @@ static void CB_TYPED(cross_entropy_row)(const rows *r, int64_t row) {
     nll[row] = counts ? logsumexp[row] - CB_TYPED(load)(x, at + label, 1, tile)[0] : 0;
 }
 
-/* dx = g (softmax(x) - onehot(label)), computed as e^(x - largest) g / sum, minus g at the label */
+/* Computes dx = g (softmax(x) - onehot(label)) as e^(x - largest) g / sum, minus g at the label. */
 static void CB_TYPED(cross_entropy_bwd_row)(const rows *r, int64_t row) {
     int64_t at = row * r->columns;
     const cb_tensor *x = &r->args->in[1], *dx = &r->args->out[0];

@@ -42,8 +42,8 @@ static cb_status open_device(cb_cu_gpu *d, cb_error *err) {
     return status;
 }
 
-/* A device is allocated outside of the context's allocator, which would count it as a leak: it
- * stays open when everything made with it has been freed. */
+/* Opens a device. It is allocated outside of the context's allocator, which would count it as a
+ * leak, because it stays open after everything made with it has been freed. */
 cb_status cb_cu_open(const cb_runtime *runtime, void **device, cb_error *err) {
     cb_alloc outside;
     cb_alloc_init(&outside);

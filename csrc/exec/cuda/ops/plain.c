@@ -5,7 +5,7 @@
 
 typedef void (*family_fn)(const cb_cu_op *x);
 
-/* Ops without a family run only on the CPU (docs/cuda.md). */
+/* Returns the family of an op; NULL: the op runs only on the CPU (docs/cuda.md). */
 static family_fn family_of(cb_opcode code) {
     switch (code) {
         case CB_OP_SUM:

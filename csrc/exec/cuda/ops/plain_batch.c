@@ -145,7 +145,8 @@ static void add_normed(const cb_cu_op *x, const char *at) {
               cb_cu_in_param(x, 1), at, cb_cu_in_param(x, 3), cb_cu_in_param(x, 4));
 }
 
-/* The sums of g and g h are the gradients of bias and weight; dx subtracts their means. */
+/* Writes the gradients. The sums of g and g h are those of bias and weight; dx subtracts their
+ * means. */
 static void gradients(const cb_cu_op *x, const batch *b) {
     cb_cu_code *c = x->code;
     begin_pieces(x, b);

@@ -189,8 +189,8 @@ static void add_side(const cb_cu_op *x, const cb_cu_shapes *p, int k, int size, 
               name, k ? "first_column" : "first_row", even);
 }
 
-/* Large tiles read less memory. They are used if there are enough of them to fill a device, and if
- * padding at the edges adds at most about a quarter to the work. */
+/* Returns the edge of a tile. Large tiles read less memory. They are used if there are enough of
+ * them to fill a device, and if padding at the edges adds at most about a quarter to the work. */
 static int tile_of(const cb_cu_shapes *p) {
     enum { SMALL = 64, LARGE = 128, ENOUGH = 128 };
     const int64_t large = p->batch * cb_cu_div_up(p->n, LARGE) * cb_cu_div_up(p->m, LARGE),

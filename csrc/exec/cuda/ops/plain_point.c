@@ -142,7 +142,8 @@ void cb_cu_point(const cb_cu_op *x) {
 
 /* ---- concat and pad -------------------------------------------------------------------------- */
 
-/* A kernel for each input copies its elements to the result, from `begin` of the axis on. */
+/* Writes a kernel for each input, which copies its elements to the result, from `begin` of the axis
+ * on. */
 static void concat(const cb_cu_op *x) {
     const cb_shape *s = &cb_cu_out(x, 0)->shape;
     const int64_t axis = x->instr->attrs.i[0], outer = cb_numel_of(s, 0, axis),

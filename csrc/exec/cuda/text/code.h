@@ -123,7 +123,8 @@ void cb_cu_template(cb_cu_code *c, const char *text, const cb_cu_hole *hole);
 /* These return the index of a parameter. Equal places of the same type share a parameter. */
 int cb_cu_param_of(cb_cu_code *c, cb_cu_param param, const char *type, bool writes);
 int cb_cu_operand(cb_cu_code *c, uint32_t operand, bool writes);
-/* A uint64_t, always a new parameter; a float constant, one parameter for each name. */
+/* These add a uint64_t, always as a new parameter, and a float constant, as one parameter for each
+ * name. */
 int cb_cu_count(cb_cu_code *c, int64_t n);
 int cb_cu_constant(cb_cu_code *c, uint32_t name, float value);
 void cb_cu_end(cb_cu_code *c, cb_cu_grid grid, uint32_t threads);

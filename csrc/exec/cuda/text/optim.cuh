@@ -123,7 +123,7 @@ static __forceinline__ void cb_counts_nothing(const double *, int64_t, double *)
 
 /* ---- Adam, the most common optimizer --------------------------------------------------------- */
 
-/* The loop over adam_element of formulas_impl.h. If all arrays of a row are aligned to 16 bytes, a
+/* Loops over adam_element of formulas_impl.h. If all arrays of a row are aligned to 16 bytes, a
  * thread steps four elements at a time; the remaining elements are stepped one by one. */
 template <bool AMSGRAD>
 static __forceinline__ void adam_stretch(const cb_optim_row &a, const float *adam,

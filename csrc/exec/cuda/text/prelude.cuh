@@ -151,7 +151,7 @@ CB_COMPARE(COMPARISON)
 CB_LOGICAL(LOGICAL)
 inline uint8_t p_LOGICAL_NOT(uint8_t x) { return !x; }
 
-/* Casts: floats to integers truncate and saturate, NaN is 0; integers wrap. */
+/* Casts. Floats are truncated to integers and saturate, and NaN becomes 0; integers wrap. */
 template <class T> inline int64_t whole_of(T x, double low, double high) {
     return !(x == x) ? 0 : x >= high ? (high >= 0x1p63 ? INT64_MAX : (int64_t)high - 1)
                          : x <= low  ? (int64_t)low
@@ -402,8 +402,8 @@ template <class T> inline T block_sum(T x, T *shared) {
 template <class T> inline bool has_sign(T) { return false; }
 inline bool has_sign(float x) { return (int)cb_bits_of_f32(x) < 0; }
 inline bool has_sign(double x) { return __double_as_longlong(x) < 0; }
-/* The result is NaN if either operand is; 0.0 is larger than -0.0, as on the CPU and in key_of. So
- * the order of comparisons does not matter. */
+/* Returns the larger number, or NaN if either operand is NaN; 0.0 is larger than -0.0, as on the
+ * CPU and in key_of. So the order of comparisons does not matter. */
 template <class T> inline T larger(T x, T y) {
     return x > y || x != x || (x == y && has_sign(y)) ? x : y;
 }

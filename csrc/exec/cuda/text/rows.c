@@ -415,8 +415,8 @@ static void add_phases(void *with) {
     for (int phase = 0; phase < w->x->m->n_phase; phase++) row_phase(w->x, &w->l, phase);
 }
 
-/* For totals whose leaves span several rows: writes the lanes before these rows, or the sums after
- * them. */
+/* These write the lanes of totals before the rows of a leaf, and the sums after them, if leaves
+ * span several rows. */
 static void begin_leaves(void *with) {
     row_writer *w = with;
     if (w->l.each > 1) for_leaves(w->x, -1, NULL);

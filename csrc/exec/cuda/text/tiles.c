@@ -94,8 +94,8 @@ static bool is_before(const life *a, const life *b) {
     return a->born != b->born ? a->born < b->born : a->filled_at < b->filled_at;
 }
 
-/* A thread reads and writes only its own elements, in order. So a tile can be reused in the phase
- * of its last read, after that read. */
+/* True if a tile can be reused. A thread reads and writes only its own elements, in order, so a
+ * tile can be reused in the phase of its last read, after that read. */
 static bool can_follow(const life *last, const life *next) {
     return last->dies < next->born || (last->dies == next->born && last->read_at < next->filled_at);
 }
