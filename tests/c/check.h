@@ -24,8 +24,8 @@ static inline bool check_wishes(const char *wanted) {
     return wish && strcmp(wish, wanted) == 0;
 }
 
-/* The number of random cases: `part`, or `all` if CUTBACK_TESTS=all (as `make test-slow` sets
- * it). */
+/* Returns the number of random cases: `part`, or `all` if CUTBACK_TESTS=all (as `make test-slow`
+ * sets it). */
 static inline uint64_t check_rounds(uint64_t part, uint64_t all) {
     return check_wishes("all") ? all : part;
 }
@@ -35,13 +35,13 @@ static inline uint64_t check_rounds(uint64_t part, uint64_t all) {
  * their results. */
 static inline bool check_is_brief(void) { return CB_ASAN || CB_TSAN || check_wishes("few"); }
 
-/* A quarter of `n`, or `n` if CUTBACK_TESTS=all and tests are not brief: for cases that each take
- * long. */
+/* Returns a quarter of `n`, or `n` if CUTBACK_TESTS=all and tests are not brief; for cases that
+ * take long. */
 static inline uint32_t check_few(uint32_t n) {
     return check_wishes("all") && !check_is_brief() ? n : (n + 3) / 4;
 }
 
-/* CUTBACK_ONLY names the only test to run; if unset, all run. */
+/* True if the test is to run: CUTBACK_ONLY names the only one; if it is unset, all run. */
 static inline bool check_is_wanted(const char *name) {
     const char *only = getenv("CUTBACK_ONLY");
     return !only || strcmp(only, name) == 0;

@@ -16,8 +16,9 @@ static inline double ulp_of(cb_dtype dtype) {
     return dtype == CB_F64 ? 1e-12 : dtype == CB_F32 ? 4e-6 : dtype == CB_F16 ? 2e-3 : 1.6e-2;
 }
 
-/* Tolerance is relative to the largest element, because a small element may be a long sum whose
- * terms cancel. `narrow`: the least precise dtype on the way to this value. */
+/* True if all elements are close. The tolerance is relative to the largest element, because a small
+ * element may be a long sum whose terms cancel. `narrow`: the least precise dtype on the way to
+ * this value. */
 static inline bool is_close(const char *by, const cb_argument_info *info, const void *a,
                             const void *b, cb_dtype narrow) {
     const int64_t n = (int64_t)(info->bytes / cb_dtype_size(info->dtype));

@@ -30,7 +30,7 @@ typedef struct fuzz {
     char text[FUZZ_ROOM];
 } fuzz;
 
-/* splitmix64; a number below `n` > 0. */
+/* Returns a number below `n` > 0 (splitmix64). */
 static inline size_t fuzz_draw(fuzz *f, size_t n) {
     uint64_t x = f->state += UINT64_C(0x9E3779B97F4A7C15);
     x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
@@ -46,7 +46,7 @@ static inline void fuzz_replace(fuzz *f, size_t at, size_t n_out, const char *te
     f->length += length - n_out;
 }
 
-/* A position and a length within the text; short lengths are more likely. */
+/* Draws a position and a length within the text; short lengths are more likely. */
 static inline void fuzz_span(fuzz *f, size_t *at, size_t *length) {
     *at = fuzz_draw(f, f->length + 1);
     size_t most = f->length - *at,
@@ -63,7 +63,7 @@ static inline void fuzz_byte(fuzz *f) {
     f->text[at] = (char)byte;
 }
 
-/* Numbers and punctuation that readers often get wrong. */
+/* Returns a number or punctuation that readers often get wrong. */
 static inline const char *fuzz_word(fuzz *f) {
     static const char *const words[] = {
         "0",

@@ -212,7 +212,7 @@ static bool starts(const cb_attr_slot *slot, const char *name) {
     return slot->name_length >= strlen(name) && memcmp(slot->name, name, strlen(name)) == 0;
 }
 
-/* A shape with as many elements as `s`, or one that it broadcasts to. */
+/* Returns a shape with as many elements as `s`, or one that it broadcasts to. */
 static cb_shape take_target(work *w, cb_opcode code, const cb_shape *s) {
     cb_shape out = *s;
     if (code == CB_OP_RESHAPE) {
@@ -349,7 +349,7 @@ static void vary(work *w) {
     }
 }
 
-/* The sum of a few values, as a scalar of the graph's dtype. */
+/* Adds the sum of a few values, as a scalar of the graph's dtype. */
 static bool add_loss(work *w) {
     cb_value_id loss = CB_NONE, term;
     const uint32_t terms = 1 + take_below(w->b, 3);

@@ -39,7 +39,7 @@ static inline cb_context *context(void) {
     return everywhere_ctx;
 }
 
-/* The caller knows the graph and chooses the gradients. */
+/* Reads the options. The caller, which knows the graph, chooses the gradients. */
 static inline void take_asked(bytes *b, asked *a) {
     static const double shares[] = {0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1};
     const uint32_t what = take(b), how = take(b), more = take(b);
@@ -73,7 +73,7 @@ static inline double one_number(cb_dtype dtype, uint32_t fill, uint64_t *state) 
     return (double)(r % 4001) / 1000 - 2;
 }
 
-/* Returns what exact.h calls `most`. */
+/* Returns `most` of exact.h. */
 static inline double fill_input(const asked *a, const cb_argument_info *info, uint32_t number,
                                 void *data) {
     uint64_t state = a->seed * 977 + number;
@@ -109,7 +109,7 @@ static inline void forget(outcome *o) {
     *o = (outcome){0};
 }
 
-/* Equal bits, except that any two NaNs are equal. */
+/* True if the bits are equal; any two NaNs count as equal. */
 static inline bool same_numbers(const cb_argument_info *info, const void *x, const void *y) {
     const size_t size = cb_dtype_size(info->dtype);
     for (size_t i = 0; i < info->bytes / size; i++) {
@@ -157,7 +157,7 @@ static inline void run_step(const asked *a, cb_step *step, const char *backend, 
     expect_inputs(a, o);
 }
 
-/* The parameters after one step of AdamW, in place of gradients kept inside the step. */
+/* Replaces gradients kept inside the step by the parameters after one step of AdamW. */
 static inline void step_adamw(cb_step *step, const asked *a, outcome *o) {
     static const double rates[7] = {0.125, 0.5, 0.75, 1e-3, 0.25};
     void *param[MOST_ARGUMENTS] = {0}, *m[MOST_ARGUMENTS] = {0}, *v[MOST_ARGUMENTS] = {0};

@@ -13,7 +13,7 @@
 #include "ir/graph.h"
 #include "target.h"
 
-/* The dtype represents all integers up to this limit. */
+/* Returns the limit up to which the dtype represents all integers. */
 static inline double exact_limit(cb_dtype dtype) {
     switch (dtype) {
         case CB_BOOL: return 1;
@@ -34,7 +34,7 @@ static inline double numel_of(const cb_graph *g, cb_value_id v) {
     return (double)cb_numel(&g->values.at[v].shape);
 }
 
-/* The bound of sums of `terms` products. */
+/* Returns the bound of the sums of a product. */
 static inline double product_bound(const cb_graph *g, const cb_op *op, double a, double b) {
     const cb_value_id *in = g->in_value.at + op->in_begin;
     const cb_shape *x = &g->values.at[in[0]].shape;
@@ -43,8 +43,8 @@ static inline double product_bound(const cb_graph *g, const cb_op *op, double a,
     return a * b * terms;
 }
 
-/* The bound of the op's results if they are integers; `a`, `b`, `c` are the bounds of its inputs
- * (0: none). */
+/* Returns the bound of the op's results if they are integers; `a`, `b`, `c` are the bounds of its
+ * inputs (0: none). */
 static inline double op_bound(const cb_graph *g, const cb_op *op, double a, double b, double c) {
     const cb_attrs *attrs = &g->attrs.at[op->attrs];
     const cb_value_id *in = g->in_value.at + op->in_begin;
@@ -98,7 +98,7 @@ static inline double op_bound(const cb_graph *g, const cb_op *op, double a, doub
     }
 }
 
-/* `most` [n_values]; the caller has set the inputs' entries. */
+/* Fills in `most` [n_values]; the caller has set the inputs' entries. */
 static inline void find_exact(const cb_graph *g, double *most) {
     for (size_t i = 0; i < g->ops.len; i++) {
         const cb_op *op = &g->ops.at[i];

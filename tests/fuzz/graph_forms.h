@@ -14,7 +14,7 @@
 typedef cb_status (*read_fn)(cb_alloc *, const char *, size_t, cb_graph **, cb_error *);
 typedef cb_status (*write_fn)(const cb_graph *, cb_str *, cb_error *);
 
-/* Writes, reads and writes again: the bytes are the same. */
+/* Checks that writing, reading and writing again gives the same bytes. */
 static inline void expect_round_trip(const cb_graph *g, cb_alloc *alloc, write_fn write,
                                      read_fn read) {
     cb_arena arena;
@@ -31,7 +31,7 @@ static inline void expect_round_trip(const cb_graph *g, cb_alloc *alloc, write_f
     cb_arena_free(&arena);
 }
 
-/* If autodiff accepts it, the joint graph verifies and can be written. */
+/* Checks that the joint graph verifies and can be written if autodiff accepts the graph. */
 static inline void try_joint(const cb_graph *g, cb_alloc *alloc) {
     uint32_t wrt[2] = {0, (uint32_t)g->inputs.len - 1};
     const cb_joint_options options = {.wrt = wrt,

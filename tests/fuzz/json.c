@@ -11,7 +11,8 @@ static void write(const cb_json *doc, cb_arena *arena, cb_str *out) {
     write_node(&w, doc);
 }
 
-/* Each child of an object is found by its key; typed access returns a value or an error. */
+/* Checks that each child of an object is found by its key, and that typed access returns a value or
+ * an error. */
 static void look_up(const cb_json *node) {
     uint64_t u;
     int64_t i;

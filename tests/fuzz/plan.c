@@ -77,7 +77,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     return 0;
 }
 
-/* Any document with steps gives bytes and times, or a reason. */
+/* Checks that any document with steps gives bytes and times, or a reason. */
 static void evaluate(struct known *k, const char *text, size_t length) {
     cb_arena arena;
     cb_str judged;

@@ -7,7 +7,7 @@
 #include "plan/schedule/plan.h"
 #include "target.h"
 
-/* The evaluator accepts its schedule and finds the stated bytes and times. */
+/* Checks that the evaluator accepts the plan's schedule and finds the stated bytes and times. */
 static inline void expect_walk(const cb_problem *p, const cb_plan *plan, cb_arena *arena) {
     cb_lives lives;
     uint64_t arena_bytes = 0;

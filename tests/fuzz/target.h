@@ -43,10 +43,10 @@ static inline uint32_t take(bytes *b) {
     return *b->at++;
 }
 
-/* A number below `n`, which is at most 256. */
+/* Returns a number below `n`, which is at most 256. */
 static inline uint32_t take_below(bytes *b, uint32_t n) { return take(b) % n; }
 
-/* The status is one of the refusals, and the error has a text. */
+/* Checks that the status is one of the refusals, and that the error has a text. */
 static inline void expect_refusal(cb_status status) {
     EXPECT(status == CB_INVALID || status == CB_TYPE || status == CB_UNSUPPORTED ||
            status == CB_INFEASIBLE || status == CB_CANCELLED);
@@ -54,8 +54,8 @@ static inline void expect_refusal(cb_status status) {
     EXPECT(err.status == status);
 }
 
-/* The rest of an input as a text in a block of exactly its size, without a terminator that readers
- * could rely on. */
+/* Returns the rest of an input as a text in a block of exactly its size, without a terminator that
+ * readers could rely on. */
 static inline char *exact_text(const bytes *b) {
     char *text = malloc(b->n ? b->n : 1);
     if (!text) abort();

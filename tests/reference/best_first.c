@@ -81,7 +81,7 @@ static int64_t left_of(int at, set here) {
     return sum;
 }
 
-/* The storages that an op may still read, or that must stay. */
+/* Returns the storages that an op may still read, or that must stay. */
 static set useful(int at, set here) {
     set use = any(ends, small);
     for (int i = n_op - 1; i >= 0; i--) {
@@ -124,7 +124,7 @@ static entry pop_heap(void) {
     return top;
 }
 
-/* The place of a state in the table: its index, or -1 there. */
+/* Returns the entry of a state in the table: its index, or -1 if it is not there. */
 static int32_t *find(int at, set here) {
     uint64_t h = here.w[0] * 0x9E3779B97F4A7C15u ^ (here.w[1] + (uint64_t)at) * 0xC2B2AE3D27D4EB4Fu;
     h = (h ^ h >> 29) * 0xBF58476D1CE4E5B9u;

@@ -55,7 +55,7 @@ TEST(of_values_in_the_middle) {
     cb_graph_free(g);
 }
 
-/* y = -x, with the custom gradient 2 dy */
+/* Builds y = -x with the custom gradient 2 dy. */
 static cb_value_id marked(cb_graph *g, cb_value_id x, cb_shape shape) {
     const cb_value_id y = unary(g, CB_OP_NEG, x), dy = zeros(g, shape),
                       dx = unary(g, CB_OP_SQUARE, dy);

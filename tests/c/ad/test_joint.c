@@ -51,7 +51,7 @@ static const cb_op *producer(const cb_graph *g, size_t output) {
 
 /* ---- the text -------------------------------------------------------------------------------- */
 
-/* x[4,3] @ w1[3,5] + b1 -> relu -> dropout -> @ w2[5,2] -> cross_entropy -> mean */
+/* Builds x[4,3] @ w1[3,5] + b1 -> relu -> dropout -> @ w2[5,2] -> cross_entropy -> mean. */
 static cb_status mlp(cb_alloc *alloc, cb_graph **out) {
     cb_graph *g = NULL;
     cb_value_id x, label, w1, b1, w2, h, pair[2];
@@ -86,7 +86,7 @@ done:
     return status;
 }
 
-/* CUTBACK_UPDATE_GOLDEN=1 rewrites the file. */
+/* Compares the text with a golden file; CUTBACK_UPDATE_GOLDEN=1 rewrites the file. */
 static void check_golden(const char *name, const char *text) {
     char path[1024], have[16384] = {0};
     snprintf(path, sizeof path, CB_GOLDEN "/ad/%s", name);
@@ -159,7 +159,7 @@ static cb_value_id slice(cb_graph *g, cb_value_id x, int64_t axis, int64_t start
     return out;
 }
 
-/* The joint graph of the sum of squares of slices [start, stop) of x[8, 6]. */
+/* Builds the joint graph of the sum of squares of slices [start, stop) of x[8, 6]. */
 static cb_graph *of_slices(size_t n, const int64_t (*part)[3]) {
     cb_graph *g = ir_graph();
     const cb_value_id x = named(g, "x", CB_ROLE_PARAM, CB_F32, DIMS(8, 6));
@@ -262,7 +262,8 @@ TEST(unused_input_gets_zeros) {
     cb_graph_free(g);
 }
 
-/* The verifier checks that every output owns its storage; these are all the ways to break that. */
+/* The verifier checks that every output owns its storage; the test tries every way to violate
+ * that. */
 TEST(outputs_own_their_storage) {
     cb_graph *g = ir_graph();
     cb_value_id x = named(g, "x", CB_ROLE_PARAM, CB_F32, DIMS(2, 3)), view;
@@ -335,7 +336,7 @@ TEST(tangent_inputs) {
 
 /* ---- norms over channels --------------------------------------------------------------------- */
 
-/* batch_norm of x[4,6,3] with a region, a name and a constraint; outs[0] is y. */
+/* Builds batch_norm of x[4,6,3] with a region, a name and a constraint; outs[0] is y. */
 static cb_graph *batch_norm_graph(cb_value_id outs[4]) {
     cb_graph *g = ir_graph();
     cb_value_id ins[3];
@@ -390,8 +391,8 @@ TEST(a_norm_that_fuses_is_split) {
     cb_graph_free(g);
 }
 
-/* The norm is split if its output is read by fused ops, also through a view; not if only a product
- * reads it or nothing does. */
+/* The norm is split if fused ops read its output, even through a view. It is not split if only a
+ * product reads the output, or nothing does. */
 TEST(a_norm_that_does_not_fuse_is_whole) {
     cb_value_id outs[4], y;
     cb_graph *g = batch_norm_graph(outs), *joint;
@@ -452,7 +453,8 @@ static cb_status joint_of_mlp(cb_alloc *alloc, void *user) {
     return status;
 }
 
-/* A norm whose statistics have gradients, so that it is differentiated through its expansion. */
+/* Builds a norm whose statistics have gradients, so that it is differentiated through its
+ * expansion. */
 static cb_graph *norm_graph(void) {
     cb_graph *g = ir_graph();
     cb_value_id ins[3], outs[3];

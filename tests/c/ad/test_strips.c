@@ -1,4 +1,5 @@
-/* Chains of ops by rows in pieces: which are found, what the pieces are, where gradients go. */
+/* Chains of ops that run by rows, in pieces: which chains are found, what the pieces are, where
+ * gradients go. */
 #include "ad/strips/find.h"
 
 #include "ad/joint.h"
@@ -78,7 +79,7 @@ static size_t count(const cb_graph *g, cb_opcode code, cb_phase phase) {
     return n;
 }
 
-/* The largest number of elements of a value that an op of this code makes. */
+/* Returns the largest number of elements of a value that an op of this code makes. */
 static int64_t largest(const cb_graph *g, cb_opcode code) {
     int64_t most = 0;
     for (size_t i = 0; i < g->values.len; i++) {

@@ -48,7 +48,8 @@ TEST(rates_at_the_ends) {
 
 static double f32[1 << 16], f64[1 << 16];
 
-/* Mean and variance within five standard errors of 0 and 1; pairs are not correlated. */
+/* Checks that mean and variance are within five standard errors of 0 and 1, and that pairs are not
+ * correlated. */
 static void check_normal(const double *z, int n) {
     double sum = 0, squares = 0, pairs = 0;
     for (int i = 0; i < n; i++) sum += z[i], squares += z[i] * z[i];

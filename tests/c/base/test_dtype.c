@@ -14,9 +14,9 @@ static const format formats[] = {
     {8, 7, cb_f64_to_bf16, cb_f32_to_bf16, cb_bf16_to_f32},
 };
 
-/* The value of the bits of a positive, finite number, by definition. The pattern after the largest
- * finite number gets the value it would have without infinity, because rounding compares distances
- * to it. */
+/* Returns the value of the bits of a positive, finite number, by definition. The pattern after the
+ * largest finite number gets the value it would have without infinity, because rounding compares
+ * distances to it. */
 static double value_of(const format *f, uint32_t h) {
     uint32_t exponent = h >> f->n_fraction, fraction = h & ((1u << f->n_fraction) - 1);
     int bias = (1 << (f->n_exponent - 1)) - 1;
@@ -28,7 +28,8 @@ static uint32_t infinity_of(const format *f) {
     return ((1u << f->n_exponent) - 1) << f->n_fraction;
 }
 
-/* The slow twin: bisection over all numbers, then the nearer neighbour, the even one in a tie. */
+/* Rounds like the core, but slowly: bisects over all numbers and takes the nearer neighbour, the
+ * even one in a tie. */
 static uint32_t round_slowly(const format *f, double x) {
     uint32_t low = 0, high = infinity_of(f);
     if (x >= value_of(f, high)) return high;
@@ -87,8 +88,8 @@ TEST(every_half_there_and_back) {
     }
 }
 
-/* Every midpoint between neighbours, and the doubles next to it, where rounding once and rounding
- * twice differ. */
+/* Tests every midpoint between neighbours and the doubles next to it, where rounding once and
+ * rounding twice differ. */
 TEST(ties_go_to_even) {
     for (size_t k = 0; k < 2; k++) {
         const format *f = &formats[k];

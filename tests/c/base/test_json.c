@@ -20,7 +20,7 @@ static void end(void) {
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
 }
 
-/* The text is in a block of exactly its size, so that reading past it is detected. */
+/* Parses a copy of the text in a block of exactly its size, so that reading past it is detected. */
 static cb_status parse_bytes(const char *text, size_t length, const cb_json **out) {
     char *block = malloc(length ? length : 1);
     if (!block) return CB_NOMEM;
@@ -362,7 +362,7 @@ TEST(locale_does_not_matter) {
     setlocale(LC_ALL, "C");
 }
 
-/* All valid codes, and everything that is not valid. */
+/* Tests all valid codes, and everything that is not valid. */
 TEST(utf8) {
     char text[4];
     for (uint32_t code = 0; code <= 0x10FFFF; code++) {

@@ -74,7 +74,7 @@ TEST(hash_is_stable) {
     CHECK(cb_hash_bytes("a longer text than eight", 24, 42) == UINT64_C(0x93CC8845C3EF07EC));
 }
 
-/* The authors' known answers for philox4x32-7 (Random123, kat_vectors). */
+/* Compares with the authors' known answers for philox4x32-7 (Random123, kat_vectors). */
 TEST(philox_known_answers) {
     static const uint32_t rows[][10] = {
         {0, 0, 0, 0, 0, 0, 0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48},

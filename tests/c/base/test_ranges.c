@@ -48,7 +48,7 @@ TEST(agrees_with_all_pairs) {
     CHECK(good > 400 && good < 3600);
 }
 
-/* Any change to the known ranges is noticed: an address, an end, or the write flag. */
+/* Any change to the known ranges is detected: of an address, an end, or the write flag. */
 TEST(what_changed_is_looked_at) {
     cb_known_range room[3];
     cb_known_ranges known = {.at = room};

@@ -108,7 +108,7 @@ TEST(strides) {
     CHECK(!cb_is_contiguous(&s, (const int64_t[]){0}));
 }
 
-/* Offset of element number `index` in row-major order. */
+/* Returns the offset of element number `index` in row-major order. */
 static int64_t place_of(const cb_shape *s, const int64_t *strides, int64_t index) {
     int64_t place = 0;
     for (int32_t i = s->rank - 1; i >= 0; i--) {
@@ -150,7 +150,7 @@ static uint32_t draw(uint64_t *counter, uint32_t below) {
     return cb_philox_u16(&random, (*counter)++) % below;
 }
 
-/* A random shape with `numel` = 2^4 * 3 elements. */
+/* Returns a random shape with `numel` = 2^4 * 3 elements. */
 static cb_shape random_shape(uint64_t *counter) {
     static const int64_t factors[] = {2, 2, 2, 2, 3};
     cb_shape s = {.rank = 1 + (int32_t)draw(counter, 6)};
@@ -159,8 +159,9 @@ static cb_shape random_shape(uint64_t *counter) {
     return s;
 }
 
-/* A view has the same elements. If a view is refused, no strides exist for it: the test solves for
- * them, one dimension at a time, from the offsets of the elements with one index of 1. */
+/* A view has the same elements. If a view is refused, no strides exist for it. To show this, the
+ * test solves for the strides, one dimension at a time, from the offsets of the elements with one
+ * index of 1. */
 TEST(random_views) {
     uint64_t counter = 0;
     int n_views = 0, n_copies = 0;

@@ -100,7 +100,7 @@ typedef struct thirds {
     _Atomic(float) by_task[2];
 } thirds;
 
-/* Each task waits for the other, at most a minute, so that two threads take one each. */
+/* Waits for the other task, at most a minute, so that two threads take one task each. */
 static void divide(void *user, int64_t task, int thread) {
     thirds *t = user;
     volatile float one = 1.0F, three = 3.0F;
@@ -178,7 +178,7 @@ TEST(a_forked_child_starts_over) {
     cb_threads_free(other);
 }
 
-/* fork() while another thread is inside a region. */
+/* Forks while another thread is inside a region. */
 TEST(fork_beside_a_busy_pool) {
     cb_alloc a;
     cb_threads *pool;

@@ -86,7 +86,7 @@ static cb_status mlp_fill(mlp_builder *b, mlp_size size) {
     return mlp_state(b, first);
 }
 
-/* On failure the graph is freed. */
+/* Builds the graph; frees it on failure. */
 static cb_status mlp_build(cb_context *ctx, mlp_size size, mlp_builder *b, cb_error *e) {
     *b = (mlp_builder){.e = e};
     CB_TRY(cb_graph_new(ctx, &b->g, e));
@@ -163,7 +163,7 @@ static inline cb_run mlp_run(const mlp_memory *memory) {
                     .random_step = 3};
 }
 
-/* A hash of all bits of all outputs and of the state. */
+/* Returns a hash of all bits of all outputs and of the state. */
 static inline uint64_t mlp_hash(const mlp_memory *memory, const cb_step *step) {
     uint64_t hash = UINT64_C(14695981039346656037);
     for (uint32_t i = 0; i < memory->n_outputs; i++) {

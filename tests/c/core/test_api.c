@@ -188,7 +188,7 @@ TEST(binding_mistakes) {
     cb_step_free(step);
 }
 
-/* One tensor, updated by the formula in double. */
+/* Updates one tensor by the formula, in double. */
 static void adamw_twin(float *p, const float *g, size_t n, const double *hyper) {
     const double lr = hyper[0], beta1 = hyper[1], beta2 = hyper[2], eps = hyper[3],
                  decay = hyper[4];
@@ -204,7 +204,7 @@ static void refuse_update(cb_step *step, const cb_update *update, const char *te
     CHECK_FAIL(cb_step_update(step, update, &err), CB_INVALID, text);
 }
 
-/* A valid update with two states and two groups, with one thing changed at a time. */
+/* Changes one thing at a time in a valid update with two states and two groups. */
 static void refuse_updates(cb_step *step, const cb_update *good) {
     void **second = (void **)good->states[1], *kept = second[2];
     void *const *half[] = {good->states[0], NULL, good->states[2]};

@@ -69,7 +69,7 @@ static cb_run placed_run(const placed *p, uintptr_t stream) {
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-/* Three runs, each of which changes the running mean that the next one reads. */
+/* Makes three runs, each of which changes the running mean that the next one reads. */
 static uint64_t hash_on_host(cb_context *ctx) {
     cb_step *step = NULL;
     mlp_memory memory;
@@ -107,8 +107,8 @@ TEST(runs_on_any_stream_follow_each_other) {
     cb_context_free(ctx);
 }
 
-/* Some arguments are on the host, some on the device: each stays where it is, and the bits equal
- * those with all arguments on the host. */
+/* If some arguments are on the host and some on the device, each stays where it is, and the bits
+ * equal those with all arguments on the host. */
 TEST(arguments_of_both_kinds) {
     cb_context *ctx = new_context();
     cb_step *step = NULL;
@@ -218,7 +218,7 @@ static cb_update sgd(void *const *params, void *const *const *states, int64_t t)
                        .t = t};
 }
 
-/* A run and an update on one stream, with one wait for both. */
+/* Runs and updates on one stream, with one wait for both. */
 static cb_status run_and_update(cb_step *step, void *const *inputs, void *const *outputs,
                                 void *moment, int64_t t) {
     void *const moments[] = {moment};
@@ -273,7 +273,7 @@ TEST(a_run_that_fails_late_changes_nothing) {
     cb_context_free(ctx);
 }
 
-/* s' = s + x */
+/* Builds s' = s + x. */
 static cb_status counting_graph(cb_graph *g, cb_error *e) {
     const cb_shape shape = {1, {COLUMNS}};
     cb_value_id ins[2], next;
@@ -308,7 +308,7 @@ TEST(a_state_without_other_outputs_is_replaced) {
 
 static bool is_gpu(const cb_backend *b) { return strcmp(b->name, "cuda") == 0; }
 
-/* A GPU may be missing: unless it is first in the list, it is skipped. */
+/* Returns false for a GPU that is not the first in the list, because it may be missing. */
 static bool is_here(uint32_t k) { return k == 0 || !is_gpu(cb_backends[k]); }
 
 TEST(buffers_are_aligned_as_the_backend_asks) {

@@ -90,7 +90,7 @@ static cb_value_id norm(net *n, cb_value_id x) {
     return outs[0];
 }
 
-/* Part `which` of q, k, v as [batch, heads, time, channels / heads]. */
+/* Returns part `which` of q, k, v as [batch, heads, time, channels / heads]. */
 static cb_value_id head(net *n, cb_value_id qkv, int which) {
     const cb_attrs slice = {.i = {2, which * CHANNELS, (which + 1) * CHANNELS, 1}};
     const cb_attrs split = {.dims = shape_of(4, BATCH, TIME, HEADS, CHANNELS / HEADS)};
@@ -145,7 +145,7 @@ static void transformer(net *n) {
 
 enum { IMAGES = 3, SIDE = 12, CLASSES = 5 };
 
-/* y = batch_norm(conv(x)); the running mean and variance are states. */
+/* Builds y = batch_norm(conv(x)); the running mean and variance are states. */
 static cb_value_id conv_block(net *n, cb_value_id x, int64_t from, int64_t to, int64_t stride) {
     cb_value_id w = param(n, shape_of(4, to, from, 3, 3)), outs[4];
     const cb_value_id conv_ins[2] = {x, w};

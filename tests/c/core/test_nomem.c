@@ -80,7 +80,7 @@ TEST(texts) {
     cb_context_free(ctx);
 }
 
-/* The texts are made without a device. */
+/* Texts are written without a device. */
 TEST(texts_of_what_is_not_compiled) {
     const mlp_size small = {.batch = 4, .width = 8, .depth = 1};
     const char *const backends[] = {"cpu", "cuda"};

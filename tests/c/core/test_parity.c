@@ -19,7 +19,8 @@ static uint32_t random_u32(void) { /* PCG */
     return (uint32_t)(random_state >> 33);
 }
 
-/* The op's outputs are results; with `wrt`, the first result is a loss that weights them. */
+/* Builds a graph whose results are the op's outputs; with `wrt`, the first result is a loss that
+ * weights them. */
 static cb_status build(recipe *r, uint32_t *n_wrt, uint32_t *wrt) {
     const cb_op_def *def = cb_op_def_of(r->code);
     cb_value_id loss = CB_NONE, term;

@@ -32,7 +32,7 @@ static void *overwrite(void *user) {
     return NULL;
 }
 
-/* mean(op(table, index)), differentiated with respect to the table. */
+/* Compiles mean(op(table, index)), differentiated with respect to the table. */
 static cb_status compile(cb_context *ctx, const char *op, const char *backend, cb_step **out) {
     const bool is_gather = strcmp(op, "gather") == 0, is_loss = strcmp(op, "cross_entropy") == 0;
     const cb_attrs attrs = {.i = {is_loss ? -100 : 0}};

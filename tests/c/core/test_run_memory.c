@@ -33,7 +33,8 @@ static uint64_t hash_of_run(cb_step *step, cb_run_result *result) {
     return hash;
 }
 
-/* A backend with its own buffers leaves this memory empty. */
+/* Returns the bytes of the largest step; 0 on backends with their own buffers, which leave this
+ * memory empty. */
 static uint64_t largest(cb_step *const *steps, uint32_t n) {
     uint64_t most = 0;
     for (uint32_t i = 0; i < n; i++)

@@ -161,7 +161,7 @@ TEST(a_run_repeats_and_does_not_allocate) {
 
 enum { GUARD = 4096 };
 
-/* One run in `block`, from the state `before`. */
+/* Runs once in `block`, from the state `before`. */
 static cb_status run_in(cb_step *step, mlp_memory *memory, void *block, float before) {
     cb_run run = mlp_run(memory);
     run.block = block;

@@ -52,7 +52,7 @@ static void end(trainer *t) {
     cb_step_free(t->step);
 }
 
-/* A hash of all bits of parameters, states, the running mean and the loss. */
+/* Returns a hash of all bits of parameters, states, the running mean and the loss. */
 static uint64_t hash_of(const trainer *t) {
     uint64_t hash = mlp_hash(&t->memory, t->step);
     for (uint32_t k = 0; k < N; k++) {

@@ -20,7 +20,7 @@ static void hex_of(const char *data, size_t n, size_t times, char out[65]) {
     for (int i = 0; i < 32; i++) (void)snprintf(out + 2 * i, 3, "%02x", digest[i]);
 }
 
-/* The examples of FIPS 180-4, and lengths around a block boundary. */
+/* Tests the examples of FIPS 180-4, and lengths around a block boundary. */
 TEST(sha256) {
     char a[65], b[65], data[300];
     hex_of("", 0, 0, a);

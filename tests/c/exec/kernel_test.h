@@ -41,7 +41,8 @@ static inline double random_real(void) { return (double)(next_random() >> 11) * 
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* Row-major, uninitialised, aligned as in an arena; freed by free_tensors. */
+/* Returns a tensor that is row-major, uninitialised and aligned as in an arena; free_tensors frees
+ * it. */
 static inline cb_tensor new_tensor(cb_dtype dtype, cb_shape shape) {
     cb_tensor t = {.dtype = dtype, .shape = shape};
     cb_shape_strides(&shape, t.stride);
@@ -56,7 +57,7 @@ static inline cb_tensor new_tensor(cb_dtype dtype, cb_shape shape) {
                cb_shape_make((int32_t)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), \
                              (int64_t[]){__VA_ARGS__}))
 
-/* Address of the i-th element in row-major order of the shape, whatever the strides. */
+/* Returns the address of the i-th element in row-major order of the shape, whatever the strides. */
 static inline void *element(const cb_tensor *t, int64_t i) {
     int64_t offset = 0;
     for (int32_t k = t->shape.rank - 1; k >= 0; k--) {
@@ -125,7 +126,8 @@ static inline bool is_close(cb_dtype dtype, double got, double want, double size
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* The library's product; our own kernels when `wanted` is false or there is no library. */
+/* Returns the library's products, or our own kernels if `wanted` is false or there is no
+ * library. */
 static inline const cb_blas *test_blas(bool wanted) {
     static cb_blas none, found;
     static bool looked;
@@ -231,7 +233,7 @@ static inline cb_status run_op(test_op *op, int n_threads, const cb_blas *blas) 
     return status;
 }
 
-/* Outputs with 2 and 3 threads have the bits of the outputs with 1, which stay in op->out. */
+/* Checks that outputs with 2 and 3 threads have the bits of those with 1, which stay in op->out. */
 static inline void check_threads(test_op *op, const cb_blas *blas) {
     CHECK_OK(run_op(op, 1, blas));
     test_op first = *op;
@@ -242,8 +244,8 @@ static inline void check_threads(test_op *op, const cb_blas *blas) {
     *op = first;
 }
 
-/* The same for every instruction set of this processor, with our own product. Naming an instruction
- * set, even the best, implies bf16 widened to f32 (gemm_bf16.h). */
+/* Checks the same for every instruction set of this processor, with our own product. Naming an
+ * instruction set, even the best, implies bf16 widened to f32 (gemm_bf16.h). */
 static inline void check_isas(test_op *op) {
     cb_blas none = {0};
     setenv("CUTBACK_ISA", cb_isa_name(cb_cpu_isa()), 1);

@@ -1,5 +1,6 @@
-/* kernel_twin.h: a kernel against its slow twin (exec/ref), and against itself on every instruction
- * set and with 1, 2 and 3 threads, which must give the same bits. Inputs of many layouts. */
+/* kernel_twin.h: compares a kernel with its slow twin (exec/ref), and with itself on every
+ * instruction set and with 1, 2 and 3 threads, which must give the same bits. Inputs have many
+ * layouts. */
 #ifndef CB_TESTS_KERNEL_TWIN_H
 #define CB_TESTS_KERNEL_TWIN_H
 
@@ -29,7 +30,7 @@ typedef enum layout {
     N_LAYOUTS
 } layout;
 
-/* A tensor of this shape in its own storage, with the given layout. */
+/* Returns a tensor of this shape in its own storage, with the given layout. */
 static inline cb_tensor laid_out(cb_dtype dtype, cb_shape shape, layout how) {
     cb_shape storage = shape;
     int32_t last = shape.rank - 1;
@@ -93,7 +94,7 @@ static inline bool is_nan_at(const cb_tensor *t, int64_t i) {
     return cb_dtype_is_float(t->dtype) && isnan(get(t, i));
 }
 
-/* The same bits, except that any two NaNs are equal. */
+/* True if the bits are the same; any two NaNs count as equal. */
 static inline bool same_values(const cb_tensor *a, const cb_tensor *b) {
     size_t size = cb_dtype_size(a->dtype);
     int64_t n = cb_numel(&a->shape);

@@ -37,8 +37,8 @@ static inline cb_shape recipe_shape(int32_t rank, int64_t a, int64_t b, int64_t 
 #define S3(a, b, c) recipe_shape(3, a, b, c, 0)
 #define S4(a, b, c, d) recipe_shape(4, a, b, c, d)
 
-/* A view of this shape: every other element of an input that is twice as wide or, at odd turns, its
- * transpose. */
+/* Adds a view of this shape: every other element of an input that is twice as wide or, at odd
+ * turns, a transpose. */
 static inline cb_status recipe_view(recipe *r, const char *name, cb_dtype dtype, cb_shape shape,
                                     cb_value_id *out) {
     const int32_t last = shape.rank - 1;
@@ -93,7 +93,7 @@ static inline void recipe_op(recipe *r, uint32_t n_ins, const cb_value_id *ins,
 #define OP1(a, ...) recipe_op(r, 1, (cb_value_id[]){a}, &(cb_attrs){__VA_ARGS__})
 #define OP2(a, b, ...) recipe_op(r, 2, (cb_value_id[]){a, b}, &(cb_attrs){__VA_ARGS__})
 
-/* A condition that stays the same within a small step around the inputs. */
+/* Returns a condition that small changes of the inputs do not affect. */
 static inline cb_value_id condition(recipe *r, cb_value_id x) {
     const cb_shape scalar = S0;
     cb_value_id zero, out = 0;
@@ -102,7 +102,7 @@ static inline cb_value_id condition(recipe *r, cb_value_id x) {
     return out;
 }
 
-/* x, mean, rstd, weight, bias: broadcast from channels, or all of one shape */
+/* Adds x, mean, rstd, weight and bias, which are broadcast from channels or all have one shape. */
 static inline void recipe_batch_norm_apply(recipe *r) {
     const cb_shape x = S3(r->n, 3, 2), small = r->turn % 2 ? x : S3(1, 3, 1);
     cb_value_id ins[5];
@@ -161,7 +161,7 @@ static inline cb_value_id recipe_unary(recipe *r, cb_opcode code, cb_value_id x)
     return out;
 }
 
-/* sin x with the gradient dy cos x */
+/* Adds sin x with the gradient dy cos x. */
 static inline void recipe_custom_vjp(recipe *r) {
     const cb_shape shape = S2(r->n, 3);
     const cb_value_id x = floats(r, shape), y = recipe_unary(r, CB_OP_SIN, x);
@@ -201,7 +201,7 @@ static inline void recipe_shapes(recipe *r) {
             OP1(floats(r, turn ? S2(3, 1) : S2(n, 1)), .dims = turn ? S3(n, 3, 2) : S2(n, 3));
             break;
         case CB_OP_SLICE: OP1(floats(r, S2(n, 5)), .i = {1, turn, turn ? 5 : 3, 1 + turn}); break;
-        case CB_OP_STOP_GRADIENT: /* differences of a constant function see no slope */
+        case CB_OP_STOP_GRADIENT: /* floor is constant between integers, so differences are 0 */
             OP1(recipe_unary(r, CB_OP_FLOOR, floats(r, S2(n, 3))), .f = {0});
             break;
         case CB_OP_CUSTOM_VJP: recipe_custom_vjp(r); break;
@@ -232,8 +232,8 @@ static inline void recipe_shapes(recipe *r) {
     }
 }
 
-/* By turn: plain; causal, with two heads of q for each of k and v; with a mask and dropout;
- * both. */
+/* Varies with the turn: plain; causal, with two heads of q for each head of k and v; with a mask
+ * and dropout; both. */
 static inline void recipe_attention(recipe *r) {
     const bool is_forward = r->code == CB_OP_ATTENTION, masked = r->turn % 4 >= 2;
     const int64_t heads = r->turn % 2 ? 2 : 1;
@@ -291,7 +291,7 @@ static inline void recipe_windows(recipe *r) {
     }
 }
 
-/* g, x, weight, statistics */
+/* Adds g, x, weight and the statistics. */
 static inline void recipe_norm_bwd(recipe *r, cb_shape x, cb_shape channels, cb_shape stats) {
     cb_value_id ins[5];
     ins[0] = floats(r, x);
@@ -360,8 +360,8 @@ static inline void recipe_rows(recipe *r) {
     }
 }
 
-/* `r` has graph, code, dtype, n, turn and err; the outputs are left in r->outs. The graph's inputs
- * are the recipe's. */
+/* Adds the op and its inputs to the graph, and sets r->outs. The caller sets the graph, code,
+ * dtype, n, turn and err of `r`. */
 static inline cb_status recipe_build(recipe *r) {
     const uint32_t flags = cb_op_def_of(r->code)->flags;
     const bool has_inputs = cb_op_def_of(r->code)->min_ins > 0;

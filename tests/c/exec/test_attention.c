@@ -1,5 +1,5 @@
-/* Attention and its gradients: the kernels against their twins, with the same bits for every number
- * of threads (so in one pass and in two) and every instruction set. */
+/* Attention and its gradients: compares the kernels with their twins. Bits are the same for every
+ * number of threads (thus in one pass and in two) and every instruction set. */
 #include "kernel_twin.h"
 
 typedef enum mask {
@@ -35,7 +35,7 @@ static cb_tensor new_mask(const row *r, cb_dtype dtype) {
     return t;
 }
 
-/* The forward, then the backward on its inputs and outputs. */
+/* Checks the forward, then the backward on its inputs and outputs. */
 static void check_row(const row *r, cb_dtype dtype, layout how) {
     const bool is_masked = r->mask != NO_MASK;
     test_op op = {.code = CB_OP_ATTENTION,

@@ -174,7 +174,7 @@ static void fetch(session *s, const void *from, void *to, size_t bytes) {
     CHECK_OK(s->b->sync(s->device, NULL, &err));
 }
 
-/* The program's results, computed by loops. All numbers are small multiples of 1/4, so every sum is
+/* Computes the program's results by loops. All numbers are small multiples of 1/4, so every sum is
  * exact. */
 static void expect(const fixture *f, float s[15], float z[30]) {
     float h[15];
@@ -221,7 +221,7 @@ static void check_run(session *on, const fixture *f, void *state) {
     if (b == &cb_backend_debug) CHECK(stats.peak_bytes == f->p.live_bytes);
 }
 
-/* A run uses the arena it is given and leaves others unchanged. */
+/* Checks that a run uses the arena it is given and leaves others unchanged. */
 static void check_other_arena(session *on, const fixture *f, void *state) {
     const size_t bytes = (size_t)f->p.arena_bytes;
     void *first = on->arena;
@@ -265,7 +265,7 @@ static void check_backend(const cb_backend *b) {
     CHECK(cb_alloc_stats(&alloc).live_bytes == 0);
 }
 
-/* Not every machine has a GPU; tests/c/gpu tests its backend. */
+/* Returns false for the GPU, which not every machine has; tests/c/gpu tests its backend. */
 static bool is_here(const cb_backend *b) { return b != &cb_backend_cuda; }
 
 TEST(all) {
@@ -292,8 +292,8 @@ TEST(a_gpu_needs_its_libraries_named) {
 
 /* ---- memory, streams and events -------------------------------------------------------------- */
 
-/* Two streams: after an event, the second copies back what the first has copied in. Only the second
- * is waited for. */
+/* Uses two streams: after an event, the second copies back what the first has copied in. Waits only
+ * for the second. */
 static void check_order(const cb_backend *b) {
     cb_stream *one = (cb_stream *)(uintptr_t)1, *two = (cb_stream *)(uintptr_t)2;
     enum { N = 1000 };
@@ -379,7 +379,7 @@ static cb_status run_and_finish(const cb_backend *b, void *state, const cb_bindi
     return b->finish(state, bindings->stream, e);
 }
 
-/* The run fails, reports it once, and leaves nothing behind. */
+/* Checks that the run fails, reports the error once, and leaves nothing behind. */
 static void check_run_fails(const cb_backend *b, fixture *f, cb_poll_fn poll, void *user,
                             cb_status want, const char *text) {
     cb_alloc alloc;

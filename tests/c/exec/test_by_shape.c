@@ -137,7 +137,7 @@ static void check_twin(const twin *x, const cb_optim_row *row) {
     CHECK(worst <= (row->dtype == CB_F32 ? 64 * 0x1p-24 : 64 * 0x1p-50));
 }
 
-/* The rows of the bases are orthonormal. */
+/* Checks that the rows of the bases are orthonormal. */
 static void check_bases(const cb_optim_row *row) {
     const int64_t sides[2] = {row->height, row->width};
     double worst = 0;

@@ -131,7 +131,7 @@ TEST(with_blas) {
     if (have_blas("with_blas")) check_problems(test_blas(true));
 }
 
-/* Windows and channel counts larger than one block. */
+/* Tests windows and channel counts larger than one block. */
 TEST(blocks) {
     check_conv(CB_F32, (problem){1, 140, 5, 5, 3, 3, 3, {1, 1, 1, 1, 1, 1, 1}}, test_blas(true));
     check_conv(CB_F32, (problem){2, 1, 40, 40, 2, 36, 36, {1, 1, 0, 0, 1, 1, 1}}, test_blas(true));
@@ -177,7 +177,7 @@ TEST(random_shapes) {
     }
 }
 
-/* Enough channels to keep outputs in registers, forward and backward (kern_direct.h). */
+/* There are enough channels to keep outputs in registers, forward and backward (kern_direct.h). */
 TEST(direct) {
     static const problem cases[] = {
         {1, 24, 14, 14, 40, 3, 3, {1, 1, 1, 1, 1, 1, 1}},
@@ -213,7 +213,8 @@ TEST(direct) {
 
 enum { KERNEL_H, KERNEL_W, POOL_STRIDE_H, POOL_STRIDE_W, POOL_PAD_H, POOL_PAD_W };
 
-/* The index in x under position (i, j) of the window of y's element `out`; -1 in the padding. */
+/* Returns the index in x under position (i, j) of the window of y's element `out`; -1 in the
+ * padding. */
 static int64_t pooled(const cb_shape *x, const cb_shape *y, const int64_t *a, int64_t out,
                       int64_t i, int64_t j) {
     int64_t ow = y->dim[3], oh = y->dim[2], plane = out / ow / oh;
@@ -301,7 +302,7 @@ TEST(pools) {
     }
 }
 
-/* The first `columns` of each row. */
+/* Returns the first `columns` elements of each row. */
 static cb_tensor left_of(const cb_tensor *x, int64_t columns) {
     cb_shape shape = x->shape;
     shape.dim[3] = columns;

@@ -36,7 +36,7 @@ static _Alignas(64) EX_REAL array[5][N];
 static _Alignas(64) uint8_t truth[N];
 static _Alignas(64) cb_x_context context;
 
-/* Ordinary numbers and special values. */
+/* Returns ordinary numbers and special values. */
 static EX_REAL some_number(uint32_t i, uint32_t salt) {
     static const EX_REAL odd[] = {0.0f,   -0.0f,  1.0f,    -1.0f, INFINITY, -INFINITY,
                                   NAN,    1e-40f, -1e-40f, 3e38f, -3e38f,   88.7f,
@@ -87,7 +87,7 @@ static void go(const cb_x_table *t) {
     n_record = 0;
 }
 
-/* The operand of this form at element i, if the registers hold A (dst) and B. */
+/* Returns the operand of this form at element i, if the registers hold A (dst) and B. */
 static EX_REAL operand_at(cb_x_form form, int i) {
     switch (form) {
         case CB_X_OTHER: return array[B][i];
@@ -99,7 +99,7 @@ static EX_REAL operand_at(cb_x_form form, int i) {
 }
 static int index_of(cb_x_form form) { return form == CB_X_STREAM ? B : 1; }
 
-/* The number of elements per iteration. */
+/* Returns the number of elements per iteration. */
 static int step_of(const cb_x_table *t) {
 #if defined(__x86_64__)
     const int vector = t == &TABLE(avx512) ? 64 : (t == &TABLE(avx2) ? 32 : 16);
@@ -109,7 +109,7 @@ static int step_of(const cb_x_table *t) {
     return EX_STEP;
 }
 
-/* A slot holds the elements of one iteration. */
+/* Returns the operand of this form; a slot holds the elements of one iteration. */
 static EX_REAL expected_operand(const cb_x_table *t, cb_x_form form, int i) {
     return form == CB_X_SLOT ? context.EX_FIELD(slot)[1][i % step_of(t)] : operand_at(form, i);
 }
@@ -132,12 +132,13 @@ static void check_binary(const cb_x_table *t, int op) {
     }
 }
 
-/* The operand added to a scaled operand; the two streams differ. */
+/* Returns the operand that is added to a scaled operand; the two read different streams. */
 static EX_REAL expected_second(const cb_x_table *t, cb_x_form form, int i) {
     return form == CB_X_STREAM ? array[A][i] : expected_operand(t, form, i);
 }
 
-/* An operation on two operands; y is x if its form is SELF. 0: there is no such record. */
+/* Checks an operation on two operands; y is x if its form is SELF. Returns 0 if there is no such
+ * record. */
 static int check_made(const cb_x_table *t, int op, int d, cb_x_form x, cb_x_form y, bool stores) {
     const cb_x_fn fn = (stores ? t->store_made : t->made)[op][d][x][y];
     int wrong = 0;
@@ -170,7 +171,7 @@ static void check_all_made(const cb_x_table *t) {
     CHECK(n == (IS_WIDE ? 0 : 4 * 2 * (14 + 19)));
 }
 
-/* OUT holds B times a number. NULL: there is no such record. */
+/* Checks that OUT is B times a number, if there is such a record. */
 static void check_product(const cb_x_table *t, int d, cb_x_form form) {
     if (!t->scaled[d][form]) return;
     int wrong = 0;
@@ -216,7 +217,7 @@ static void check_scaled(const cb_x_table *t) {
     CHECK(n == (IS_WIDE ? 0 : 6 * 2 * 10 + 3 * 2 * 6));
 }
 
-/* Sums of products of streams, which need all fields of a record. */
+/* Checks sums of products of streams, which need all fields of a record. */
 static void check_sum_of(const cb_x_table *t, bool third, int d, bool stores) {
     const EX_REAL *x = array[A], *y = array[B], *z = array[CONDITION], *s = context.EX_FIELD(s);
     int wrong = 0;
@@ -266,7 +267,7 @@ static void check_unary(const cb_x_table *t, int op) {
     }
 }
 
-/* The first result is in the operand's register, the second in the other one. */
+/* Checks that the first result is in the operand's register and the second in the other one. */
 static void check_pairs(const cb_x_table *t) {
     for (int d = 0; d < 2; d++) {
         for (int op = CB_X_UNARY_END; op < CB_X_PAIR_END; op++) {
@@ -378,7 +379,7 @@ static void check_halves(const cb_x_table *t, cb_x_format format, int d) {
 }
 #endif
 
-/* Lanes of accumulators: element i is in lane i mod 64, only where the mask is set. */
+/* Checks the lanes of accumulators: element i is in lane i mod 64 if the mask is set. */
 static void check_accumulators(const cb_x_table *t, bool masked) {
     for (int d = 0; d < 2; d++) {
         for (int k = 0; k < CB_X_LANES; k++) {
@@ -419,7 +420,8 @@ static void check_accumulators(const cb_x_table *t, bool masked) {
     }
 }
 
-/* The float with these bits; for f64 they are the upper half, and a hash of them the lower. */
+/* Returns the float with these bits; for f64 they are the upper half, and a hash of them the
+ * lower. */
 static EX_REAL real_of_bits(uint32_t bits) {
     EX_REAL x;
 #ifdef CB_X_WIDE
@@ -453,7 +455,7 @@ static void sweep_unary(const cb_x_table *t) {
     for (int op = CB_X_BINARY_END; op < CB_X_UNARY_END; op++) CHECK(wrong[op] == 0);
 }
 
-/* Draws equal those of base/philox.h, also where the counter passes 32 bits. */
+/* Checks that draws equal those of base/philox.h, even where the counter passes 32 bits. */
 static void check_draws(const cb_x_table *t) {
     const cb_philox random = {.seed = 0x123456789ABCDEFu, .stream = 7, .step = 11};
     const uint64_t firsts[] = {0, 8, 4096, ((uint64_t)1 << 35) - 64, (uint64_t)1 << 36};
@@ -469,7 +471,7 @@ static void check_draws(const cb_x_table *t) {
     }
 }
 
-/* An element selected by position: the first, the last, one in the middle, and none. */
+/* Checks elements selected by position: the first, the last, one in the middle, and none. */
 static void check_positions(const cb_x_table *t) {
     const int positions[] = {0, N - 1, 70, -1};
     for (int k = 0; k < 8; k++) {
@@ -490,7 +492,7 @@ static void check_positions(const cb_x_table *t) {
     }
 }
 
-/* The sum of a row: 64 lanes, folded in halves. */
+/* Returns the sum of a row: 64 lanes, folded in halves. */
 static EX_REAL row_sum(const EX_REAL *x, int n) {
     EX_REAL lane[CB_X_LANES] = {0};
     for (int i = 0; i < n; i++) lane[i % CB_X_LANES] += x[i];
@@ -499,7 +501,8 @@ static EX_REAL row_sum(const EX_REAL *x, int n) {
     return lane[0];
 }
 
-/* The largest element of sign * x; NaN is larger than every number, and 0 is larger than -0. */
+/* Returns the largest element of sign * x; NaN is larger than every number, and 0 is larger than
+ * -0. */
 static EX_REAL row_extreme(const EX_REAL *x, int n, EX_REAL sign) {
     EX_REAL best = sign * x[0];
     for (int i = 1; i < n && !isnan(best); i++) {
@@ -509,7 +512,7 @@ static EX_REAL row_extreme(const EX_REAL *x, int n, EX_REAL sign) {
     return sign * best;
 }
 
-/* Adjacent rows (micro/together.h), in memory that ends with the last of them. */
+/* Checks adjacent rows (micro/together.h), in memory that ends with the last of them. */
 static void check_adjacent(const cb_x_table *t, int rows, int columns, bool is_odd) {
     EX_REAL *x = malloc(sizeof *x * (size_t)(rows * columns)), sum[64], most[64], least[64];
     for (int i = 0; i < rows * columns; i++) {

@@ -49,7 +49,7 @@ static cb_status make(const text *t, uint32_t n_states, cb_expression **out, cb_
     return cb_expression_make(&alloc, &spec, out, error);
 }
 
-/* In the order of adam_loop (formulas_impl.h), with its factors (adam.c). */
+/* Writes AdamW in the order of adam_loop (formulas_impl.h), with its factors (adam.c). */
 static void write_adamw(text *t) {
     uint32_t p = put(t, "param", 0, 0, 0), g = put(t, "grad", 0, 0, 0);
     uint32_t m = put(t, "state", 0, 0, 0), v = put(t, "state", 1, 0, 0), h[5];
@@ -71,8 +71,8 @@ static void write_adamw(text *t) {
     t->out[2] = v_new;
 }
 
-/* u = p + g, unit = u / |u|; p <- p - lr mean(unit p) u, m <- unit. A sum depends on another sum,
- * and one is divided by the size. */
+/* Writes u = p + g, unit = u / |u|; p <- p - lr mean(unit p) u, m <- unit. One sum depends on
+ * another, and one is divided by the size. */
 static void write_scaled(text *t) {
     uint32_t p = put(t, "param", 0, 0, 0), g = put(t, "grad", 0, 0, 0),
              lr = put(t, "hyper", 0, 0, 0);

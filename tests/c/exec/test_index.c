@@ -13,7 +13,7 @@ static void fill_any(const cb_tensor *t) {
     }
 }
 
-/* Element (o, i, c) of a tensor seen as [outer, n, inner]. */
+/* Returns the index of element (o, i, c) of a tensor viewed as [outer, n, inner]. */
 static int64_t at(const cb_shape *s, int64_t axis, int64_t o, int64_t i, int64_t c) {
     int64_t inner = 1;
     for (int32_t k = (int32_t)axis + 1; k < s->rank; k++) inner *= s->dim[k];

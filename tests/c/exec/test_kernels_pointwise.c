@@ -117,7 +117,7 @@ TEST(cast) {
     }
 }
 
-/* One value and its cast, at the limits of the integer types. */
+/* Checks the cast of one value, at the limits of the integer types. */
 static void check_cast(cb_dtype from, double x, cb_dtype to, double want) {
     test_op op = {.code = CB_OP_CAST, .n_in = 1, .attrs = {.dtype = to}, .in = {TENSOR(from, 1)}};
     set(&op.in[0], 0, x);

@@ -91,7 +91,8 @@ TEST(norms) {
     }
 }
 
-/* The separate statistics have the bits of batch_norm's, and applying them gives the bits of y. */
+/* Checks that the separate statistics have the bits of batch_norm's, and that applying them gives
+ * the bits of y. */
 static void check_batch_parts(cb_dtype dtype, cb_shape x) {
     test_op whole = {.code = CB_OP_BATCH_NORM, .n_in = 3, .attrs = {.f = {1e-5}}};
     test_op stats = {.code = CB_OP_BATCH_NORM_STATS, .n_in = 1, .attrs = whole.attrs};
@@ -128,7 +129,7 @@ TEST(batch_norm) {
     }
 }
 
-/* One channel of a tensor of images. */
+/* Returns one channel of a tensor of images. */
 static cb_tensor channel_of(const cb_tensor *all, int64_t channel) {
     int64_t images = all->shape.dim[0], plane = all->shape.dim[2] * all->shape.dim[3];
     cb_tensor one = new_tensor(CB_F32, SHAPE(images, 1, all->shape.dim[2], all->shape.dim[3]));
@@ -233,7 +234,7 @@ TEST(labels_out_of_range) {
     }
 }
 
-/* Row `row` of a tensor; a vector of one element for each row has rows of one. */
+/* Returns row `row` of a tensor; a vector with one element for each row has rows of one element. */
 static cb_tensor one_row(const cb_tensor *all, int64_t row) {
     cb_tensor one = *all;
     one.shape.dim[0] = 1;
@@ -241,8 +242,8 @@ static cb_tensor one_row(const cb_tensor *all, int64_t row) {
     return one;
 }
 
-/* Sixteen short rows run at once: each has the bits that it has alone. Outputs with one row for all
- * (gradients of weights) are not compared. */
+/* Checks that each of sixteen short rows that run at once has the bits that it has alone. Outputs
+ * with one row for all (gradients of weights) are not compared. */
 static void check_single_rows(test_op *op, unsigned shared_inputs) {
     enum { ROWS = 37 };
     CHECK_OK(run_op(op, 1, NULL));

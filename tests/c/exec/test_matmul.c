@@ -78,8 +78,8 @@ static void check_sizes(const cb_blas *blas) {
 
 TEST(own) { check_sizes(test_blas(false)); }
 
-/* Every remainder of rows and columns in a register block, both operand orders, and inner sizes
- * around the block size. */
+/* Tests every remainder of rows and columns in a register block, both operand orders, and inner
+ * sizes around the block size. */
 TEST(odd_sizes) {
     static const int64_t inner[] = {1, 31, 40, 255, 256, 257, 513};
     for (int64_t n = 1; n <= 70; n += 1 + n / 17) {
@@ -165,7 +165,7 @@ TEST(parts_of_the_inner_axis_add_up) {
     }
 }
 
-/* base + x y for every dtype and layout of the base, and with a BLAS. */
+/* Tests base + x y for every dtype and layout of the base, and with a BLAS. */
 TEST(adds_to_its_base) {
     static const cb_dtype dtypes[] = {CB_F32, CB_F64, CB_F16, CB_BF16};
     for (int how = 0; how < 64; how++) {
@@ -223,7 +223,7 @@ TEST(with_blas) {
     if (have_blas("with_blas")) check_sizes(test_blas(true));
 }
 
-/* A product of more than one 1024-wide tile, checked on a sample. */
+/* Tests a product of more than one 1024-wide tile on a sample of its elements. */
 TEST(large) {
     for (int blas = 0; blas < 2; blas++) {
         test_op op = {.code = CB_OP_MATMUL, .n_in = 2};
@@ -250,8 +250,8 @@ TEST(special_values) {
     }
 }
 
-/* Our own kernel adds in one order for every vector width: shapes around the edges of its panels,
- * every layout. */
+/* Our own kernel adds in one order for every vector width. Tests shapes around the edges of its
+ * panels in every layout. */
 TEST(instruction_sets) {
     static const cb_dtype dtypes[] = {CB_F32, CB_F64, CB_F16, CB_BF16};
     static const int64_t sizes[][4] = {{2, 45, 700, 53}, {1, 1, 1, 1},     {1, 6, 256, 16},

@@ -92,7 +92,7 @@ static void draw(arrays *all, int t) {
 
 /* ---- the papers ------------------------------------------------------------------------------ */
 
-/* One iteration on x [h, w], by columns of x x^T and of its square. */
+/* Makes one iteration on x [h, w], by columns of x x^T and of its square. */
 static void twin_turn(const double *c, double *x, int64_t h, int64_t w) {
     double *gram = calloc((size_t)(h * h), sizeof *gram), *y = calloc((size_t)(h * w), sizeof *y);
     double *line = calloc((size_t)h, sizeof *line);
@@ -149,8 +149,8 @@ static void twin_step(arrays *a, const double *h, bool has_rows) {
     free(x);
 }
 
-/* f32 within 300 * 2^-24 of the largest magnitude (at least 1), f64 within 300 * 2^-53: products of
- * length 300, and three steps. */
+/* Checks that f32 is within 300 * 2^-24 of the largest magnitude (at least 1), and f64 within 300 *
+ * 2^-53, after three steps with products of length 300. */
 static void check_twin(const arrays *a, bool has_rows) {
     const double most = a->row.dtype == CB_F32 ? 300 * 0x1p-24 : 300 * 0x1p-53;
     double worst = 0;

@@ -12,7 +12,7 @@ static uint32_t state = 1;
 
 static uint32_t next(void) { return (state = state * 1664525u + 1013904223u) >> 16; }
 
-/* Every length up to a few vectors, at every offset, between bytes that must not change. */
+/* Tests every length up to a few vectors, at every offset, between bytes that must not change. */
 TEST(bits_of_every_length) {
     for (uint64_t n = 0; n <= MOST; n++) {
         for (unsigned offset = 0; offset < 8; offset++) {
@@ -37,7 +37,7 @@ TEST(bits_of_every_length) {
     }
 }
 
-/* All values of a byte of the packed array, and of a bool. */
+/* Tests all values of a byte of the packed array, and of a bool. */
 TEST(all_bytes) {
     for (unsigned x = 0; x < 256; x++) {
         const uint8_t packed = (uint8_t)x;
@@ -55,7 +55,7 @@ TEST(all_bytes) {
     }
 }
 
-/* The bits of floats that are not <= 0, by comparing them as floats, and what the bits keep. */
+/* Compares the bits with a comparison of the floats, and tests which floats the bits keep. */
 TEST(signs_of_floats) {
     const float special[] = {0.0f, -0.0f, 1e-45f, -1e-45f, 1.0f, -1.0f, INFINITY, -INFINITY, NAN};
     enum { N = 37, KINDS = sizeof special / sizeof *special };

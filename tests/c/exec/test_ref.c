@@ -37,7 +37,7 @@ static cb_status apply(bench *b, cb_opcode code, cb_attrs attrs) {
     return eval_run(&b->e, &err);
 }
 
-/* Equal up to rounding; NaN equals NaN. */
+/* Checks that the output is equal up to rounding; NaN equals NaN. */
 static void expect(const bench *b, int out, int64_t n, const double *want) {
     CHECK(cb_numel(&b->g->values.at[b->out[out]].shape) == n);
     for (int64_t i = 0; i < n; i++) {

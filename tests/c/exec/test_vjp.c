@@ -44,8 +44,8 @@ static cb_status weigh(cb_graph *g, cb_value_id value, bool squared, cb_value_id
     return cb_build2(g, CB_OP_ADD, *loss, term, loss, &err);
 }
 
-/* A loss that depends on every output. An output without a gradient becomes a factor of one that
- * has one. */
+/* Builds a loss that depends on every output. An output without a gradient becomes a factor of one
+ * that has one. */
 static cb_status build_subject(subject *s, cb_opcode code, cb_dtype dtype, int64_t n, int turn) {
     cb_value_id loss = CB_NONE;
     CB_TRY(cb_graph_create(&alloc, &s->g, &err));
@@ -71,7 +71,7 @@ static cb_status build_subject(subject *s, cb_opcode code, cb_dtype dtype, int64
     return CB_OK;
 }
 
-/* The joint graph of `s` as a separate forward graph, with a loss made of its gradients. */
+/* Builds the joint graph of `s` as a separate forward graph, with a loss made of its gradients. */
 static cb_status build_second(const subject *s, const cb_graph *joint, cb_graph **out) {
     cb_arena arena;
     cb_status status = CB_OK;
@@ -102,7 +102,8 @@ done:
     return status;
 }
 
-/* Distinct values spread evenly over the range in random order: no ties, and none at a kink. */
+/* Fills an input with distinct values spread evenly over the range in random order: no ties, and
+ * none at a kink. */
 static void fill_input(eval *e, const subject *s, uint32_t position) {
     const cb_value_id value = eval_input(e, position);
     const int64_t n = cb_numel(&e->g->values.at[value].shape);
@@ -138,7 +139,7 @@ static double loss_at(eval *e, cb_value_id x, int64_t element, double value) {
     return eval_get(e, e->g->outputs.at[0].value, 0);
 }
 
-/* f32 inside an f64 graph: larger steps, looser tolerance */
+/* True if a value is f32, which needs larger steps and a looser tolerance. */
 static bool is_rounded(const cb_graph *g) {
     for (size_t i = 0; i < g->values.len; i++) {
         if (g->values.at[i].dtype == CB_F32) return true;
@@ -183,7 +184,7 @@ static void compare_gradients(const subject *s, const cb_graph *forward, const c
     eval_free(&j);
 }
 
-/* First and second derivatives of one op. They are compared with differences if `compare`;
+/* Checks first and second derivatives of one op. They are compared with differences if `compare`;
  * otherwise they must only build and run. */
 static void check_op(cb_opcode code, cb_dtype dtype, int64_t n, int turn, bool compare) {
     subject s = {0};

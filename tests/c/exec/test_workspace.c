@@ -1,4 +1,4 @@
-/* Scratch of the host's kernels: known sizes, and bounds that hold for every shape. */
+/* The scratch of the host's kernels: known sizes, and bounds that hold for every shape. */
 #include "exec/tiles.h"
 #include "exec/workspace.h"
 #include "ir/ir.h"

@@ -55,7 +55,8 @@ static void lock(far_device *d) { pthread_mutex_lock(&d->lock); }
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-/* The device does not count in the context's memory: it outlives everything made with it. */
+/* Allocates the device outside of the context's allocator, because it outlives everything made with
+ * it. */
 static cb_status far_open(const cb_runtime *runtime, void **device, cb_error *err) {
     cb_alloc outside;
     cb_alloc_init(&outside);

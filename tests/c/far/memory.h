@@ -23,10 +23,12 @@ typedef struct far_memory {
 
 cb_status far_memory_open(far_memory *m, cb_alloc *alloc, cb_error *err);
 void far_memory_close(far_memory *m); /* all blocks must have been given back */
-/* Aligned to pages. The first 64 MiB are filled with ones: NaN in every float type. */
+/* Allocates memory aligned to pages. The first 64 MiB are filled with ones: NaN in every float
+ * type. */
 cb_status far_memory_take(far_memory *m, size_t bytes, void **far, cb_error *err);
 void far_memory_give(far_memory *m, void *far);
-/* The near address of a far address; NULL for NULL. CB_INVALID: not an address of this memory. */
+/* Finds the near address of a far address; NULL for NULL. CB_INVALID: not an address of this
+ * memory. */
 cb_status far_near(const far_memory *m, const void *far, void **near, cb_error *err);
 void *far_of(const far_memory *m, void *near); /* the reverse; NULL for NULL */
 

@@ -39,7 +39,7 @@ static void end(far_test *t) {
     CHECK(cb_alloc_stats(&t->alloc).live_bytes == 0);
 }
 
-/* The signal that ends a child which touches this address; 0: none. */
+/* Returns the signal that ends a child which touches this address; 0: none. */
 static int signal_of_touching(volatile char *at, bool writes) {
     fflush(stdout);
     const pid_t child = fork();
@@ -107,7 +107,7 @@ TEST(memory_of_the_host_is_refused) {
     end(&t);
 }
 
-/* Blocks come and go in random order, and keep their bytes. */
+/* Blocks are allocated and freed in random order, and keep their bytes. */
 TEST(blocks) {
     enum { N = 60 };
     far_test t;

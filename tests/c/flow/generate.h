@@ -86,8 +86,8 @@ static inline uint32_t made_op(made_network *g, uint32_t a, uint32_t b, int64_t 
     return g->n_op++;
 }
 
-/* One transformer block on x of t bytes, with eager attention of s bytes: 48 ops. `matmul` is
- * BANNED for a cut by memory traffic, FREE_OP for a frontier. */
+/* These add one transformer block on x of t bytes, with eager attention of s bytes: 48 ops.
+ * `matmul` is BANNED for a cut by memory traffic, FREE_OP for a frontier. */
 static inline uint32_t made_norm(made_network *g, uint32_t x, int64_t t) {
     uint32_t gamma = made_op(g, NO_INPUT, NO_INPUT, 3072, 0, BANNED | READ);
     uint32_t mean = made_op(g, x, NO_INPUT, t / 768, t / 1000, FREE_OP);
@@ -137,15 +137,15 @@ static inline uint32_t made_block(made_network *g, uint32_t x, int64_t t, int64_
     return made_op(g, middle, narrow, t, t / 700, FREE_OP);
 }
 
-/* A GPT of about n_node nodes. */
+/* Makes a GPT of about n_node nodes. */
 static inline void make_gpt(made_network *g, uint32_t n_node, int matmul) {
     uint32_t x = made_op(g, NO_INPUT, NO_INPUT, 8 << 20, 9000, READ | BANNED);
     while (g->n_node + 60 < n_node) x = made_block(g, x, 24 << 20, 96 << 20, matmul);
     made_op(g, x, NO_INPUT, 64 << 20, 90000, matmul | READ);
 }
 
-/* Bottleneck blocks: convolution, batch norm (saved statistics), relu; sizes shrink over four
- * stages. */
+/* These add bottleneck blocks: convolution, batch norm (saved statistics), relu; sizes shrink over
+ * four stages. */
 static inline uint32_t made_conv(made_network *g, uint32_t x, int64_t t, int matmul) {
     uint32_t w = made_op(g, NO_INPUT, NO_INPUT, t / 8, 0, BANNED | READ);
     uint32_t y = made_op(g, x, w, t, t / 12, matmul | READ);
@@ -170,7 +170,7 @@ static inline void make_resnet(made_network *g, uint32_t n_node, int matmul) {
     }
 }
 
-/* A random DAG with inputs from a window of earlier ops. Unlike any neural network. */
+/* Makes a random DAG with inputs from a window of earlier ops, unlike any neural network. */
 static inline void make_random_dag(made_network *g, uint32_t n_node) {
     random_state *r = &g->random;
     while (g->n_node + 2 <= n_node) {
@@ -183,8 +183,9 @@ static inline void make_random_dag(made_network *g, uint32_t n_node) {
     }
 }
 
-/* Parallel values mixed step by step, each from four random ones, which is hard for local search.
- * Only the first row has inputs, only the last is read, and sizes are nearly equal. */
+/* Makes parallel values that are mixed step by step, each from four random ones, which is hard for
+ * local search. Only the first row has inputs, only the last is read, and sizes are nearly
+ * equal. */
 static inline void make_grid(made_network *g, uint32_t n_node, uint32_t width) {
     random_state *r = &g->random;
     uint32_t rows = n_node / 2 / width;

@@ -13,8 +13,8 @@ typedef struct small_network {
     int64_t time[SMALL_NODES];
 } small_network;
 
-/* Capacities up to `most`, some zero, `infinite` percent of them infinite; includes loops, parallel
- * arcs, arcs into the source and arcs out of the sink. */
+/* Returns a network with capacities up to `most`, some zero, and `infinite` percent of them
+ * infinite. It has loops, parallel arcs, arcs into the source and arcs out of the sink. */
 static inline small_network random_network(random_state *r, uint32_t n_node, uint32_t n_arc,
                                            uint64_t most, uint32_t infinite) {
     small_network g = {.n_node = n_node, .n_arc = n_arc};
@@ -34,7 +34,7 @@ static inline small_network random_network(random_state *r, uint32_t n_node, uin
     return g;
 }
 
-/* The cost of the cut with sink side `side`. Returns false if it cuts an infinite arc. */
+/* Computes the cost of the cut with sink side `side`. Returns false if it cuts an infinite arc. */
 static inline bool cut_costs(const small_network *g, const bool *side, cb_int128 *cost) {
     *cost = 0;
     for (uint32_t i = 0; i < g->n_arc; i++) {
@@ -63,8 +63,8 @@ static inline bool brute_cut(const small_network *g, cb_int128 *value, bool *sid
     return found;
 }
 
-/* Shortest augmenting paths on a matrix (Edmonds and Karp). Returns false if there is no finite
- * cut. */
+/* Finds a cut by shortest augmenting paths on a matrix (Edmonds and Karp). Returns false if there
+ * is no finite cut. */
 static inline bool slow_cut(const small_network *g, cb_int128 *value, bool *side) {
     static cb_int128 room[SMALL_NODES][SMALL_NODES];
     uint32_t n = g->n_node, before[SMALL_NODES], queue[SMALL_NODES];

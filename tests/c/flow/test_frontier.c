@@ -9,7 +9,7 @@ static cb_priced_network priced(const small_network *g) {
                                g->from,   g->to,    g->capacity, g->time};
 }
 
-/* Bytes and time of the cut at step `k`. */
+/* Computes bytes and time of the cut at step `k`. */
 static bool step_costs(const small_network *g, const cb_frontier *f, uint32_t k, int64_t *bytes,
                        int64_t *time) {
     bool side[SMALL_NODES];
@@ -24,7 +24,7 @@ static bool step_costs(const small_network *g, const cb_frontier *f, uint32_t k,
     return finite;
 }
 
-/* Invariants of every finished frontier. */
+/* Checks the invariants of every finished frontier. */
 static void check_shape(const cb_frontier *f) {
     CHECK(f->n_point >= 1 && f->n_step >= f->n_point);
     CHECK(f->point[0].step == 0 && f->point[f->n_point - 1].step == f->n_step - 1);
@@ -42,8 +42,8 @@ static void check_shape(const cb_frontier *f) {
     }
 }
 
-/* Every cut is on or above the frontier's line at every price between points, and the points are
- * cuts. */
+/* Checks that every cut is on or above the frontier's line at every price between points, and that
+ * the points are cuts. */
 static void check_against_all_cuts(const small_network *g, const cb_frontier *f) {
     bool side[SMALL_NODES];
     for (uint32_t set = 0; set < 1u << g->n_node; set++) {
@@ -66,7 +66,8 @@ static void check_against_all_cuts(const small_network *g, const cb_frontier *f)
     }
 }
 
-/* The step that begins at a price is the sink-minimal cut of the network with priced arcs. */
+/* Checks that the step that begins at a price is the sink-minimal cut of the network with priced
+ * arcs. */
 static void check_at_price(const small_network *g, const cb_frontier *f, int64_t p, int64_t q,
                            uint32_t step) {
     small_network h = *g;
@@ -136,7 +137,8 @@ TEST(equals_cuts_at_prices) {
     }
 }
 
-/* Bytes and times at the limits of their ranges: products need more than 64 bits and stay exact. */
+/* Bytes and times are at the limits of their ranges: products need more than 64 bits and stay
+ * exact. */
 TEST(huge_numbers) {
     enum { N = 12 };
     cb_arena arena;
@@ -189,7 +191,7 @@ TEST(steps_fill_the_hull) {
     cb_arena_free(&arena);
 }
 
-/* Large graphs, against cold solves at some prices. */
+/* Compares large graphs with solves from scratch at some prices. */
 static void check_made(made_network *g) {
     cb_frontier f;
     cb_flow flow;

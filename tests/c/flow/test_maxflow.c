@@ -1,5 +1,5 @@
-/* Both solvers, in both widths, against all cuts and against slow augmenting paths; refusals; the
- * cut is independent of the order of arcs; networks built to be hard. */
+/* Compares both solvers, in both widths, with all cuts and with slow augmenting paths. Also tests
+ * refusals, that the cut does not depend on the order of arcs, and networks built to be hard. */
 #include "flow/oracle.h"
 #include "flow/push_relabel.h"
 #include "oom.h"
@@ -79,7 +79,7 @@ TEST(equals_slow_paths) {
     }
 }
 
-/* The same arcs in another order, with renamed nodes. */
+/* Solves for the same arcs in another order, with renamed nodes. */
 TEST(cut_does_not_depend_on_order) {
     random_state r = {3};
     for (int i = 0; i < 300; i++) {
@@ -140,7 +140,7 @@ TEST(refuses_what_cannot_be) {
     cb_arena_free(&arena);
 }
 
-/* Both solvers on generated networks. */
+/* Compares both solvers on generated networks. */
 static uint32_t check_made(made_network *g) {
     cb_flow a, b;
     cb_priced_network n = made_view(g);
@@ -176,7 +176,7 @@ TEST(solvers_agree_on_generated_graphs) {
     }
 }
 
-/* A ladder on which each phase finds one path, one arc longer than the last. */
+/* Solves a ladder on which each phase finds one path, one arc longer than the last. */
 TEST(falls_back_when_phases_are_many) {
     enum { RUNGS = 200 };
     cb_arena arena;

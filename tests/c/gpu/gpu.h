@@ -11,7 +11,8 @@
 
 #include "exec/backend.h"
 
-/* The path of NVRTC: set by the test's environment, else found by CMake. NULL: there is none. */
+/* Returns the path of NVRTC, which the test's environment sets or CMake has found. NULL: there is
+ * none. */
 static inline const char *gpu_nvrtc(void) {
     const char *named = getenv("CUTBACK_NVRTC");
     return named && named[0] ? named : CB_NVRTC[0] ? CB_NVRTC : NULL;

@@ -127,7 +127,7 @@ static void end(setting *x) {
     cb_context_free(x->ctx);
 }
 
-/* A step through the public API. */
+/* Makes a step through the public API. */
 static void step_by(setting *x, const char *optimizer, double lr) {
     double numbers[sizeof hyper / sizeof *hyper];
     static const uint32_t group[] = {0};
@@ -155,7 +155,7 @@ static void step_once(setting *x, double lr) {
     step_in_double(&x->expected, lr);
 }
 
-/* The same, below the check that refuses a captured stream. */
+/* Does the same, below the check that refuses a captured stream. */
 static cb_status put(setting *x) {
     const cb_backend *b = x->step->backend;
     CB_TRY(cb_step_pin(x->step, &err));
@@ -183,7 +183,7 @@ static float loss_of(setting *x) {
     return loss;
 }
 
-/* A run without an update, with the random step given by its caller. */
+/* Runs without an update, with the random step given by the caller. */
 static cb_status draw(setting *x, uint32_t random_step) {
     CB_TRY(cb_step_pin(x->step, &err));
     void *inputs[] = {x->p}, *outputs[] = {x->loss, NULL};
@@ -274,7 +274,7 @@ static void restore(setting *x, const state *from) {
     x->expected = *from;
 }
 
-/* A step that is not captured, continuing from step `t` of a restored checkpoint. */
+/* Makes a step that is not captured, continuing from step `t` of a restored checkpoint. */
 static void step_from(setting *x, int64_t t) {
     cb_resident r;
     state kept = x->expected;

@@ -61,7 +61,7 @@ static void fill(memory *m) {
     for (int i = 0; i < 4; i++) m->index[i] = 2 * i;
 }
 
-/* From a new context to a finished step, and back to nothing. */
+/* Goes from a new context to a finished step, and frees everything. */
 static cb_status whole_on(int device, memory *m) {
     const cb_context_options options = {.n_threads = 1};
     cb_cuda_options cuda;
@@ -147,7 +147,7 @@ TEST(a_device_that_does_not_exist) {
     hooks.set("devices", 1);
 }
 
-/* Allocated bytes; 0 if this C library does not say. */
+/* Returns the allocated bytes; 0 if this C library does not report them. */
 static size_t heap(void) {
 #ifdef HAS_MALLINFO2
     return mallinfo2().uordblks;

@@ -50,7 +50,7 @@ static void give(model *m, cb_value_id value) { m->out[m->n_out++] = value; }
 static cb_shape shape2(int64_t a, int64_t b) { return (cb_shape){2, {a, b}}; }
 static cb_shape shape1(int64_t a) { return (cb_shape){1, {a}}; }
 
-/* Bias, GELU, dropout, residual, LayerNorm, softmax, reductions. */
+/* Builds bias, GELU, dropout, residual, LayerNorm, softmax, reductions. */
 static cb_value_id rows_model(model *m) {
     const cb_shape full = shape2(m->rows, m->columns);
     const cb_value_id x = input(m, CB_F32, full), bias = input(m, CB_F32, shape1(m->columns)),
@@ -71,7 +71,7 @@ static cb_value_id rows_model(model *m) {
     return WITH(CB_OP_SUM, TWO(CB_OP_ADD, square, ONE(CB_OP_TANH, norm[0])), .f = {0});
 }
 
-/* Every formula of a group, on operands of all kinds. */
+/* Builds every formula of a group, on operands of all kinds. */
 static cb_value_id point_model(model *m) {
     static const cb_opcode unary[] = {
         CB_OP_NEG, CB_OP_ABS,  CB_OP_SIGN, CB_OP_FLOOR, CB_OP_EXP,  CB_OP_TANH,      CB_OP_SIGMOID,
@@ -99,7 +99,7 @@ static cb_value_id point_model(model *m) {
     return WITH(CB_OP_MEAN, y, .f = {0});
 }
 
-/* RMSNorm, log-softmax, sums of pieces, extremes. */
+/* Builds RMSNorm, log-softmax, sums of pieces, extremes. */
 static cb_value_id other_model(model *m) {
     const cb_shape full = shape2(m->rows, m->columns);
     const cb_value_id x = input(m, CB_F32, full), w = input(m, CB_F32, shape1(m->columns));
@@ -116,7 +116,7 @@ static cb_value_id other_model(model *m) {
     return WITH(CB_OP_MEAN, ONE(CB_OP_EXP, p), .f = {0});
 }
 
-/* Many elements: each thread takes two vectors. */
+/* Builds a model with so many elements that each thread processes two vectors. */
 static cb_value_id large_model(model *m) {
     const cb_value_id x = input(m, CB_F32, shape2(m->rows, m->columns)),
                       bias = input(m, CB_F32, shape1(m->columns));
@@ -125,7 +125,8 @@ static cb_value_id large_model(model *m) {
     return WITH(CB_OP_MEAN, bias, .f = {0});
 }
 
-/* Elements of rows by index, some labels ignored: cross-entropy, gather, scatter_add. */
+/* Builds ops on elements of rows by index, with some labels ignored: cross-entropy, gather,
+ * scatter_add. */
 static cb_value_id labels_model(model *m) {
     const cb_shape full = shape2(m->rows, m->columns), one = shape2(m->rows, 1);
     const cb_value_id x = input(m, CB_F32, full), bias = input(m, CB_F32, shape1(m->columns)),
@@ -141,7 +142,7 @@ static cb_value_id labels_model(model *m) {
     return WITH(CB_OP_MEAN, nll[0], .f = {0});
 }
 
-/* Gradients of norms: sums over rows and columns, in one kernel where rows are many. */
+/* Builds gradients of norms: sums over rows and columns, in one kernel if there are many rows. */
 static cb_value_id gradients_model(model *m) {
     const cb_shape full = shape2(m->rows, m->columns), row = shape1(m->rows);
     const cb_dtype dtype = m->dtype;
@@ -168,7 +169,7 @@ static cb_value_id turn(model *m, cb_dtype dtype, int64_t a, int64_t b, int64_t 
     return WITH(CB_OP_TRANSPOSE, x, .dims = {3, {i, j, k}});
 }
 
-/* Arrays whose rows are strided in memory: copied in all widths, in chains, and in rows. */
+/* Builds ops on arrays whose rows are strided in memory: copies in all widths, chains, and rows. */
 static cb_value_id turned_model(model *m) {
     const int64_t n = 3, r = m->rows, c = m->columns;
     const cb_value_id x = input(m, CB_F32, (cb_shape){3, {n, r, c}}),
@@ -192,8 +193,8 @@ static cb_value_id turned_model(model *m) {
     return WITH(CB_OP_MEAN, ONE(CB_OP_TANH, y), .f = {0});
 }
 
-/* A transposed array, reshaped to two rows whose length is not a multiple of its last axis: a
- * vector of elements must not belong to both rows. */
+/* Builds a transposed array, reshaped to two rows whose length is not a multiple of its last axis:
+ * a vector of elements must not belong to both rows. */
 static cb_value_id two_rows_model(model *m) {
     const cb_shape one = shape2(m->rows, 1);
     const int64_t across = 24, down = m->rows * m->columns / across;
@@ -297,8 +298,8 @@ static void check(model_fn make, int64_t rows, int64_t columns, int n_seed) {
     check_of(make, CB_F32, rows, columns, true, n_seed);
 }
 
-/* Each size compiles its own program: by default only the sizes at which another code path
- * begins. */
+/* True if all sizes are tested. Each size compiles its own program, so by default only the sizes at
+ * which another code path begins are tested. */
 static bool every_size(void) { return check_rounds(0, 1) > 0; }
 
 /* Sums over rows of fewer than 32 elements, and over fewer than 128 columns, are not part of

@@ -119,14 +119,14 @@ static cb_value_id product(model *m, int64_t n) {
                       y = input(m, m->dtype, SHAPE(2, 64, 8));
     return OP(CB_OP_MATMUL, 2, (x, y), .f = {0});
 }
-/* A few elements, as a view of an array of n. */
+/* Builds a few elements, as a view of an array of n. */
 static cb_value_id few_of_each_row(model *m, int64_t n) {
     const cb_value_id x = input(m, m->dtype, SHAPE(2, 32, n / 32)),
                       y = input(m, m->dtype, SHAPE(2, 32, 4));
     const cb_value_id part = OP(CB_OP_SLICE, 1, (x), .i = {1, 0, 4, 1});
     return OP(CB_OP_ADD, 2, (part, y), .f = {0});
 }
-/* The same with one element per row, which a group reads once per row. */
+/* Builds the same with one element per row, which a group reads once per row. */
 static cb_value_id number_of_each_row(model *m, int64_t n) {
     const cb_value_id x = input(m, m->dtype, SHAPE(2, 32, n / 32)),
                       y = input(m, m->dtype, SHAPE(2, 32, 256));
@@ -175,7 +175,7 @@ static void check(const char *name, program_fn make, cb_dtype dtype, int64_t n, 
     cb_graph_free(m->g);
 }
 
-/* Above the limit, and well below it, where 64-bit offsets would only be slower. */
+/* Checks sizes above the limit, and well below it, where 64-bit offsets would only be slower. */
 static void check_around(const char *name, program_fn make, cb_dtype dtype) {
     check(name, make, dtype, EDGE / 2, false);
     check(name, make, dtype, EDGE + 256, true);
@@ -201,7 +201,7 @@ TEST(offsets_of_large_arrays_have_64_bits) {
     check_around("made", made, CB_F64);
 }
 
-/* The last size that fits and the first that does not. */
+/* Tests the last size that fits and the first that does not. */
 TEST(the_edge_itself) {
     static const named programs[] = {CASE(elements), CASE(total)};
     static const cb_dtype dtypes[] = {CB_F32, CB_F64};

@@ -155,8 +155,8 @@ static void check_all(cb_dtype dtype, int64_t n, int turn, bool strided) {
     cb_graph_free(a.g);
 }
 
-/* Each variant compiles its own program, which takes most of the time: by default a type has one
- * or two turns of the recipes, and both layouts occur. */
+/* True if all variants are tested. Each compiles its own program, which takes most of the time, so
+ * by default a type has one or two turns of the recipes, and both layouts occur. */
 static bool every_one(void) { return check_rounds(0, 1) > 0; }
 
 TEST(f32) {

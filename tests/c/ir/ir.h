@@ -34,12 +34,12 @@ static inline bool ir_shape_is(const cb_graph *g, cb_value_id id, cb_shape shape
     return id < g->values.len && cb_shape_equal(&g->values.at[id].shape, &shape);
 }
 
-/* Opcode of the op that makes a value. */
+/* Returns the opcode of the op that makes a value. */
 static inline cb_opcode ir_code(const cb_graph *g, cb_value_id id) {
     return g->ops.at[g->values.at[id].producer].code;
 }
 
-/* The graph's text, in the caller's arena. */
+/* Returns the graph's text, in the caller's arena. */
 static inline const char *ir_text(const cb_graph *g, cb_arena *arena) {
     cb_str s;
     cb_str_init(&s, arena);

@@ -10,7 +10,7 @@ static const char *seeds[2][4]; /* text, JSON */
 typedef cb_status (*read_fn)(cb_alloc *, const char *, size_t, cb_graph **, cb_error *);
 typedef cb_status (*write_fn)(const cb_graph *, cb_str *, cb_error *);
 
-/* Writes, reads and writes again: the bytes are the same. */
+/* Checks that writing, reading and writing again gives the same bytes. */
 static void check_round_trip(const cb_graph *g, write_fn write, read_fn read) {
     cb_arena arena;
     cb_str first, second;

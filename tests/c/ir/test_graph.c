@@ -5,7 +5,7 @@
 #include "ir/infer.h"
 #include "oom.h"
 
-/* One check for each row of the table, so that a contradictory row is found here. */
+/* Checks each row of the table, so that a contradictory row is found here. */
 TEST(op_table) {
     for (int i = 0; i < CB_OP_COUNT; i++) {
         const cb_op_def *def = cb_op_def_of((cb_opcode)i);
@@ -92,7 +92,8 @@ TEST(outputs_and_regions) {
     cb_graph_free(g);
 }
 
-/* Two inputs, a live chain with a view and an op with several outputs, and dead ops around them. */
+/* Builds two inputs, a live chain with a view and an op with several outputs, and dead ops around
+ * them. */
 static cb_status make(cb_alloc *alloc, cb_graph **out, cb_error *e) {
     cb_graph *g = NULL;
     cb_status status;
@@ -177,7 +178,7 @@ static cb_status copy_and_free(cb_alloc *alloc, void *user) {
     return CB_OK;
 }
 
-/* A round trip through text and JSON. */
+/* Makes a round trip through text and JSON. */
 static cb_status round_trip(cb_alloc *alloc, void *user) {
     cb_arena arena;
     cb_str text, json;

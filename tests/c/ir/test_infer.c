@@ -9,7 +9,7 @@ typedef struct row {
     const char *ins, *op, *want;
 } row;
 
-/* The text of a graph with inputs of the types in `ins` (separated by spaces) and the op. */
+/* Writes the text of a graph with inputs of the types in `ins` (separated by spaces) and the op. */
 static void text_of(const row *r, const char *outs, char *text, size_t room) {
     size_t length = (size_t)snprintf(text, room, "cutback.graph 1\n");
     int id = 0;
@@ -338,7 +338,7 @@ static const row bad[] = {
      "input 5 must be f32"},
 };
 
-/* One type for each output of the op. Which types does not matter if the rule refuses the
+/* Returns one type for each output of the op. The types do not matter if the rule refuses the
  * inputs. */
 static const char *any_types(const char *op) {
     static const char most[] = "f32[2], f32[2], f32[2], f32[2]";

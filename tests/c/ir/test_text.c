@@ -78,7 +78,7 @@ TEST(text_is_lenient_about_blanks) {
     cb_arena_free(&arena);
 }
 
-/* Equal including the sign of zero; any two NaNs are equal. */
+/* True if the numbers are equal, including the sign of zero; any two NaNs are equal. */
 static bool same_double(double a, double b) {
     return isnan(a) ? isnan(b) : a == b && !signbit(a) == !signbit(b);
 }

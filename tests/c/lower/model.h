@@ -16,7 +16,8 @@
 #include "check.h"
 #include "plan/planner.h"
 
-/* A plausible workspace: partial sums for sums over columns, two of them for backwards of norms. */
+/* Returns a plausible workspace: partial sums for sums over columns, two of them for backwards of
+ * norms. */
 static uint64_t model_workspace(const cb_graph *g, cb_op_id id) {
     const cb_op *op = &g->ops.at[id];
     const bool is_norm = op->code == CB_OP_LAYER_NORM_BWD || op->code == CB_OP_RMS_NORM_BWD;
@@ -29,7 +30,7 @@ static uint64_t model_workspace(const cb_graph *g, cb_op_id id) {
 }
 #define MODEL_BACKEND .alignment = 64, .workspace = model_workspace
 
-/* A backend that runs every part of a group. */
+/* Stands for a backend that runs every part of a group. */
 static inline bool fuses_all(cb_opcode code, cb_part part, const cb_domain *domain,
                              const cb_dtype *in, uint32_t n_in, const cb_dtype *out,
                              uint32_t n_out) {
@@ -37,7 +38,7 @@ static inline bool fuses_all(cb_opcode code, cb_part part, const cb_domain *doma
     return part != CB_PART_NONE;
 }
 
-/* The program of a plan without fusion. */
+/* Lowers a plan to a program without fusion. */
 static inline cb_status lower_single(const cb_graph *joint, const cb_problem *p,
                                      const cb_plan *plan, cb_fuses_fn fuses, cb_alloc *alloc,
                                      cb_program **out, cb_error *e) {
@@ -115,7 +116,7 @@ static inline void model_free(model *m) {
     *m = (model){0};
 }
 
-/* Any allocation of lowering may fail; nothing is left behind. */
+/* Checks that lowering leaves nothing behind if any of its allocations fails. */
 static inline void check_nomem(cb_alloc *alloc, const model *m, cb_fuses_fn fuses) {
     uint64_t before = cb_alloc_stats(alloc).live_bytes;
     cb_status status = CB_NOMEM;

@@ -1,5 +1,5 @@
-/* random.h: random joint graphs with rows: pointwise ops, norms, reductions over rows, columns and
- * everything, products and views, on matrices of one size. */
+/* random.h: makes random joint graphs with rows: pointwise ops, norms, reductions over rows,
+ * columns and everything, products and views, on matrices of one size. */
 #ifndef CB_TESTS_LOWER_RANDOM_H
 #define CB_TESTS_LOWER_RANDOM_H
 
@@ -64,7 +64,7 @@ static cb_status random_other(random_graph *r, cb_value_id x, cb_value_id *out, 
         case 3:
             CB_TRY(cb_build_cast(r->g, x, below(r, 2) ? CB_BF16 : CB_F64, &half, e));
             CB_TRY(cb_build1(r->g, CB_OP_SQUARE, half, &half, e));
-            CB_TRY(cb_build1(r->g, CB_OP_NEG, x, &mask, e)); /* in f32, between the others */
+            CB_TRY(cb_build1(r->g, CB_OP_NEG, x, &mask, e)); /* in f32, between ops in 16 bits */
             CB_TRY(cb_build_cast(r->g, half, CB_F32, &half, e));
             return cb_build2(r->g, CB_OP_ADD, half, mask, out, e);
         default: {
@@ -117,7 +117,7 @@ static cb_status random_forward(random_graph *r, cb_error *e) {
     return cb_graph_append_output(r->g, pick(r), "value", CB_OUTPUT_RESULT, CB_NONE, e);
 }
 
-/* A random model without named values; every other seed keeps its gradients inside. */
+/* Makes a random model without named values; every other seed keeps its gradients inside. */
 static inline cb_status random_make(cb_alloc *alloc, uint32_t seed, const cb_plan_options *plan,
                                     model *m, cb_error *e) {
     static const uint32_t wrt[] = {1, 2, 3};

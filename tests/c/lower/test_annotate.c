@@ -5,7 +5,7 @@
 
 static cb_alloc alloc;
 
-/* The first op of a kind, or CB_NONE. */
+/* Returns the first op of a kind, or CB_NONE. */
 static uint32_t find(const cb_problem *p, const char *kind, uint32_t flags) {
     for (uint32_t i = 0; i < p->n_op; i++) {
         if (strcmp(p->op_kind[i], kind) == 0 && (p->op_flags[i] & CB_POP_BACKWARD) == flags) {
@@ -67,7 +67,7 @@ TEST(who_owns_an_output) {
     }
 }
 
-/* The constraint applies to a value and its views (two or more), and to nothing else. */
+/* True if the constraint applies to a value and its views (two or more), and to nothing else. */
 static bool on_one_storage(const cb_problem *p, cb_constraint c) {
     uint32_t n = 0, storage = CB_NONE;
     for (uint32_t v = 0; v < p->n_value; v++) {

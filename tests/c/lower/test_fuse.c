@@ -15,7 +15,7 @@ static bool fuses_pairs_of_gelu(cb_opcode code, cb_part part, const cb_domain *d
 
 static uint32_t n_grouped, n_locals, n_programs, seen[CB_PART_LINES + 1], ended[CB_END_LIMIT + 1];
 
-/* Each step of the plan, except views, appears once. */
+/* Checks that each step of the plan, except views, appears once. */
 static void check_steps(const model *m, const cb_program *p) {
     const cb_schedule *s = &m->plan->schedule;
     uint8_t *ran = calloc(s->n_step, 1);
@@ -32,7 +32,7 @@ static void check_steps(const model *m, const cb_program *p) {
     free(ran);
 }
 
-/* A group ends before a step that runs later, or has one op because of its kind. */
+/* Checks that each group ends before a step that runs later, or has one op because of its kind. */
 static void check_ends(const cb_program *p) {
     for (uint32_t g = 0; g < p->n_group; g++) {
         const cb_group *group = &p->group[g];
@@ -142,7 +142,7 @@ static cb_instr *find_part(const cb_program *p, cb_part part) {
     return NULL;
 }
 
-/* An input operand that reads a local. */
+/* Returns an input operand that reads a local. */
 static cb_operand *find_local_read(const cb_program *p) {
     for (uint32_t i = 0; i < p->n_instr; i++) {
         for (uint32_t k = 0; k < p->instr[i].n_in; k++) {
@@ -239,7 +239,7 @@ TEST(verifier_finds_reads_in_another_order) {
     free(more);
 }
 
-/* A copy of eight indices for each op with indices. */
+/* Returns the bytes of a copy of eight indices for each op with indices. */
 static uint64_t index_copy(const cb_graph *g, cb_op_id id) {
     return cb_op_index_input(g->ops.at[id].code) < 0 ? 0 : 64;
 }
@@ -264,7 +264,7 @@ static cb_status make_losses(model *m) {
     return cb_plan_make(m->problem, &plan, &alloc, &m->plan, &err);
 }
 
-/* A loss and its gradient copy the same labels to one place; other ops copy to their own. */
+/* A loss and its gradient copy the same labels to one scratch; other ops have their own. */
 TEST(scratch_is_shared_by_who_copies_the_same) {
     model m = {0};
     cb_program *p = NULL;

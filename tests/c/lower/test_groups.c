@@ -52,7 +52,8 @@ static bool works(const model *m, const wishes *w, cb_alloc *alloc) {
     return status == CB_OK;
 }
 
-/* Each op joins the current group if the result is still valid, or starts another. */
+/* Adds each op to the current group if the result is still valid; otherwise starts another
+ * group. */
 static void draw(const model *m, uint32_t seed, wishes *w, cb_alloc *alloc) {
     random_graph r = {.state = seed};
     *w = (wishes){0};
@@ -93,7 +94,7 @@ static void check_bytes(const grouped *x) {
     }
 }
 
-/* The problem survives a round trip through JSON. */
+/* Checks that the problem survives a round trip through JSON. */
 static void check_text(const cb_problem *p, cb_alloc *alloc) {
     cb_arena arena;
     cb_str text;

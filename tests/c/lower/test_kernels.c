@@ -154,7 +154,7 @@ TEST(a_backend_that_fuses_nothing) {
     check_groups(chain, NULL, want, 8);
 }
 
-/* a = gelu(x);  m = x @ w;  b = exp(x);  m * b: the reader of m has to wait */
+/* Builds a = gelu(x); m = x @ w; b = exp(x); m * b: the reader of m has to wait. */
 static cb_status passed_over(cb_graph *g, cb_error *e) {
     cb_value_id x, w, a, m, b;
     CB_TRY(input(g, "x", &square, &x, e));
@@ -176,7 +176,7 @@ TEST(what_reads_a_step_that_was_passed_over_waits) {
     check_groups(passed_over, fuses_all, want, 3);
 }
 
-/* exp(x) + exp(x), written as two ops */
+/* Builds exp(x) + exp(x), written as two ops. */
 static cb_status twice(cb_graph *g, cb_error *e) {
     cb_value_id x, a, b;
     CB_TRY(input(g, "x", &square, &x, e));
@@ -221,8 +221,8 @@ TEST(time_of_a_group) {
     kernels_free(&k);
 }
 
-/* x w, where w[128] has one number per row, or alternates between two numbers every 64 elements;
- * and sums of rows. */
+/* Builds x w, where w[128] has one number per row, or alternates between two numbers every 64
+ * elements; and sums of rows. */
 static cb_status weighted(cb_graph *g, bool in_pieces, cb_error *e) {
     const cb_shape one = {3, {128, 1, 1}}, by_turns = {3, {1, 2, 64}}, full = {3, {128, 2, 64}};
     const cb_shape pair = {3, {1, 2, 1}}, two = {1, {2}};
@@ -250,7 +250,7 @@ TEST(time_of_rows) {
     CHECK(operations(weighted_pieces) == elements * (plain + STREAM + GATHERED) + 128 * ONE_NUMBER);
 }
 
-/* The cosine and the sine of x, which are computed together. */
+/* Builds the cosine and the sine of x, which are computed together. */
 static cb_status turned(cb_graph *g, cb_error *e) {
     cb_value_id x, a, b;
     CB_TRY(input(g, "x", &square, &x, e));

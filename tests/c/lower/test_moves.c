@@ -6,7 +6,7 @@
 
 static cb_alloc alloc;
 
-/* Every value that may be offloaded is. */
+/* Makes a program in which every value that may be offloaded is offloaded. */
 static cb_status make(model *m, cb_program **program) {
     const cb_plan_options options = {.preset = CB_PRESET_AUTOGRAD};
     CB_TRY(model_make(&alloc, true, true, CB_PRESET_AUTOGRAD, m, &err));

@@ -77,7 +77,7 @@ TEST(text) {
     model_free(&m);
 }
 
-/* Two non-empty buffers that are live at the same time. */
+/* Finds two non-empty buffers that are live at the same time. */
 static bool find_pair(const cb_program *p, uint32_t *a, uint32_t *b) {
     for (*a = 0; *a < p->n_buffer; (*a)++) {
         for (*b = *a + 1; *b < p->n_buffer; (*b)++) {
@@ -132,7 +132,7 @@ TEST(verifier_finds_what_is_wrong) {
     model_free(&m);
 }
 
-/* A program in which a buffer takes over another one. */
+/* Makes a program in which a buffer takes over another one. */
 static cb_status make_taking(model *m, cb_program **p) {
     const cb_annotate_options annotate = {.takes_over = true, MODEL_BACKEND};
     const cb_plan_options plan = {.preset = CB_PRESET_AUTOGRAD};

@@ -10,7 +10,7 @@ static bool is_view(const model *m, cb_op_id op) {
     return (m->problem->op_flags[op] & CB_POP_VIEW) != 0;
 }
 
-/* The steps of the two graphs that are not views are those of the plan, in order. */
+/* Checks that the steps of the two graphs, except views, are those of the plan, in order. */
 static void check_order(const model *m, const cb_split *split) {
     uint32_t step = 0, n_step = m->plan->schedule.n_step;
     const cb_graph *halves[2] = {split->forward, split->backward};
@@ -28,8 +28,8 @@ static void check_order(const model *m, const cb_split *split) {
     CHECK(step == n_step);
 }
 
-/* Saved values are outputs of the forward graph and inputs of the backward graph, with the same
- * names and types, and take as many bytes as planned. */
+/* Checks that saved values are outputs of the forward graph and inputs of the backward graph, with
+ * the same names and types, and take as many bytes as planned. */
 static void check_saved(const model *m, const cb_split *split) {
     const cb_graph *f = split->forward, *b = split->backward;
     uint64_t bytes = 0;

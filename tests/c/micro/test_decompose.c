@@ -6,7 +6,7 @@
 static cb_alloc alloc;
 static const cb_shape rows = {2, {8, 256}};
 
-/* x / sqrt(sum of the row of x), by way of one number per row */
+/* Builds x / sqrt(sum of the row of x), with one number per row in between. */
 static cb_status scaled(cb_graph *g, cb_value_id x, cb_value_id *out, cb_error *e) {
     const int64_t axis = 1;
     cb_value_id s;

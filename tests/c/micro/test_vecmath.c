@@ -8,8 +8,8 @@
 #include "base/kern_half.h"
 #include "micro/vecmath.h"
 
-/* The error in units of the last place of the exact result; the unit is never below the spacing of
- * subnormals. */
+/* Returns the error in units of the last place of the exact result; the unit is never below the
+ * spacing of subnormals. */
 static double error_of(float got, long double want) {
     int exponent;
     if (isnan(want)) return isnan(got) ? 0 : INFINITY;
@@ -25,7 +25,7 @@ static double error_of(float got, long double want) {
 typedef long double (*exact_fn)(long double x);
 typedef float (*fast_fn)(float x);
 
-/* Every STEP-th float of either sign in [low, high], and the special values in that range. */
+/* Tests every STEP-th float of either sign in [low, high], and the special values in that range. */
 #define STEP 9973
 static double worst_of(fast_fn fast, exact_fn exact, float low, float high) {
     static const float special[] = {0.0f,     -0.0f,    1e-45f,    -1e-45f, FLT_MIN, FLT_MAX,

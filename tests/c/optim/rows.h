@@ -75,8 +75,8 @@ static inline bool same_bits(const table *x, const table *y) {
     return same;
 }
 
-/* Three steps with 1 to 4 threads, and with every build of the formulas, give the same bits as
- * without a pool. */
+/* Checks that three steps with 1 to 4 threads, and with every build of the formulas, give the same
+ * bits as without a pool. */
 static inline void check_threads(const cb_optimizer *o, const double *hyper, uint32_t n_groups) {
     cb_alloc alloc;
     cb_alloc_init(&alloc);
@@ -103,7 +103,8 @@ static inline void check_threads(const cb_optimizer *o, const double *hyper, uin
     table_free(&alone);
 }
 
-/* Thousands of rows of 0 to 2 elements give the bits of one row. `n_state` is at most 3. */
+/* Checks that thousands of rows of 0 to 2 elements give the bits of one row. `n_state` is at most
+ * 3. */
 static inline void check_many_rows(const cb_optimizer *o, const double *hyper, uint32_t n_state) {
     enum { N = 3000 }; /* more rows than anchors */
     static float array[BLOCKS][2 * N], expect[BLOCKS][2 * N];

@@ -14,7 +14,7 @@ typedef struct element {
     double p, g, m, v, w;
 } element;
 
-/* The formula of adam.c, in double. */
+/* Computes the formula of adam.c, in double. */
 static element reference(element e, const double *x, int64_t t, bool decoupled) {
     if (x[MAXIMIZE] != 0) e.g = -e.g;
     if (decoupled) e.p = e.p * (1 - x[LR] * x[WEIGHT_DECAY]);

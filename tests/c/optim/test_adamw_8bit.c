@@ -33,7 +33,7 @@ static void fill(arrays *x, cb_optim_row *rows) {
     }
 }
 
-/* Three steps with 0 to 4 threads, each with another build of the formulas. */
+/* Makes three steps with 0 to 4 threads, each with a different build of the formulas. */
 TEST(same_bits_for_any_threads_and_any_build) {
     cb_alloc alloc;
     cb_alloc_init(&alloc);

@@ -81,7 +81,7 @@ static void draw_gradients(halves *x, twin *y, int64_t t) {
     x->row.t = y->row.t = t;
 }
 
-/* The expected weight, by division and with integers. */
+/* Returns the expected weight, computed by division and with integers. */
 static uint16_t rounded(const halves *x, float weight, size_t i) {
     uint32_t bits;
     memcpy(&bits, &weight, sizeof bits);
@@ -131,7 +131,7 @@ TEST(each_form_is_a_step_of_f32_rounded) {
     unsetenv("CUTBACK_ISA");
 }
 
-/* Weights that no step changes: every 16-bit value, and weights written between steps. */
+/* Tests weights that no step changes: every 16-bit value, and weights written between steps. */
 TEST(what_is_not_stepped_stays) {
     static const double still[1][6] = {{0, 0, 0, 0, 0, 0}};
     enum { ALL = 65536 };

@@ -7,8 +7,8 @@
 /* True if all states are arrays like the parameter; other optimizers have their own tests. */
 static bool is_alike(const cb_optimizer *o) { return o->kind == NULL && !o->axes; }
 
-/* Two groups of numbers that are valid for every range: flags off, flags on. Nesterov's momentum is
- * left out because it requires more. */
+/* Makes two groups of numbers that are valid for every range: flags off, flags on. Nesterov's
+ * momentum is left out because it requires more. */
 static uint32_t rows_of(const cb_optimizer *o, double *hyper) {
     for (uint32_t i = 0; i < o->n_hyper; i++) {
         const cb_hyper *h = &o->hyper[i];

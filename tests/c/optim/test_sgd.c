@@ -11,7 +11,8 @@ static const double groups[][N_HYPER] = {
 };
 #define GROUPS (sizeof groups / sizeof groups[0])
 
-/* The formula of sgd.c for one element, each product and sum rounded to the row's type. */
+/* Computes the formula of sgd.c for one element, with each product and sum rounded to the row's
+ * type. */
 static void reference_f32(float *p, float g, float *b, const double *x, int64_t t) {
     float d = x[MAXIMIZE] != 0 ? -g : g;
     if (x[WEIGHT_DECAY] != 0) {

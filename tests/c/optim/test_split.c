@@ -6,8 +6,8 @@
 enum { MANY = 10000 };
 static cb_alloc alloc;
 
-/* Each element of each row is in exactly one stretch, in order. Rows are cut at multiples of the
- * grain, and no task exceeds its share by more than a grain and one row. */
+/* Checks that each element of each row is in exactly one stretch, in order, that rows are cut at
+ * multiples of the grain, and that no task exceeds its share by more than a grain and one row. */
 static void check_cut(const cb_optim_row *rows, uint32_t n, int threads, int64_t grain) {
     cb_threads *pool = NULL;
     CHECK_OK(cb_threads_new(&alloc, threads, &pool, &err));

@@ -205,7 +205,7 @@ TEST(a_check_lists_what_the_step_writes) {
     cb_tensor_table_free(t);
 }
 
-/* Only sizes: no element is read. */
+/* Only sizes matter: no element is read. */
 TEST(more_elements_than_can_be_counted) {
     char some[64] = {0};
     cb_tensor_table *t = NULL;

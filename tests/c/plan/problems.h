@@ -212,14 +212,14 @@ static inline cb_problem *make_problem(const maker *m, cb_alloc *alloc) {
 
 /* ---- at random ------------------------------------------------------------------------------- */
 
-/* A forward value, with a preference for recent ones. */
+/* Returns a forward value, with a preference for recent ones. */
 static inline uint32_t recent_value(uint64_t *state, uint32_t n) {
     uint32_t back = maker_draw(state, maker_draw(state, 4) ? (n < 4 ? n : 4) : n);
     return n - 1 - back;
 }
 
-/* A chain with skips and every feature of a problem: views, ops with two outputs, values of no
- * bytes, ops that run once, scratch, a result; then a backward that reads them last to first. */
+/* Makes a chain with skips and every feature of a problem: views, ops with two outputs, values of
+ * no bytes, ops that run once, scratch, a result; then a backward that reads them last to first. */
 static inline void make_random(maker *m, uint64_t seed, uint32_t n_forward) {
     static const uint32_t kinds[] = {CB_POP_FUSIBLE,
                                      CB_POP_FUSIBLE,

@@ -20,7 +20,7 @@ typedef struct byte_map {
     uint64_t top; /* the end of the highest block ever used */
 } byte_map;
 
-/* The first of the smallest gaps that fit; if none does, the space after the last block. */
+/* Takes the first of the smallest gaps that fit; if none does, the space after the last block. */
 static uint64_t take_bytes(byte_map *m, uint64_t bytes) {
     uint64_t best = m->top, least = UINT64_MAX;
     for (uint64_t i = 0, end; i < m->top; i = end + 1) {

@@ -92,7 +92,7 @@ TEST(nonsense_is_refused) {
     }
 }
 
-/* x -> a -> view -> b -> product: a and b are one kernel; views do not count. */
+/* Makes x -> a -> view -> b -> product: a and b are one kernel; views do not count. */
 static maker chain(void) {
     maker m = {0};
     uint32_t x = make_input(&m, 100), a = make_op(&m, CB_POP_FUSIBLE, 1, &x, 100);
@@ -104,7 +104,7 @@ static maker chain(void) {
 }
 enum { A = 1, VIEW, B, PRODUCT }; /* op ids of `chain` */
 
-/* Ops, members and inlined values: those that fuse have their own rate, products do not. */
+/* Ops, members and inlined values that fuse have their own rate; products do not. */
 TEST(arithmetic_of_what_fuses) {
     maker m = chain();
     cb_problem *p = make_problem(&m, &alloc);

@@ -12,7 +12,7 @@ typedef struct graph {
     cb_calls calls;
 } graph;
 
-/* A graph with few keys and nearby inputs, so that equal expressions are common. */
+/* Draws a graph with few keys and nearby inputs, so that equal expressions are common. */
 static void draw(graph *g, uint64_t seed) {
     cb_philox random = {.seed = seed};
     uint64_t at = 0;

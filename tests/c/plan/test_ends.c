@@ -10,7 +10,7 @@
 
 static cb_alloc alloc;
 
-/* By definition: the smallest integer that is at least k times the range. */
+/* Checks the definition: the smallest integer that is at least k times the range. */
 static void check_bytes_at(double k, uint64_t smallest, uint64_t range) {
     const cb_ends ends = {smallest, smallest + range};
     const uint64_t bytes = cb_bytes_at(k, ends);
@@ -49,7 +49,7 @@ static uint64_t measured(const cb_plan *plan) {
     return bytes[plan->measure];
 }
 
-/* Without the other questions, the same position and the bytes it stands for give the same plan. */
+/* Checks that the same position asked alone, and the bytes it stands for, give the same plan. */
 static void check_alone(const cb_problem *p, cb_plan_options o, const cb_plan *plan) {
     cb_plan *alone = NULL, *again = NULL;
     CHECK_OK(cb_plan_make(p, &o, &alloc, &alone, &err));
@@ -62,8 +62,8 @@ static void check_alone(const cb_problem *p, cb_plan_options o, const cb_plan *p
     cb_plan_free(again);
 }
 
-/* At each position, the plan is no larger and no faster than the next one. Plans at every fifth
- * position (at every one if all random cases run) equal the plans for their bytes. */
+/* Checks that at each position the plan is no larger and no faster than the next one. Plans at
+ * every fifth position (at every one if all random cases run) equal the plans for their bytes. */
 static void check_positions(const cb_problem *p, cb_measure measure) {
     cb_plan_options o = {0};
     cb_planner *planner = NULL;

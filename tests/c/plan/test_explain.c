@@ -97,7 +97,8 @@ static void count_runs(const cb_problem *p, const cb_schedule *s, uint32_t *runs
     for (uint32_t t = 0; t < s->n_step; t++) runs[s->step[t]]++;
 }
 
-/* In the schedule that the flip tried, only this decision and those that depend on it differ. */
+/* Checks that in the schedule that the flip tried, only this decision and those that depend on it
+ * differ. */
 static void check_flip(bench *b, const cb_whatif *w, uint32_t storage, const cb_change *change) {
     static uint32_t before[MAKER_MOST], after[MAKER_MOST];
     cb_schedule other = {0};
@@ -173,7 +174,7 @@ TEST(other_choices_by_hand) {
     CHECK_OK(cb_sim_schedule(&k.sim, &k.arena, &k.schedule, &err));
     CHECK_OK(cb_whatif_init(&w, &k.f, &k.schedule, &alloc, &err));
     uint32_t storage_a = k.p->value_storage[a], op_a = k.p->value_op[a], op_b = k.p->value_op[b];
-    CHECK_OK(cb_whatif_flip(&w, storage_a, &change, &err)); /* nothing beside b and c */
+    CHECK_OK(cb_whatif_flip(&w, storage_a, &change, &err)); /* no room is needed besides b and c */
     CHECK(change.known && change.saved_bytes == -1000 && change.time_ps == k.f.time_ps[op_a]);
     CHECK(change.peak_bytes == -1000);
     /* a is in memory, so no chain is needed */
@@ -233,8 +234,8 @@ static uint32_t count_runs_of(const cb_schedule *s, uint32_t op) {
     return n;
 }
 
-/* The definition, op by op: an op that must not rerun runs once, in its phase and in base order; an
- * op that may rerun first runs after all those that precede it. */
+/* Tests the definition op by op: an op that must not rerun runs once, in its phase and in base
+ * order; an op that may rerun first runs after all those that precede it. */
 static bool in_class_by_pairs(const bench *b, const cb_schedule *s) {
     for (uint32_t k = 0; k < b->f.n_base; k++) {
         uint32_t op = b->f.base[k], first = first_run(s, op);

@@ -45,7 +45,8 @@ static void simulate(fixture *x) {
     CHECK_OK(cb_sim_run(&x->sim, x->pairs.list.at, x->pairs.list.len, &err));
 }
 
-/* Bytes and times of all points equal those of their schedules; bytes rise and times fall. */
+/* Checks that bytes and times of all points equal those of their schedules, that bytes rise and
+ * times fall. */
 static void check_points(fixture *x) {
     for (uint32_t i = 0; i < x->t.n_point; i++) {
         const cb_tradeoff *point = &x->t.point[i];
@@ -113,7 +114,7 @@ TEST(no_subset_beats_the_bound) {
     CHECK(n_tried > 10000 && n_hit > n_tried / 10 * 9); /* the rest needs more than a greedy fill */
 }
 
-/* A chain with skips that ends in a result, so every first run is needed. */
+/* Makes a chain with skips that ends in a result, so every first run is needed. */
 static void make_chain(maker *m, uint32_t n, uint64_t seed) {
     uint32_t v[100], grad;
     memset(m, 0, sizeof *m);
@@ -184,7 +185,7 @@ TEST(wishes_hold_at_every_point) {
     tear_down(&x);
 }
 
-/* Bytes that the last simulated schedule saves inside the region. */
+/* Returns the bytes that the last simulated schedule saves inside the region. */
 static uint64_t saved_inside(const fixture *x, uint32_t region) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < x->sim.life.len; i++) {

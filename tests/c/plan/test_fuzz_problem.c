@@ -60,7 +60,7 @@ static void plan_it(const cb_problem *p, const cb_plan_options *o) {
     }
 }
 
-/* Read as a long text, it gives the same problem or is refused. */
+/* Checks that the text, read as a long text, gives the same problem or is refused. */
 static void try_long(const char *text, size_t length, const cb_problem *p) {
     cb_problem *same;
     const cb_status status = cb_problem_from_long_text(&alloc, text, length, &same, &err);

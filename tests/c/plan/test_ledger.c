@@ -87,7 +87,7 @@ static bool move_at_random(bench *b, uint64_t *state) {
     return set_at_random(b, state) && cb_ledger_settle(&b->ledger);
 }
 
-/* The walk of the schedule agrees with the simulation of the pairs. */
+/* True if the walk of the schedule agrees with the simulation of the pairs. */
 static bool walk_agrees(bench *b) {
     cb_schedule s;
     cb_lives lives;
@@ -97,8 +97,8 @@ static bool walk_agrees(bench *b) {
            lives.saved_bytes == b->sim.saved;
 }
 
-/* After any moves the ledger equals one built from scratch for the same plan, and is never below
- * the simulator's peak and time; no plan is below the floor. */
+/* Checks that after any moves the ledger equals one built from scratch for the same plan and is
+ * never below the simulator's peak and time, and that no plan is below the floor. */
 static void check_books(void) {
     uint32_t exact = 0, total = 0, taking = 0;
     for (uint64_t seed = 0; seed < 60; seed += check_rounds(3, 1)) {
@@ -222,8 +222,8 @@ static bool same_chains(const cb_ledger *a, const cb_ledger *b) {
     return same;
 }
 
-/* After any trial, settled never, once or several times, undoing it restores the ledger of the old
- * plan and keeping it gives that of the new one. */
+/* Checks that after any trial, settled never, once or several times, undoing it restores the ledger
+ * of the old plan and keeping it gives that of the new one. */
 static void check_trials(void) {
     uint32_t taken = 0;
     for (uint64_t seed = 0; seed < 40; seed += check_rounds(3, 1)) {
@@ -272,7 +272,8 @@ TEST(trials_are_taken_back) {
     updates = false;
 }
 
-/* The same problem, but every other op makes two storages instead of one, for the same readers. */
+/* Makes the same problem, but every other op makes two storages instead of one, for the same
+ * readers. */
 static void split_outputs(const maker *m, maker *out) {
     static uint32_t first[MAKER_MOST];
     *out = *m;
@@ -345,7 +346,7 @@ TEST(twins_are_as_one) {
     CHECK(n_twin > 20);
 }
 
-/* The predicted effect of removing a rerun is right, over several blocks of moments. */
+/* Checks that the predicted effect of removing a rerun is right, over several blocks of moments. */
 static void check_peaks_without(void) {
     uint32_t known = 0, total = 0;
     for (uint64_t seed = 0; seed < 24; seed += check_rounds(3, 1)) {

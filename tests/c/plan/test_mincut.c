@@ -36,7 +36,7 @@ static uint64_t saved_bytes(const fixture *x) {
     return sum;
 }
 
-/* matmul (100) -> gelu (100) -> sum (4): the backward reads all three. */
+/* Makes matmul (100) -> gelu (100) -> sum (4), all three of which the backward reads. */
 static maker block(void) {
     maker m = {0};
     uint32_t x = make_input(&m, 8), a = make_op(&m, CB_POP_COMPUTE, 1, &x, 100),
@@ -161,8 +161,8 @@ TEST(regions_keep_their_limits) {
 
 /* ---- all subsets ----------------------------------------------------------------------------- */
 
-/* Bytes saved when the backward recomputes those forward ops of `set` that it needs (bits index
- * cut.run_op). */
+/* Returns the bytes saved when the backward recomputes those forward ops of `set` that it needs
+ * (bits index cut.run_op). */
 static uint64_t bytes_of(const fixture *x, uint32_t set) {
     const cb_problem *p = x->p;
     bool need[MAKER_MOST] = {0}, again[MAKER_MOST] = {0};
@@ -184,7 +184,8 @@ static uint64_t bytes_of(const fixture *x, uint32_t set) {
     return sum;
 }
 
-/* The bytes of the op's largest input if its output has less than a quarter of them, else 0. */
+/* Returns the bytes of the op's largest input if its output has less than a quarter of them,
+ * otherwise 0. */
 static uint64_t read_again(const fixture *x, uint32_t op) {
     const cb_problem *p = x->p;
     uint64_t largest = 0;

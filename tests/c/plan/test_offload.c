@@ -147,7 +147,7 @@ TEST(budgets_are_monotone) {
     }
 }
 
-/* x -> a -> b -> c, then a backward that reads c, b and a. */
+/* Makes x -> a -> b -> c, then a backward that reads c, b and a. */
 static cb_problem *chain(uint8_t of_b) {
     memset(&made, 0, sizeof made);
     uint32_t x = make_input(&made, 1000), a = make_op(&made, CB_POP_FUSIBLE, 1, &x, 100),

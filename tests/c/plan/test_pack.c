@@ -15,7 +15,7 @@ static bool meet(const cb_pack_life *a, const cb_pack_life *b) {
     return a->made <= b->last && b->made <= a->last;
 }
 
-/* Every life has an offset below the capacity, and no two overlap. */
+/* Checks that every life has an offset below the capacity, and that no two overlap. */
 static void check_offsets(const cb_pack *z) {
     for (uint32_t i = 0; i < z->n; i++) {
         const uint64_t begin = z->offset[i], end = begin + z->life[i].bytes;
@@ -41,7 +41,7 @@ static bool packs(const cb_pack_life *life, uint32_t n, uint64_t capacity) {
     return found;
 }
 
-/* `n` pieces of a block of 100 moments by `bytes`. */
+/* Cuts a block of 100 moments by `bytes` into `n` pieces. */
 static void cut_block(uint64_t *state, cb_pack_life *life, uint32_t n, uint64_t bytes) {
     life[0] = (cb_pack_life){.bytes = bytes, .last = 99};
     for (uint32_t k = 1; k < n;) {
@@ -95,7 +95,7 @@ TEST(steps_need_what_lives_at_once) {
 
 #define FEW 6
 
-/* The smallest arena over all orders, each life placed as low as possible. */
+/* Returns the smallest arena over all orders, with each life placed as low as possible. */
 static uint64_t least_arena(cb_pack_life *life, uint64_t *offset, uint32_t all, uint32_t n,
                             uint64_t top) {
     if (n == all) return top;
@@ -286,7 +286,7 @@ static bool is_alive(const cb_block *b, uint32_t made, uint32_t last) {
     return b->made <= last && made <= b->last;
 }
 
-/* Every gap begins at 0 or where a block ends. */
+/* Finds the smallest gap; every gap begins at 0 or where a block ends. */
 static uint64_t find_gap(const cb_block *block, uint32_t n, uint64_t bytes, uint32_t made,
                          uint32_t last) {
     uint64_t best = UINT64_MAX, least = UINT64_MAX, top = 0;

@@ -113,7 +113,7 @@ TEST(fingerprint_sees_structure_only) {
     cb_problem_free(p);
 }
 
-/* x -> a -> b, view of b; gradient. */
+/* Makes x -> a -> b, a view of b, and a gradient. */
 static maker small(void) {
     maker m = {0};
     uint32_t x = make_input(&m, 8), a = make_op(&m, 0, 1, &x, 16), b = make_op(&m, 0, 1, &a, 24);
@@ -170,8 +170,8 @@ TEST(refuses_what_cannot_be) {
             p->in_value[3] = 3, "is not marked backward");
 }
 
-/* x -> a -> b -> c, and a backward op that reads c and returns g. The memory of a goes to b, and
- * that of b to c. */
+/* Makes x -> a -> b -> c, and a backward op that reads c and returns g. The memory of a goes to b,
+ * and that of b to c. */
 static maker pointwise(void) {
     maker m = {0};
     uint32_t x = make_input(&m, 64), a = make_op(&m, 0, 1, &x, 64), b = make_op(&m, 0, 1, &a, 64);

@@ -8,8 +8,8 @@
 
 static cb_alloc alloc;
 
-/* x -> a (100) -> b (200) -> c (300); backward: g = f(tangent, b), h = f(g, a). Ops 0..5 are x a b
- * c tangent g h. */
+/* Makes x -> a (100) -> b (200) -> c (300); backward: g = f(tangent, b), h = f(g, a). Ops 0..5 are
+ * x a b c tangent g h. */
 static cb_problem *chain(void) {
     static maker m;
     memset(&m, 0, sizeof m);
@@ -114,8 +114,8 @@ TEST(views_hold_their_storage) {
     cb_problem_free(p);
 }
 
-/* x -> (a 100, s 30), b = f(a) of 200; backward: g = f(tangent, b), h = f(g, a, maybe s). The
- * second of the pair is held to the end, or is the caller's. */
+/* Makes x -> (a 100, s 30), b = f(a) of 200; backward: g = f(tangent, b), h = f(g, a, maybe s). s
+ * is held to the end, or is the caller's. */
 static cb_problem *pair(uint8_t flag, bool reads) {
     static maker m;
     memset(&m, 0, sizeof m);
@@ -162,8 +162,8 @@ TEST(what_is_held_is_of_the_first_run) {
     }
 }
 
-/* w, x -> h = f(x, w) -> c; backward: d = f(t, x) is w's gradient, e = f(t, w), last = f(e, x, h).
- * Ops 0..7 are w x h c t d e last. */
+/* Makes w, x -> h = f(x, w) -> c; backward: d = f(t, x) is w's gradient, e = f(t, w), last = f(e,
+ * x, h). Ops 0..7 are w x h c t d e last. */
 static cb_problem *with_update(void) {
     static maker m;
     memset(&m, 0, sizeof m);
@@ -248,7 +248,7 @@ TEST(mutation_pins_its_readers) {
     cb_problem_free(p);
 }
 
-/* The chain whose backward has three ops: g(tangent, b), h(g), k(tangent, a). */
+/* Makes the chain with three ops in its backward: g(tangent, b), h(g), k(tangent, a). */
 static cb_problem *three(uint32_t flags) {
     static maker m;
     memset(&m, 0, sizeof m);
@@ -436,8 +436,8 @@ TEST(stacks_fit_exactly) {
 
 #define FEW 6
 
-/* The smallest arena over all orders, where each life takes the lowest free offset. An optimal
- * arena is among them, because any arena can be compacted by lowering its lives in order of
+/* Returns the smallest arena over all orders, where each life takes the lowest free offset. An
+ * optimal arena is among them, because any arena can be compacted by lowering its lives in order of
  * offset. */
 static uint64_t least_arena(cb_instance *life, uint32_t n) {
     uint64_t best = 0;

@@ -105,8 +105,8 @@ typedef struct tally {
     uint32_t judged, met, exact; /* numbers of plans */
 } tally;
 
-/* No set of reruns is faster than the plan, and its bound equals its time. cb_plan_make walks the
- * schedule. */
+/* Checks that no set of reruns is faster than the plan, and that its bound equals its time.
+ * cb_plan_make walks the schedule. */
 static void judge(const cb_problem *p, const front *all, bool exact, tally *sum) {
     for (uint32_t i = 0; i < all->n; i += 1 + all->n / 8) {
         cb_plan_options o = {.device = cb_device_find("a100")};
@@ -154,8 +154,8 @@ TEST(no_set_is_faster) {
     CHECK(sum.judged > check_few(100) && sum.met > sum.judged / 2 && sum.exact > sum.judged / 2);
 }
 
-/* The forward returns more values, most of them large: values, views, one of two outputs of an op.
- * Some are held to the end, by a flag or as an output of the backward. */
+/* Makes the forward return more values, most of them large: values, views, one of two outputs of an
+ * op. Some are held to the end, by a flag or as an output of the backward. */
 static void return_more(maker *m, uint64_t seed) {
     uint64_t s = seed * 31 + 7;
     uint32_t first = m->out_begin[2], n = m->out_begin[m->backward_starts] - first;
@@ -224,8 +224,8 @@ TEST(no_set_of_inlinings_is_faster) {
     CHECK(more.exact > check_few(60) && held.exact > check_few(60) && all.exact > check_few(60));
 }
 
-/* The fastest plan within `bytes` over all sets of pairs, and of the exact solver if the problem is
- * small enough for it, because the exact solver also makes values ahead of need. */
+/* Returns the time of the fastest plan within `bytes`, over all sets of pairs and, if the problem
+ * is small enough, from the exact solver, which also makes values before they are needed. */
 static int64_t fastest_of_all(const cb_facts *f, cb_sim *sim, const cb_pair *pair, uint32_t n,
                               uint64_t bytes, cb_arena *arena) {
     const cb_goal goal = {.measure = CB_MEASURE_LIVE, .bytes = bytes};
@@ -284,7 +284,7 @@ static void stop_bounds(bounder *b) {
     cb_sim_free(&b->sim);
 }
 
-/* No bound for `bytes` is above the time `best` of a plan within them. */
+/* Checks that no bound for `bytes` is above the time `best` of a plan within them. */
 static void judge_bound(bounder *b, uint64_t bytes, int64_t best) {
     double extra = (double)(best - b->f.once_ps);
     CHECK_OK(cb_prices_polyak(&b->prices, CB_PRICE_BOUND, bytes, NULL, extra, 60, &err));
@@ -326,9 +326,9 @@ static void make_kind(maker *m, int kind, uint64_t seed, uint32_t n_forward) {
     if (updates) m->updates = 1 + (uint32_t)seed;
 }
 
-/* No bound is above the time of a plan. It counts members shared by outputs once and leaves out
- * those that the forward may skip; values that the forward returns may be freed when a rerun begins
- * the backward. */
+/* Checks that no bound is above the time of a plan. A bound counts members shared by outputs once
+ * and leaves out those that the forward may skip; values that the forward returns may be freed when
+ * a rerun begins the backward. */
 static void judge_kind(bounder *b, int kind, uint64_t n) {
     static maker m;
     for (uint64_t seed = 9000; seed < 9000 + n; seed++) {
@@ -406,7 +406,7 @@ TEST(a_late_op_may_pass_a_reader) {
     cb_problem_free(p);
 }
 
-/* The same for larger problems, against the exact solver, at the sizes of the fastest plans. */
+/* Checks the same for larger problems with the exact solver, at the sizes of the fastest plans. */
 static void judge_optima(bounder *b, const cb_problem *p, cb_arena *arena) {
     bool suits;
     start_bounds(b, p, arena);
@@ -487,7 +487,8 @@ TEST(several_budgets_are_single_ones) {
     }
 }
 
-/* The smallest plan is no larger than any budget's plan that takes at most 1.4 times the time. */
+/* Checks that the smallest plan is no larger than any budget's plan that takes at most 1.4 times
+ * the time. */
 static void check_smallest(const cb_problem *p, const cb_answer *answer, uint32_t n) {
     cb_plan_options o = {.budget = {.kind = CB_BUDGET_MIN, .measure = CB_MEASURE_LIVE}};
     cb_plan *smallest = NULL;
@@ -500,7 +501,8 @@ static void check_smallest(const cb_problem *p, const cb_answer *answer, uint32_
     cb_plan_free(smallest);
 }
 
-/* Some values are as large as all others together, so most rungs of the ladder are empty. */
+/* Makes a problem in which some values are as large as all others together, so most rungs of the
+ * ladder are empty. */
 static void make_coarse(maker *m, uint64_t seed) {
     make_random(m, seed, 50);
     for (uint32_t i = 0; i < m->n_storage; i++)

@@ -142,7 +142,7 @@ static int count_poll(void *user) {
     return l->answer;
 }
 
-/* A chain of `n` ops in two regions, each of which may save half of its bytes. */
+/* Makes a chain of `n` ops in two regions, each of which may save half of its bytes. */
 static cb_problem *limited_chain(maker *m, uint32_t n) {
     memset(m, 0, sizeof *m);
     uint32_t first = make_input(m, 64), x = first;

@@ -32,7 +32,7 @@ static int is_broken(const char *how) {
     return !item || (here && strcmp(item, here) == 0);
 }
 
-/* An entry of the driver behind this one. */
+/* Returns an entry of the driver behind this one. */
 static any_function behind(const char *name) {
     static void *driver;
     if (!driver) driver = dlopen(BEHIND, RTLD_NOW | RTLD_LOCAL);
@@ -42,7 +42,7 @@ static any_function behind(const char *name) {
     return found;
 }
 
-/* The result of waiting for the device, once the work has ended. */
+/* Returns the result of waiting for the device, once the work has ended. */
 static int waited(int result) {
     if (!has_launched) return result;
     if (is_broken("hang")) {

@@ -214,8 +214,8 @@ static uint32_t on_barrier(sim_thread *t, uint32_t site, uint32_t number, uint32
     return f->result;
 }
 
-/* cp.async: the bytes arrive only when the thread waits for them, so a thread that does not wait
- * reads unwritten memory; both moments count as writes. */
+/* Completes a cp.async. The bytes arrive only when the thread waits for them, so a thread that does
+ * not wait reads unwritten memory; both moments count as writes. */
 static void arrive(sim_fiber *f, uint32_t site, const sim_copy *copy) {
     memset(sim_host(copy->to), 0, copy->bytes);
     memcpy(sim_host(copy->to), sim_host(copy->from), copy->given);
@@ -255,7 +255,7 @@ static void on_copy(sim_thread *t, uint32_t site, uint64_t to, uint64_t from, ui
 
 /* Running a block */
 
-/* A thread that has ended is no longer counted: others may have been waiting only for it. */
+/* Ends a thread, which is then no longer counted: others may have been waiting only for it. */
 static void end_thread(sim_fiber *f) {
     on_copy_wait(&f->thread, 0, -1);
     f->state = DONE;
@@ -277,7 +277,8 @@ static void fiber_main(void) {
     next(f);
 }
 
-/* Without barriers and warp operations one stack serves all threads in turn. */
+/* Runs all threads, one after another, on one stack, if there are no barriers and warp
+ * operations. */
 static void all_threads(void) {
     for (uint32_t k = 0; k < sim_now.n_threads; k++) {
         sim_fiber *f = run.current = &sim_fibers[run.order[k]];
@@ -362,7 +363,7 @@ static void run_block(uint32_t block) {
     sim_switch(&run.main_stack, first->stack);
 }
 
-/* The numbers below n, permuted by the seed. */
+/* Returns number i of the numbers below n, permuted by the seed. */
 static uint32_t place_in_order(uint32_t i, uint32_t n, uint32_t factor, uint32_t start) {
     if (sim_device.seed == 0) return i;
     if (sim_device.seed == 1) return n - 1 - i;

@@ -56,7 +56,7 @@ typedef struct sim_running {
 } sim_running;
 extern sim_running sim_now;
 
-/* "name block (0,0,0) thread (1,0,0) PTX line 7, source line 3". */
+/* Writes "name block (0,0,0) thread (1,0,0) PTX line 7, source line 3". */
 void sim_where(const sim_fiber *f, uint32_t site, char *text, size_t n);
 void sim_fail_block(sim_fault fault); /* ends the grid; does not return */
 void sim_wait(sim_fiber *f);          /* runs others until f is READY and has its turn */

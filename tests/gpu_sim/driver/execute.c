@@ -10,7 +10,7 @@
 
 _Thread_local bool sim_in_host_function;
 
-/* The driver's codes; a fault that no GPU would notice is a failed launch. */
+/* Returns the driver's code of a fault; one that no GPU would notice is a failed launch. */
 static sim_result code_of(sim_fault fault) {
     switch (fault) {
         case SIM_FINE: return 0;

@@ -31,7 +31,8 @@ __asm__(".text\n"
         ".section .note.GNU-stack, \"\", @progbits\n"
         ".text\n");
 
-/* Six registers, the address that the switch returns to, and one that `run` would return to. */
+/* The frame holds six registers, the address that the switch returns to, and one that `run` would
+ * return to. */
 void *sim_stack(char *memory, size_t n, void (*run)(void)) {
     const uintptr_t top = ((uintptr_t)memory + n) & ~(uintptr_t)15;
     uintptr_t frame[8] = {0};
@@ -76,7 +77,7 @@ __asm__(".text\n"
         ".section .note.GNU-stack, \"\", %progbits\n"
         ".text\n");
 
-/* Twenty registers; the switch returns to x30. */
+/* The frame holds twenty registers; the switch returns to x30. */
 void *sim_stack(char *memory, size_t n, void (*run)(void)) {
     const uintptr_t top = ((uintptr_t)memory + n) & ~(uintptr_t)15;
     uintptr_t frame[20] = {0};

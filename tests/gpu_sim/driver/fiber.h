@@ -7,7 +7,7 @@
 /* Saves this stack's pointer in *save and switches to another; returns when somebody switches
  * back. */
 void sim_switch(void **save, void *to);
-/* The pointer of a new stack of n bytes that begins with `run`; `run` must not return. */
+/* Returns the pointer of a new stack of n bytes that begins with `run`; `run` must not return. */
 void *sim_stack(char *memory, size_t n, void (*run)(void));
 
 #endif

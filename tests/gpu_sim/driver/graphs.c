@@ -177,7 +177,7 @@ CUresult sim_cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
 
 /* Replays */
 
-/* One slot per captured stream. */
+/* Takes one slot per captured stream. */
 static bool take_slots(executable *made) {
     const sim_graph *graph = made->graph;
     for (size_t i = 0; i < graph->n; i++) {
@@ -204,8 +204,8 @@ CUresult sim_cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph handle,
     return 0;
 }
 
-/* The operations of all nodes, each after those of the nodes it waits for, or after `begin`; `end`
- * waits for all. */
+/* Enqueues the operations of all nodes, each after those of the nodes it waits for, or after
+ * `begin`; `end` waits for all. */
 static sim_result replay(const executable *e, sim_op **ops, sim_op *begin, sim_op *end) {
     for (size_t i = 0; i < e->graph->n; i++) {
         const sim_node *node = &e->graph->nodes[i];

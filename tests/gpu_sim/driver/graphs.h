@@ -23,8 +23,8 @@ typedef struct sim_graph {
     int references; /* from the handle and from executables */
 } sim_graph;
 
-/* The stream's next operations also wait for the captured node; a stream outside a capture joins
- * it. */
+/* Makes the stream's next operations also wait for the captured node; a stream outside a capture
+ * joins it. */
 sim_result sim_graph_join(sim_stream *stream, sim_graph *graph, size_t node);
 
 #endif

@@ -36,7 +36,7 @@ bool sim_memory_map(void) {
            reserve_range(SIM_CELLS, SIM_ARENA_BYTES * 20, both);
 }
 
-/* The first block that begins after `address`. */
+/* Returns the index of the first block that begins after `address`. */
 static size_t upper(uint64_t address) {
     size_t low = 0, high = memory.n;
     while (low < high) {
@@ -58,7 +58,7 @@ static uint64_t with_room(uint64_t bytes) {
     return bytes + PAGE + (bytes > 65536 ? bytes : 65536) / 2;
 }
 
-/* The first address from `address` on where `bytes` overlap no block in use; 0: none. */
+/* Returns the first address from `address` on where `bytes` overlap no block in use; 0: none. */
 static uint64_t place_from(uint64_t address, uint64_t bytes) {
     size_t i = upper(address);
     if (i > 0) {

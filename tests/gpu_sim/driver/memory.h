@@ -11,7 +11,7 @@ bool sim_memory_map(void); /* reserves the ranges of sim_thread.h; false: the sy
  * address before it happens. */
 uint64_t sim_memory_reserve(uint64_t bytes, const char *what);
 void sim_memory_open(uint64_t address);
-/* False: not the start of an open allocation. */
+/* Returns false if the address is not the start of an open allocation. */
 bool sim_memory_close(uint64_t address);
 
 typedef struct sim_block_of_memory {
@@ -28,7 +28,7 @@ uint64_t sim_memory_in_use(void);
 void sim_memory_set_states(uint64_t address, uint64_t bytes, uint8_t state);
 /* Checks an access by the driver itself, reports faults, and records writes. */
 sim_fault sim_memory_access(uint64_t address, uint64_t bytes, int access, const char *what);
-/* "byte 12 of memory 3 (1024 bytes)". */
+/* Writes "byte 12 of memory 3 (1024 bytes)". */
 void sim_memory_describe(uint64_t address, char *text, size_t n);
 
 #endif

@@ -72,7 +72,8 @@ static sim_result place_globals(module *m) {
     return 0;
 }
 
-/* Machine code has one function, returned for every name; it cannot be launched. */
+/* Makes the one function of machine code, which is returned for every name and cannot be
+ * launched. */
 static sim_result make_unknown(module *m) {
     m->functions = calloc(1, sizeof *m->functions);
     function *f = m->functions ? sim_handle_new(SIM_FUNCTION, sizeof *f) : NULL;

@@ -62,7 +62,8 @@ sim_op *sim_op_keep(sim_op *op) {
     return op;
 }
 
-/* An operation that has run drops its waits (run), so freeing never follows a long chain. */
+/* Drops a reference. An operation that has run has dropped its waits, so freeing never follows a
+ * long chain. */
 void sim_op_drop(sim_op *op) {
     if (!op || --op->references > 0) return;
     for (size_t i = 0; i < op->n_waits; i++) sim_op_drop(op->waits[i]);
@@ -289,7 +290,8 @@ bool sim_is_current(const sim_stream *stream) {
     return stream && (!stream->context || stream->context == sim_current_context);
 }
 
-/* The legacy stream and all streams not created as non-blocking wait for each other. */
+/* Adds the waits of a stream's next operation. The legacy stream and all streams not created as
+ * non-blocking wait for each other. */
 bool sim_wait_before(sim_op *op, const sim_stream *stream) {
     bool done = sim_op_wait_for(op, stream->tail);
     for (size_t i = 0; i < stream->n_waits; i++) done &= sim_op_wait_for(op, stream->waits[i]);

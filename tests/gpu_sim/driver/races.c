@@ -102,8 +102,8 @@ static int variable_at(uint64_t address) {
     return (int)now.n_variables++;
 }
 
-/* A strong access acquires what others released at the address, and releases what this thread, or
- * all threads, have fenced. */
+/* Handles a strong access: it acquires what others released at the address, and releases what this
+ * thread, or all threads, have fenced. */
 static void synchronise(const sim_fiber *f, uint64_t address, int access) {
     if (now.block >= now.n_blocks) return;
     const int i = variable_at(address);

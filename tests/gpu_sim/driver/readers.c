@@ -20,7 +20,7 @@ static struct {
     struct {
         uint32_t set, stamp, answer;
         bool is_known;
-    } answers[N_ANSWERS]; /* to both questions; stamp 0: the second */
+    } answers[N_ANSWERS]; /* cached results of adding (stamp) and of searching (stamp 0) */
 } readers = {.n = 1};
 
 void sim_readers_begin(void) { memset(readers.answers, 0, sizeof readers.answers); }

@@ -9,7 +9,7 @@ void sim_readers_begin(void); /* before each operation */
 /* Adds a reader and drops those that happened before the running operation, since whatever is
  * ordered after it is ordered after them. 0 is the empty set. */
 uint32_t sim_readers_add(uint32_t set, uint32_t stamp);
-/* A reader in the set that did not happen before the running operation; 0: none. */
+/* Returns a reader in the set that did not happen before the running operation; 0: none. */
 uint32_t sim_readers_unordered(uint32_t set);
 
 #endif

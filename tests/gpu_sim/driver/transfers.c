@@ -23,7 +23,7 @@ static sim_result reserve(uint64_t *address, uint64_t bytes) {
     return 0;
 }
 
-/* An operation that allocates or releases the block at an address. */
+/* Returns an operation that allocates or releases the block at an address. */
 static sim_op *block_op(sim_op_kind kind, uint64_t address) {
     const sim_block_of_memory *b = sim_memory_find(address);
     sim_op *op = sim_op_new(kind);

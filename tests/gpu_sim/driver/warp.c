@@ -13,7 +13,8 @@ static void fail(const sim_fiber *f, const char *what) {
     sim_fail_block(SIM_DIVERGENCE);
 }
 
-/* The source lane of a shuffle, and whether it is in range. `c`: the segment and its bound. */
+/* Returns the source lane of a shuffle, and whether it is in range. `c`: the segment and its
+ * bound. */
 static int source_of(const sim_fiber *f, bool *in_range) {
     const int lane = (int)f->thread.lane, b = (int)(f->b & 31);
     const int segment = (int)(f->c >> 8 & 31), clamp = (int)(f->c & 31);
@@ -100,8 +101,9 @@ static double b_at(sim_fiber *warp, int k, int column) {
     return element(p, p->b, part * step + in_step);
 }
 
-/* D = A B + C. Products are exact and summed in double, then rounded once. Tensor cores truncate
- * the summands, so results may differ by a few units of the last place of the largest summand. */
+/* Computes D = A B + C. Products are exact and summed in double, then rounded once. Tensor cores
+ * truncate the summands, so results may differ by a few units of the last place of the largest
+ * summand. */
 static void multiply(sim_fiber *warp) {
     for (int lane = 0; lane < SIM_WARP; lane++) {
         const sim_product *p = warp[lane].operands;

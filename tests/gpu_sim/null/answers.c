@@ -191,7 +191,7 @@ CUresult null_cuCtxGetDevice(CUdevice *device) {
     return 0;
 }
 
-/* Bytes above the pool's threshold go back to the device when the host waits. */
+/* Returns bytes above the pool's threshold to the device when the host waits. */
 static void trim(uint64_t keep) {
     const uint64_t least = pool.used > keep ? pool.used : keep;
     if (pool.reserved > least) pool.reserved = least;

@@ -83,7 +83,7 @@ int null_allocate(uint64_t *address, size_t bytes) {
     return 0;
 }
 
-/* The last block that starts at or below an address. */
+/* Returns the last block that starts at or below an address. */
 static block *block_before(uint64_t address) {
     int64_t low = 0, high = memory.n;
     while (low < high) {

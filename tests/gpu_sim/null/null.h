@@ -45,7 +45,7 @@ typedef struct null_block {
 } null_block;
 int null_allocate(uint64_t *address, size_t bytes);
 int null_free(uint64_t address);
-/* The live block that holds an address; false: none does. */
+/* Finds the live block that holds an address; false: none does. */
 bool null_find_block(uint64_t address, null_block *out);
 uint64_t null_live(void);
 uint64_t null_peak(void);

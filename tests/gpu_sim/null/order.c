@@ -25,7 +25,7 @@ static char graph_place;
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* NULL: the legacy stream or a thread's own, whose handles are small numbers. */
+/* Returns NULL for the legacy stream and for a thread's own, whose handles are small numbers. */
 static stream *stream_of(CUstream handle) {
     null_now.stream = handle;
     return (uintptr_t)handle <= 2 ? NULL : (stream *)(void *)handle;
