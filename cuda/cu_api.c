@@ -192,8 +192,7 @@ cb_status cb_cu_open_nvrtc(cb_cu_nvrtc *nvrtc, const char *path, cb_error *err) 
     return CB_OK;
 }
 
-/* Opens cuBLASLt. The library has half a gigabyte, mostly kernels, so functions are bound
- * lazily. */
+/* Opens cuBLASLt. The library is half a gigabyte, mostly kernels, so functions are bound lazily. */
 cb_status cb_cu_open_blaslt(cb_cu_blaslt *blaslt, const char *path, cb_error *err) {
     void *library;
     cb_cu_blaslt made;

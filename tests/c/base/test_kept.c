@@ -71,7 +71,7 @@ TEST(what_is_kept_follows_what_is_used) {
     for (int i = 0; i < 1100; i++) cb_kept_give(k, cb_kept_take(k, LARGE));
     cb_kept_stats s = cb_kept_stats_of(k);
     CHECK(s.kept == LARGE && s.n_fresh == 8);
-    for (int i = 0; i < 1100; i++) cb_kept_give(k, cb_kept_take(k, 64)); /* too small */
+    for (int i = 0; i < 1100; i++) cb_kept_give(k, cb_kept_take(k, 64)); /* too small to be kept */
     CHECK(cb_kept_stats_of(k).kept == 0);
     end(k);
 }
@@ -81,7 +81,7 @@ static uint64_t below(uint64_t *state, uint64_t n) {
     return (*state >> 33) % n;
 }
 
-/* Random takes and gives: blocks never overlap, and the bound always holds. */
+/* Blocks that are taken and returned at random never overlap, and the bound always holds. */
 TEST(random_use) {
     cb_kept *k = fresh();
     struct {

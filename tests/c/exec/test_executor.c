@@ -132,13 +132,12 @@ static void check_binary(const cb_x_table *t, int op) {
     }
 }
 
-/* Returns the operand that is added to a scaled operand; the two read different streams. */
+/* Returns the operand that is added to a scaled one; their streams differ. */
 static EX_REAL expected_second(const cb_x_table *t, cb_x_form form, int i) {
     return form == CB_X_STREAM ? array[A][i] : expected_operand(t, form, i);
 }
 
-/* Checks an operation on two operands; y is x if its form is SELF. Returns 0 if there is no such
- * record. */
+/* Checks op(x, y); y is x if its form is SELF. Returns 0 if there is no such record. */
 static int check_made(const cb_x_table *t, int op, int d, cb_x_form x, cb_x_form y, bool stores) {
     const cb_x_fn fn = (stores ? t->store_made : t->made)[op][d][x][y];
     int wrong = 0;
@@ -420,8 +419,7 @@ static void check_accumulators(const cb_x_table *t, bool masked) {
     }
 }
 
-/* Returns the float with these bits; for f64 they are the upper half, and a hash of them the
- * lower. */
+/* Returns the float with these bits; in f64 the lower half is a hash of them. */
 static EX_REAL real_of_bits(uint32_t bits) {
     EX_REAL x;
 #ifdef CB_X_WIDE
@@ -501,8 +499,7 @@ static EX_REAL row_sum(const EX_REAL *x, int n) {
     return lane[0];
 }
 
-/* Returns the largest element of sign * x; NaN is larger than every number, and 0 is larger than
- * -0. */
+/* Returns the largest element of sign * x; NaN is the largest, and 0 is larger than -0. */
 static EX_REAL row_extreme(const EX_REAL *x, int n, EX_REAL sign) {
     EX_REAL best = sign * x[0];
     for (int i = 1; i < n && !isnan(best); i++) {

@@ -30,7 +30,7 @@ typedef struct made { /* the value that the last record has put into a register 
         A_SUM_OF_3
     } what;
     int reg;
-    place x;       /* x; op(x, y); x scale; op(x scale, y) */
+    place x;       /* operand x of x, op(x, y), x * scale or op(x * scale, y) */
     int16_t scale; /* a number */
     cb_x_op op;
     place y;
@@ -74,7 +74,7 @@ static bool reads(const assembler *a, int16_t at, cb_x_kind kind, int16_t id) {
     return does;
 }
 
-/* Moves operations that overwrite an array after all its readers. */
+/* Moves each operation that overwrites an array to after the array's last reader. */
 static void defer_stores(assembler *a) {
     for (int k = a->n - 1; k >= 0; k--) {
         const int16_t moved = a->order[k];
@@ -138,7 +138,7 @@ static int next_use(const assembler *a, int16_t v) {
     return INT32_MAX;
 }
 
-/* True if the current operation may overwrite its register. */
+/* True if the current operation may overwrite the register of value v. */
 static bool is_spare(const assembler *a, int16_t v) {
     return a->slot_of[v] != NOWHERE || next_use(a, v) == INT32_MAX;
 }
