@@ -14,7 +14,7 @@ operators and the operations of this package: ``cutback.exp`` and others with Nu
 :mod:`cutback.nn.functional` with PyTorch's names.
 """
 
-# The folders, in an order in which each imports only earlier ones: report, planner, run, frontend,
+# Each folder imports only folders that come before it in this list: report, planner, run, frontend,
 # nn, torch. All of them use the top-level modules, except cli, doctor and __main__, which are the
 # command line. Start at frontend/training.py, which has the functions that users call.
 
@@ -324,11 +324,11 @@ __all__ = [
 
 # Public names are imported on first use, so that `import cutback` is fast (an eighth of the time of
 # a first step) and a program loads only what it uses: cutback.torch does not load operations or
-# optimizers, and a step does not load file formats. For the same reason this module and _native
-# need no other: names.py, which knows the homes, is loaded with the first of them, and there is no
-# `from __future__ import annotations`, whose module NumPy does not load.
+# optimizers, and a step does not load file formats. For the same reason this module imports only
+# _native: names.py, which maps names to modules, is loaded when the first public name is used, and
+# `from __future__ import annotations` is missing because NumPy does not load that module anyway.
 
-if not TYPE_CHECKING:  # type checkers know all names, and must report unknown ones
+if not TYPE_CHECKING:  # with a module-level __getattr__, type checkers would accept any name
 
     def __getattr__(name: str) -> object:
         from importlib import import_module

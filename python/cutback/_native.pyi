@@ -1,4 +1,4 @@
-"""The extension module. The package is its only user; see the classes and functions there."""
+"""The extension module, which only this package uses. The modules that use it document it."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ _Progress = Callable[[float, tuple[int, float, float, int] | None], object]
 
 @final
 class Problem:
-    """A problem in the core, checked; it never changes. See cutback.problem."""
+    """A checked, immutable problem in the core. See cutback.problem."""
 
     @classmethod
     def read(cls, text: str, /) -> Problem: ...
@@ -68,7 +68,7 @@ class Problem:
 
 @final
 class Plan:
-    """A plan in the core, with its problem; it never changes. See cutback.schedule."""
+    """An immutable plan in the core, with its problem. See cutback.schedule."""
 
     def to_json(self) -> str: ...
     def explain_json(self) -> str: ...
@@ -103,7 +103,7 @@ class Plan:
 
 @final
 class _Decisions:
-    """What a plan decides, without sizes. Opaque."""
+    """The decisions of a plan without its sizes. Opaque."""
 
 @final
 class Graph:
@@ -253,7 +253,8 @@ class _Asked(Protocol):
 
 @final
 class RunMemory:
-    """A block that steps run in, one at a time, as large as the largest of them needs."""
+    """A block of memory that several steps share. They run in it one at a time, and it is as large
+    as the largest of them needs."""
 
     def __new__(
         cls,
@@ -383,12 +384,12 @@ def fail_alloc(n: int, /) -> int: ...
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any], /) -> np.ndarray[Any, Any]: ...
 def kept_memory() -> dict[str, int]: ...
 def backends() -> tuple[str, ...]:
-    """Names of what steps run on."""
+    """Returns the names of the backends that steps can run on."""
 
 @final
 class Expression:
-    """An optimizer as a list of nodes ``(op, operands, value)``; ``out`` names those that are the
-    new parameter and the new states."""
+    """An optimizer as a list of nodes ``(op, operands, value)``. ``out`` lists the nodes that are
+    the new parameter and the new states."""
 
     def __new__(
         cls,
@@ -402,11 +403,11 @@ class Expression:
 
 @final
 class BusyWord:
-    """Held while an optimizer steps. Copies and pickles are new words."""
+    """A lock that is held while an optimizer steps. Copies and unpickled objects are new locks."""
 
     def hold(self, function: Callable[..., _T], /, *arguments: Any) -> _T:
-        """Calls the function with the word held. RuntimeError: another thread, or a frame further
-        up, holds it. A holder that a fork left behind does not count."""
+        """Calls the function while holding the lock. Raises RuntimeError if another thread, or a
+        caller of this thread, holds it. A lock that was held across a fork counts as free."""
 
 @final
 class OptimizerTable:
@@ -419,9 +420,9 @@ class OptimizerTable:
         first_row: int = 0,
         /,
     ) -> OptimizerTable:
-        """``half``: how rows of float16 and bfloat16 are kept ("master", "remainder",
-        "stochastic"); None: they are refused. ``seed`` is that of the noise, in which row i counts
-        as row ``first_row + i``."""
+        """Makes a table. ``half`` says how float16 and bfloat16 rows keep their precision
+        ("master", "remainder", "stochastic"); None refuses such rows. ``seed`` is that of the
+        rounding noise, in which row i has the number ``first_row + i``."""
 
     def step(
         self,
@@ -436,15 +437,16 @@ class OptimizerTable:
         numbers: np.ndarray[Any, Any],
         rest: tuple[np.ndarray[Any, Any] | None, ...] | None = None,
     ) -> None:
-        """``rest``: for rows of f16 or bf16, master copies (f32) or remainders (uint16)."""
+        """Updates all parameters. ``rest`` holds the master copies (f32) or remainders (uint16) of
+        f16 and bf16 rows."""
 
     def ask(self, asked: _Asked | None, /) -> None:
-        """Sets what steps do besides the update from now on; None: nothing. An average has
-        as many elements of its parameter's type, a copy of f16 or bf16."""
+        """Sets what later steps do in addition to the update; None: nothing. Averages and f16 or
+        bf16 copies have as many elements as their parameter, and averages have its type."""
 
     def outcome(self) -> tuple[float, bool]:
-        """The norm of all gradients (-1: it was not asked for), and whether the last step was
-        skipped."""
+        """Returns the norm of all gradients (-1 if it was not requested), and whether the last step
+        was skipped."""
 
     def step_tensors(
         self,
@@ -461,32 +463,35 @@ class OptimizerTable:
         groups: Sequence[tuple[float, ...]],
         kept: list[tuple[dict[str, Any], dict[str, Any]]],
     ) -> tuple[list[tuple[int, int, str]], int]:
-        """One step of the parameters that have a gradient, by memory: each row's states stand in
-        its dict under ``keys``, of which the last one is that of what halves keep, if they keep
-        something; the count of its steps under ``count_key`` (where there is none, it
-        is not the first), the numbers that it keeps under ``number_keys``. ``exchange`` is DLPack's
-        capsule, ``kinds`` the types that are read with it, ``grads`` gradients to take in place of
-        ``.grad``; each second dict of ``kept`` is put into the first one in the same call, if the
-        step is taken.
+        """Takes one step of the parameters that have a gradient, in the memory of their tensors.
 
-        Returns what does not fit, as (row, column, why), and the number of rows without gradient:
-        column -1 is the count, -2 the first number and so on, 0 the parameter, 1 the gradient, from
-        2 on the states. The step is taken where everything fits."""
+        Each row's dict holds its states under ``keys`` (the last one is the master copy or
+        remainder of halves, if they have one), the count of its steps under ``count_key`` and its
+        numbers under ``number_keys``. ``exchange`` is the capsule of DLPack's exchange functions
+        for tensors of the types ``kinds``. ``grads`` replaces ``.grad``. If the step is taken, the
+        second dict of each pair in ``kept`` is merged into the first one in the same call.
+
+        Returns a list of tensors that do not fit, as (row, column, reason), and the number of rows
+        without gradient. Column -1 is the count, -2 the first number and so on, 0 the parameter, 1
+        the gradient, 2 the first state and so on. The step is taken only if the list is empty."""
 
 def optimizer_table() -> tuple[
     tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...
 ]:
-    """(name, names of states, of hyper-parameters, of numbers kept, kinds of the states) of each
-    optimizer. A state is "alike" its parameter, or "codes" or "scales" (``cb_state_kind``)."""
+    """Returns for each optimizer its name, the names of its states, hyper-parameters and numbers,
+    and the kind of each state: "alike" (like the parameter), "codes" or "scales"
+    (``cb_state_kind``)."""
 
 def optimizer_states(optimizer: str | Expression, row: tuple[float, ...], /) -> tuple[str, ...]:
-    """The states that a group with these hyper-parameters has."""
+    """Returns the names of the states that a group with these hyper-parameters has."""
 
 def ask_for_large_pages(address: int, bytes: int, /) -> None:
-    """For memory that nobody has touched yet, where the system gives such pages on request."""
+    """Asks the system to back this memory with large pages. Nothing must have been written to it
+    yet. Does nothing where the system does not support such requests."""
 
 def same_objects(objects: dict[Any, Any] | list[Any], known: list[Any], /) -> bool:
-    """Whether the values of a dict, or the items of a list, are these objects, in this order."""
+    """Returns True if the values of a dict, or the items of a list, are exactly the objects in
+    ``known``, in this order."""
 
 def op_table() -> tuple[tuple[str, int, int, int, int, str, str, bool], ...]: ...
 def machine() -> dict[str, Any]: ...

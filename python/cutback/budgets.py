@@ -51,8 +51,8 @@ def parse_bytes(spec: int | str) -> int:
         raise ValueError(f"{spec!r} is not a size; write bytes, '500MB' or '6GiB'")
     if "." in match[1] and not match[2]:
         raise ValueError(
-            f"{spec!r} is not a number of bytes; write '500MB' or '6GiB', for a position the "
-            "number itself, as in budget=0.4, or for a share '0.4x'"
+            f"{spec!r} is not a number of bytes; write a size such as '500MB' or '6GiB', a "
+            "position as a number (budget=0.4), or a share such as '0.4x'"
         )
     size = float(match[1]) * unit
     if size >= 2**63:
@@ -62,7 +62,8 @@ def parse_bytes(spec: int | str) -> int:
 
 
 def _size_of(spec: str) -> tuple[re.Match[str] | None, int | None]:
-    """The match of a size such as ``"6GiB"``, and the bytes of its unit; None if invalid."""
+    """Matches a size such as ``"6GiB"``. Returns the match and the bytes of the unit, each None if
+    invalid."""
     match = re.fullmatch(_SIZE, spec)
     return match, _UNITS.get(match[2].lower()) if match else None
 
@@ -79,12 +80,12 @@ def parse(
     - any other int: bytes;
     - ``"6GiB"``, ``"500MB"``: bytes with a unit;
     - ``"0.4x"``, ``"40%"``: a share, in (0, 1], of the bytes of saving everything;
-    - ``"min"``: the smallest peak at no more than 40 % extra time, or ``max_extra`` (if the
-      constraints already need more time, at any time);
-    - ``"smallest"``: the smallest peak at any time.
+    - ``"min"``: the smallest peak that costs at most 40 % extra time, or ``max_extra``; if the
+      constraints alone cost more than that, the smallest peak, however slow;
+    - ``"smallest"``: the smallest peak, however slow.
 
     Raises:
-        ValueError, TypeError: if ``budget`` or ``measure`` is invalid.
+        ValueError, TypeError: if ``budget``, ``measure`` or ``max_extra`` is invalid.
     """
     number = choice("measure", measure, MEASURES)
     if budget is None and max_extra is None:
@@ -110,7 +111,7 @@ def parse(
     if not isinstance(budget, (int, str)):
         raise TypeError(
             f"budget={short(budget)} has type {type(budget).__name__}; write a position from 0 to "
-            "1 as a float, bytes as an int, or a text such as '6GiB', '0.4x' or 'min'"
+            "1 as a float, bytes as an int, or a string such as '6GiB', '0.4x' or 'min'"
         )
     return _BYTES, named_bytes("budget", budget), 0.0, number
 
@@ -140,8 +141,8 @@ def _share(budget: str) -> float:
 
 
 def as_share(part: Any) -> Any:
-    """Converts a float to the text of a share, for arguments in which floats are shares and not
-    positions. Returns anything else unchanged."""
+    """Converts a float to a share such as ``"0.4x"``, for arguments in which floats mean shares
+    rather than positions. Returns anything else unchanged."""
     part = _plain(part)
     return f"{part!r}x" if isinstance(part, float) else part
 
@@ -162,9 +163,11 @@ class Position(NamedTuple):
         return limit(*self)
 
     def describe(self, taken: int) -> str:
-        """One line of text. ``taken``: bytes of the plan, which may be smaller than the one that
-        a quick search finds for position 0; larger than the position's with scratch of kernels,
-        which both ends are counted without, and where several calls share it.
+        """Returns a line that describes the position and the plan found for it.
+
+        ``taken`` is the size of that plan in bytes. It can be below ``smallest``, which comes from
+        a quick search. It can be above :attr:`limit`, because both ends of the range leave out the
+        scratch memory of kernels, and because several calls may share the budget.
 
         >>> Position(0.5, 340 << 20, 1290 << 20).describe(812 << 20)
         '0.5: 812 MiB, 63 % of 1.26 GiB; smallest 340 MiB'
@@ -192,7 +195,7 @@ class Shared(NamedTuple):
     """The budget as a position, if it was given as one."""
 
     def describe(self) -> str:
-        """One line of text.
+        """Returns a line that describes the shared budget and the bytes held.
 
         >>> Shared(3, 812 << 20, 815 << 20, None).describe()
         '812 MiB of 815 MiB, for 3 calls before one backward'
@@ -230,10 +233,10 @@ def whole_number(text: str) -> bool:
 
 
 def choice(name: str, value: object, options: tuple[str, ...]) -> int:
-    """The index of a word in ``options``.
+    """Returns the index of ``value`` in ``options``.
 
     Raises:
-        ValueError: if it is not one of them; the message names the argument.
+        ValueError: if it is not one of them; the message contains ``name``.
     """
     if not isinstance(value, str) or value not in options:
         raise ValueError(f"{name}={short(value)} is not one of {', '.join(options)}")
@@ -241,7 +244,7 @@ def choice(name: str, value: object, options: tuple[str, ...]) -> int:
 
 
 def truth(name: str, value: object) -> None:
-    """Raises: TypeError: if the value is neither True nor False; the message names the argument."""
+    """Raises a TypeError that contains ``name`` if the value is neither True nor False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name}={short(value)} is neither True nor False")
 
@@ -257,14 +260,14 @@ def _extra(max_extra: float | None) -> float:
         return 0.0  # the core's default
     max_extra = _plain(max_extra)
     if isinstance(max_extra, bool) or not isinstance(max_extra, (int, float)):
-        raise TypeError(f"max_extra={short(max_extra)} is not a share of time in (0, 100]")
+        raise TypeError(f"max_extra={short(max_extra)} is not a number in (0, 100]")
     if not 0 < max_extra <= 100:
-        raise ValueError(f"max_extra={short(max_extra)} is not a share of time in (0, 100]")
+        raise ValueError(f"max_extra={short(max_extra)} is not a number in (0, 100]")
     return float(max_extra)
 
 
 def named_bytes(name: str, spec: Any) -> int:
-    """:func:`parse_bytes` for the argument ``name``.
+    """Parses the bytes in ``spec``, the value of the argument ``name``; see :func:`parse_bytes`.
 
     Raises:
         ValueError, TypeError: if it is not a size; the message begins with the argument.
@@ -276,7 +279,8 @@ def named_bytes(name: str, spec: Any) -> int:
 
 
 def of_bytes(size: int, measure: str) -> NativeBudget:
-    """A budget of ``size`` bytes, also for 0 and 1, which :func:`parse` reads as positions."""
+    """Returns a budget of ``size`` bytes. It may be 0 or 1, which :func:`parse` reads as
+    positions."""
     return _BYTES, size, 0.0, choice("measure", measure, MEASURES)
 
 
@@ -296,8 +300,8 @@ def is_share(budget: NativeBudget | None) -> bool:
 
 
 INFEASIBLE = ("error", "min", "smallest", "warn")
-"""Values of ``on_infeasible``, the action if no plan meets the budget: ``"error"`` raises,
-``"min"`` and ``"smallest"`` use the plans of these budgets, ``"warn"`` saves everything."""
+"""Values of ``on_infeasible``, which says what to do if no plan meets the budget: ``"error"``
+raises, ``"min"`` and ``"smallest"`` use the plan of that budget, ``"warn"`` saves everything."""
 
 _FALLBACKS = {
     "min": "the smallest plan that costs at most 40 % more time is used",
@@ -307,7 +311,7 @@ _FALLBACKS = {
 
 
 def fallen_back(error: object, wish: str) -> str:
-    """The text of the warning that ``on_infeasible`` gives instead of an error."""
+    """Returns the text of the warning that ``on_infeasible`` issues instead of an error."""
     return f"{error}. Because of on_infeasible={wish!r}, {_FALLBACKS[wish]}"
 
 
@@ -353,7 +357,7 @@ def with_options(
     truth("exact", exact)
     most = 0 if pinned is None else named_bytes("pinned", pinned)
     if pinned is not None and most == 0:
-        raise ValueError("pinned=0 leaves no room on the host; leave offload out")
+        raise ValueError("pinned=0 allows nothing on the host; leave offload out instead")
     kind = _ONLY if offload == "only" else int(offload)
     if budget is None:
         if kind or exact:
@@ -365,7 +369,7 @@ def with_options(
 
 
 def pinned_alone(pinned: int | str | None) -> ValueError:
-    """The error for ``pinned`` without offloading."""
+    """Returns the error for ``pinned`` without ``offload``."""
     return ValueError(
         f"pinned={short(pinned)} needs offload (--offload) or a policy that offloads: otherwise "
         "nothing moves to the host"
@@ -373,8 +377,8 @@ def pinned_alone(pinned: int | str | None) -> ValueError:
 
 
 def parse_preset(preset: str | None, searched: str | None = None) -> int:
-    """The number of a preset; None is ``autograd``, which saves all values that the backward reads.
-    ``searched``: the measure of the budget, if there is one.
+    """Returns the number of a preset. None means ``autograd``, which saves every value that the
+    backward reads. ``searched`` is the measure of the budget, if there is one.
 
     Raises:
         ValueError: if the preset does not exist, or a budget already decides what to save.
@@ -384,8 +388,8 @@ def parse_preset(preset: str | None, searched: str | None = None) -> int:
     number = choice("preset", preset, PRESETS)
     if searched not in (None, "saved"):
         raise ValueError(
-            f"preset={short(preset)} says what to save without a budget, or what may run again "
-            "with measure='saved'; leave it or the budget out"
+            f"preset={short(preset)} can only be used without a budget (it says what to save) or "
+            "with measure='saved' (it says what may be recomputed); omit preset or the budget"
         )
     return number
 

@@ -27,39 +27,39 @@ if TYPE_CHECKING:
     from .planner.plan import Plan
 
 _DEVICE = (
-    "row of the cost model: a name, measured (this CPU) or FILE.json; a100 for traced graphs, else "
-    "cpu, unless given"
+    "row of the cost model: a name, measured (this CPU) or FILE.json (default: a100 for traced "
+    "graphs, else cpu)"
 )
 _FILE = "a problem or a traced graph, as JSON or gzipped JSON (docs/problem.md)"
 _MODELS = (".onnx", ".pt", ".pt2", ".pth", ".safetensors")
 
 
 def _file(name: str) -> str:
-    """The name of an output file; ``-`` is standard output."""
+    """Returns the name of an output file; ``-`` means standard output."""
     return "/dev/stdout" if name == "-" else name
 
 
 def _budget_parser(plan: argparse.ArgumentParser) -> None:
     plan.add_argument(
         "--budget",
-        help="0 to 1 (from the smallest plan to saving everything), bytes, 6GiB, 0.4x or 40%% (a "
-        "share of saving everything), min (the smallest at no more than 40%% more time) or "
-        "smallest (however slow)",
+        help="a number from 0 (the smallest plan) to 1 (save everything), bytes, 6GiB, 0.4x or "
+        "40%% (a share of the bytes of saving everything), min (the smallest plan that takes at "
+        "most 40%% more time) or smallest (however slow)",
     )
     plan.add_argument(
         "--budgets",
         metavar="LIST",
-        help="several, as 0.5,0.9x,4GiB,min, or a number of shares from 0.98x to 0.02x: a table "
-        "instead of a plan; with -o, a folder for the plans",
+        help="print a table for several budgets: a list such as 0.5,0.9x,4GiB,min, or N for N "
+        "shares from 0.98x to 0.02x; with -o FOLDER, also write the plans",
     )
     plan.add_argument(
-        "--measure", choices=MEASURES, help="what the budget bounds; live unless given"
+        "--measure", choices=MEASURES, help="the quantity that the budget bounds (default: live)"
     )
     plan.add_argument(
         "--max-extra",
         type=_number,
         metavar="SHARE",
-        help="time that min may cost; 0.4 unless given",
+        help="extra time allowed for --budget min (default: 0.4)",
     )
 
 
@@ -72,36 +72,36 @@ def _plan_parser(plan: argparse.ArgumentParser) -> None:
         action="store_const",
         const="only",
         dest="offload",
-        help="values may move to the host and back, and nothing runs again",
+        help="values may move to the host and back, but nothing is recomputed",
     )
-    plan.add_argument("--pinned", metavar="BYTES", help="most that the host may hold at a time")
+    plan.add_argument("--pinned", metavar="BYTES", help="limit on the bytes held on the host")
     plan.add_argument(
         "--exact",
         action="store_true",
-        help="search again at just this budget: perhaps faster, not comparable between budgets",
+        help="search again for exactly this budget; such plans are not comparable with others",
     )
     plan.add_argument("--preset", choices=PRESETS, help="what to save without a budget")
     plan.add_argument(
         "--policy",
         help="a name such as dots_saveable, save:OP,..., recompute:OP,..., offload:OP,..., "
-        "names:PATTERN,..., mu-two[:BYTES] or a JSON table; several with + (docs/planner.md)",
+        "names:PATTERN,..., mu-two[:BYTES] or a JSON table; join several with + (docs/planner.md)",
     )
     plan.add_argument("--device", help=_DEVICE)
     plan.add_argument(
-        "--profile", metavar="FILE", help="measured seconds by operation, before the cost model"
+        "--profile", metavar="FILE", help="measured seconds by operation, to replace modelled ones"
     )
     plan.add_argument(
-        "--time-limit", type=_seconds, default=0.0, metavar="S", help="seconds for the search"
+        "--time-limit", type=_seconds, default=0.0, metavar="S", help="search for at most S seconds"
     )
     plan.add_argument("--explain", action="store_true", help="print each decision with its reason")
     plan.add_argument("--json", action="store_true", help="print the plan (docs/problem.md)")
-    plan.add_argument("--report", type=_file, metavar="FILE", help="write an HTML page as well")
+    plan.add_argument("--report", type=_file, metavar="FILE", help="also write an HTML page")
     plan.add_argument(
         "-o",
         "--output",
         type=_file,
         metavar="FILE",
-        help="write the plan there; with --explain, that text",
+        help="write the plan to FILE, or, with --explain, the explanation",
     )
 
 
@@ -128,58 +128,58 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     doctor = commands.add_parser(
-        "doctor", help="show what this installation consists of, and try it"
+        "doctor", help="show what this installation consists of, and check that it works"
     )
     doctor.add_argument(
-        "--verbose", action="store_true", help="list where NVIDIA's libraries were looked for"
+        "--verbose", action="store_true", help="list where NVIDIA's libraries were searched for"
     )
     commands.add_parser("ops", help="list the operations")
-    cache = commands.add_parser("cache", help="compiled kernels that are kept for GPUs")
+    cache = commands.add_parser("cache", help="show or clear the cache of compiled GPU kernels")
     cache.add_argument("action", choices=("info", "clear"))
     _plan_parser(commands.add_parser("plan", help="plan a graph from a file"))
 
-    cut = commands.add_parser("cut", help="the minimum cut of a preset")
+    cut = commands.add_parser("cut", help="compute the minimum cut of a preset")
     cut.add_argument("file", help=_FILE)
     cut.add_argument("--preset", choices=PRESETS, default="conservative")
-    cut.add_argument("--json", action="store_true", help="ids of what is saved, value and time")
+    cut.add_argument("--json", action="store_true", help="print saved ids, cut value and time")
     cut.add_argument(
         "--dump-network", type=_file, metavar="FILE", help="write the network in DIMACS form"
     )
 
-    frontier = commands.add_parser("frontier", help="every trade-off of saved bytes and time")
+    frontier = commands.add_parser("frontier", help="list all trade-offs of saved bytes and time")
     frontier.add_argument("file", help=_FILE)
     frontier.add_argument(
-        "--preset", choices=PRESETS[1:], default="recompute_all", help="what may run again"
+        "--preset", choices=PRESETS[1:], default="recompute_all", help="what may be recomputed"
     )
     frontier.add_argument("--device", help=_DEVICE)
-    frontier.add_argument("--json", action="store_true", help="all points (docs/planner.md)")
-    frontier.add_argument("--report", type=_file, metavar="FILE", help="write an HTML page as well")
+    frontier.add_argument("--json", action="store_true", help="print all points (docs/planner.md)")
+    frontier.add_argument("--report", type=_file, metavar="FILE", help="also write an HTML page")
     frontier.add_argument(
         "--peaks",
         action="store_true",
-        help="with --report: peak against time as well (a search for each budget)",
+        help="with --report: also plot peak against time (needs a search for each budget)",
     )
 
-    explain = commands.add_parser("explain", help="what a plan does, and why")
+    explain = commands.add_parser("explain", help="say what a plan does, and why")
     explain.add_argument("plan", help="a plan file")
-    explain.add_argument("file", nargs="?", help="its graph; unless given, where the plan says")
-    explain.add_argument("--json", action="store_true", help="all of it (docs/problem.md)")
-    explain.add_argument("--report", type=_file, metavar="FILE", help="write an HTML page as well")
+    explain.add_argument("file", nargs="?", help="its graph (default: the file the plan names)")
+    explain.add_argument("--json", action="store_true", help="print everything (docs/problem.md)")
+    explain.add_argument("--report", type=_file, metavar="FILE", help="also write an HTML page")
 
-    diff = commands.add_parser("diff", help="what two plans of one graph do differently")
+    diff = commands.add_parser("diff", help="compare two plans of one graph")
     diff.add_argument("plan", help="a plan file")
-    diff.add_argument("other", help="another one")
-    diff.add_argument("file", nargs="?", help="their graph; unless given, where the first says")
-    diff.add_argument("--json", action="store_true", help="totals and all changes")
-    diff.add_argument("--report", type=_file, metavar="FILE", help="write an HTML page as well")
+    diff.add_argument("other", help="another plan file")
+    diff.add_argument("file", nargs="?", help="their graph (default: as the first plan says)")
+    diff.add_argument("--json", action="store_true", help="print totals and all changes")
+    diff.add_argument("--report", type=_file, metavar="FILE", help="also write an HTML page")
 
     estimate_command.add_parser(commands)
-    _place_parser(commands.add_parser("place", help="offsets for buffers in one block of memory"))
-    evaluate = commands.add_parser("evaluate", help="bytes and time of a plan")
+    _place_parser(commands.add_parser("place", help="place buffers in one block of memory"))
+    evaluate = commands.add_parser("evaluate", help="compute the bytes and time of a plan")
     evaluate.add_argument("file", help=_FILE)
     evaluate.add_argument("plan", help="a document with steps and backward_starts")
-    evaluate.add_argument("--device", help="row of the cost model; the plan's unless given")
-    evaluate.add_argument("--json", action="store_true", help="bytes and picoseconds")
+    evaluate.add_argument("--device", help="row of the cost model (default: the plan's)")
+    evaluate.add_argument("--json", action="store_true", help="print bytes and picoseconds")
     return parser
 
 
@@ -199,7 +199,7 @@ def _budget(text: str | None) -> Budget:
 
 
 def _number(text: str) -> float:
-    """Parses a number for argparse; ``float`` would also accept other digits and underscores."""
+    """Parses a number for argparse; refuses underscores and non-ASCII digits, unlike ``float``."""
     if not text.isascii() or "_" in text:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number")
     return float(text)
@@ -209,27 +209,27 @@ def _seconds(text: str) -> float:
     """Parses a time in seconds for argparse."""
     seconds = _number(text)
     if not 0 <= seconds < 1e6:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 0 to 1e6")
+        raise argparse.ArgumentTypeError(f"{text} seconds are not between 0 and 1e6")
     return seconds
 
 
 def _read_graph(path: str) -> str:
     if path.endswith(_MODELS):
         raise ValueError(
-            f"{path}: a model without its backward cannot be planned; "
-            "cutback.torch.trace(model, *inputs).save(FILE) writes a training step"
+            f"{path}: a model file has no backward to plan; save a training step with "
+            "cutback.torch.trace(model, *inputs).save(FILE)"
         )
     graph = files.read_text(path)
     if not graph.lstrip().startswith("{"):
-        raise ValueError(f"{path}: expected a graph, which is a JSON object")
+        raise ValueError(f"{path}: expected a JSON object with a graph")
     return graph
 
 
 def _read_problem(path: str) -> tuple[str, _native.Problem]:
-    """The text of a graph, and the problem that it is or is converted to.
+    """Reads a graph file. Returns its text, and the problem that it holds or is converted to.
 
     Raises:
-        ValueError: if it is neither; the message names the file.
+        ValueError: if it holds neither a problem nor a traced graph; the message names the file.
     """
     graph = _read_graph(path)
     try:
@@ -244,8 +244,8 @@ def _budgets(spec: str) -> list[Budget]:
         n = int(spec)
         if not 1 <= n <= 1000:
             raise ValueError(
-                f"--budgets {spec}: a single number is how many shares to plan, 1 to 1000; "
-                f"one budget in bytes is --budget {spec}"
+                f"--budgets {spec}: a single number is the number of shares to plan, 1 to 1000; "
+                f"for one budget in bytes write --budget {spec}"
             )
         return [f"{0.98 - 0.96 * i / max(1, n - 1):.4f}x" for i in range(n)]
     return [_budget(part.strip()) for part in spec.split(",") if part.strip()]
@@ -304,7 +304,7 @@ def _check_options(options: argparse.Namespace) -> None:
         ValueError: if one would be; the message names the option that it needs.
     """
     if options.json and options.explain:
-        raise ValueError("--json and --explain: print one of them")
+        raise ValueError("--json and --explain exclude each other")
     if options.budgets is not None:
         if (options.budget, options.max_extra, options.report) != (None,) * 3 or options.explain:
             raise ValueError(
@@ -315,11 +315,11 @@ def _check_options(options: argparse.Namespace) -> None:
                 raise ValueError(f"--{name} needs a single --budget")
     searched = options.budget is not None or options.budgets is not None
     if not searched and options.measure is not None:
-        raise ValueError("--measure needs --budget: it says what the budget bounds")
+        raise ValueError("--measure needs --budget, because it says what the budget bounds")
     if searched and options.preset is not None and options.measure != "saved":
         raise ValueError(
-            "--preset says what to save without a budget, or what may run again with "
-            "--measure saved; leave it or --budget out"
+            "--preset can only be used without --budget (it says what to save) or with "
+            "--measure saved (it says what may be recomputed)"
         )
 
 
@@ -420,7 +420,7 @@ def _frontier(options: argparse.Namespace) -> int:
 
 
 def _read_plan(path: str) -> tuple[str, dict[str, Any]]:
-    """The text and the document of a plan file. The document may name the file of its graph.
+    """Reads a plan file. Returns its text and the document, which may name the file of its graph.
 
     Raises:
         ValueError: if the file does not contain a JSON object.
@@ -428,7 +428,7 @@ def _read_plan(path: str) -> tuple[str, dict[str, Any]]:
     plan = files.read_text(path)
     document = files.parse_json(plan, path)
     if not isinstance(document, dict):
-        raise ValueError(f"{path}: expected a plan, which is a JSON object")
+        raise ValueError(f"{path}: expected a JSON object with a plan")
     return plan, document
 
 
@@ -438,7 +438,7 @@ def _problem_of(options: argparse.Namespace, document: Mapping[str, Any]) -> _na
         return _read_problem(options.file)[1]
     named = document.get("file")
     if not isinstance(named, str):
-        raise ValueError(f"{options.plan} does not name its graph; give it as the last argument")
+        raise ValueError(f"{options.plan} does not name its graph; pass it as the last argument")
     folder = os.path.dirname(os.path.abspath(options.plan))
     return _read_problem(os.path.join(folder, named))[1]
 
@@ -499,7 +499,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     print_text(
         f"peak {text(n['peak_bytes'])}, arena {text(n['arena_bytes'])}, saved "
         f"{text(n['saved_bytes'])}\n{n['time_ps'] / 1e9:.3f} ms, {extra:.1f} % more than running "
-        f"everything once; {n['recomputed']} of {n['runs']} runs are repeated"
+        f"everything once; {n['recomputed']} of {n['runs']} runs are recomputations"
     )
     return 0
 
@@ -552,7 +552,7 @@ def _cache(action: str) -> int:
     said = f"deleted {kept}" if action == "clear" else kept
     sys.stdout.write(f"{files.one_line(str(info.folder))}: {said}\n")
     if info.problem:
-        sys.stdout.write(f"it is not used: {info.problem}\n")
+        sys.stdout.write(f"the cache is not used: {info.problem}\n")
     return 0
 
 
@@ -571,7 +571,7 @@ _COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command. Returns 0 on success, and 2 after an error, which is printed on one line."""
     parser = _parser()
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks how to go on
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         importlib.import_module("argcomplete").autocomplete(parser)
     options = parser.parse_args(arguments)
     try:

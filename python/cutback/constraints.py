@@ -32,14 +32,14 @@ from .problem import Constraint, Op, Problem
 __all__ = ["CONSTRAINTS", "NAMES", "by_table", "constrain", "mu_two"]
 
 Chooser = Callable[[Op], Constraint | None]
-"""Maps an operation of a problem to its constraint, or to None for no opinion."""
+"""Maps an operation of a problem to its constraint, or to None to leave it unconstrained."""
 
 CONSTRAINTS: tuple[Constraint, ...] = get_args(Constraint)
 """The constraints that an operation's results may have. "must" binds the planner. "prefer" yields
 to a contradicting "must"; under a budget, violating it costs four times the usual price."""
 
 PYTORCH = {"must_cpu_offload": "must_offload", "prefer_cpu_offload": "prefer_offload"}
-"""PyTorch's names for two of them. Case does not matter."""
+"""PyTorch's names for two of the constraints. Case does not matter."""
 
 BATCHED = frozenset({"aten.bmm", "aten.baddbmm", "bmm", "baddbmm"})
 NAMES = (
@@ -47,11 +47,11 @@ NAMES = (
     "dots_with_no_batch_dims_saveable", "checkpoint_dots_with_no_batch_dims",
     "offload_dot_with_no_batch_dims",
 )  # fmt: skip
-"""Policies that are given by name, without arguments."""
+"""Policies that are selected by name and take no arguments."""
 
 
 def packet(kind: str) -> str:
-    """``aten.mm.default`` -> ``aten.mm``."""
+    """Drops the overload from a kind: ``aten.mm.default`` -> ``aten.mm``."""
     return ".".join(kind.split(".")[:2])
 
 
@@ -156,7 +156,7 @@ def _by_list(verb: str, rest: str, ops: list[Op]) -> Chooser:
     if verb == "names":
         for name in names:
             if not any(fnmatchcase(op.name, name) for op in ops):
-                raise ValueError(f"policy: no operation of the graph has a name like {name!r}")
+                raise ValueError(f"policy: no operation of the graph is named like {name!r}")
         return by_table({**dict.fromkeys(names, "must_save"), "*": "prefer_recompute"})
     _check_ops(ops, names)
     others = "prefer_save" if verb == "recompute" else "prefer_recompute"
@@ -184,7 +184,7 @@ def _chooser(policy: str, problem: Problem) -> Chooser:
     if policy.endswith(".json"):
         table = files.parse_json(files.read_text(policy), policy)
         if not isinstance(table, dict):
-            raise ValueError(f"{policy}: a policy file must be an object of name: constraint")
+            raise ValueError(f"{policy}: a policy file must hold an object of name: constraint")
         return by_table(table, [region.name for region in problem.regions])
     raise ValueError(
         f"policy {policy!r} is not one of {', '.join(NAMES)}, save:OP,OP,..., recompute:OP,..., "
@@ -196,7 +196,8 @@ _KEEPS = ("must_save", "must_offload", "prefer_save", "prefer_offload")
 
 
 def _either(parts: list[tuple[str, Chooser]]) -> Chooser:
-    """Combines policies: saving or moving wins; otherwise the first opinion does."""
+    """Combines policies: if any of them saves or moves a value, that wins; otherwise the first
+    policy with a constraint for it decides."""
 
     def choose(op: Op) -> Constraint | None:
         said = [(one, part) for part, chooser in parts if (one := chooser(op)) is not None]
@@ -204,7 +205,8 @@ def _either(parts: list[tuple[str, Chooser]]) -> Chooser:
         if len(demands) > 1:
             (one, part), (other, against) = list(demands.items())[:2]
             raise ValueError(
-                f"policy: {part!r} says {one} of {op.name or op.kind}, but {against!r} says {other}"
+                f"policy: {part!r} says {one} for {op.name or op.kind}, but {against!r} says "
+                f"{other}"
             )
         words = sorted(
             (one for one, _ in said),
@@ -218,7 +220,7 @@ def _either(parts: list[tuple[str, Chooser]]) -> Chooser:
 def lay_mu_two(
     problem: _native.Problem, saved: int | str, device: str | None = None
 ) -> _native.Problem:
-    """:func:`mu_two` for a problem in the core."""
+    """Adds mu-TWO's constraints to a problem of the core; see :func:`mu_two`."""
     try:
         limit = budgets.parse(budgets.as_share(saved), "saved")
     except (TypeError, ValueError) as error:
@@ -229,7 +231,7 @@ def lay_mu_two(
 
 
 def lay_policy(problem: _native.Problem, policy: str, device: str | None = None) -> _native.Problem:
-    """:func:`constrain` for a problem in the core."""
+    """Adds the constraints of a policy to a problem of the core; see :func:`constrain`."""
     if policy == "mu-two" or policy.startswith("mu-two:"):
         return lay_mu_two(problem, policy.partition(":")[2] or "0.5x", device)
     parts = problem.parts()
@@ -247,13 +249,14 @@ def lay_policy(problem: _native.Problem, policy: str, device: str | None = None)
 def mu_two(problem: str, saved: int | str, device: str | None = None) -> str:
     """Adds the constraints that mu-TWO selects.
 
-    Values are dropped one by one, by the larger of two standardised scores: bytes x idle time /
-    recompute time, and, if the problem has a link, idle time (``docs/planner.md``).
+    Values are dropped one by one in the order of a score, the larger of two standardised ones:
+    bytes x idle time / recompute time, and, if the problem has a link to the host, idle time
+    (``docs/planner.md``).
 
     Args:
         problem: a problem document, as JSON.
-        saved: about how much to save between forward and backward: bytes, ``"2GiB"``, or a share
-            of what saving everything takes, ``"0.4x"``.
+        saved: about how much to save between forward and backward: bytes, ``"2GiB"``, or
+            ``"0.4x"``, a share of the bytes of saving everything.
         device: row of the cost model; the problem's own if None.
 
     Returns:
@@ -276,7 +279,7 @@ def constrain(problem: str, policy: str, device: str | None = None) -> str:
 
     Args:
         problem: a problem document (``docs/problem.md``), as JSON.
-        policy: a text as in the description of this module.
+        policy: a policy in one of the forms that the description of this module lists.
         device: row of the cost model, used by mu-TWO; the problem's own if None.
 
     Returns:

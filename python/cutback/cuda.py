@@ -29,14 +29,14 @@ def prepare(ordinal: int = 0) -> str:
 
     Raises:
         cutback.cuda_libraries.LibraryError: if no usable driver or NVRTC was found; the message
-            lists every place.
+            lists every place that was searched.
         ValueError: if the device does not exist.
     """
     around = cuda_libraries.surroundings()
     driver = cuda_libraries.driver(around)
     version, devices = driver.value
     if not 0 <= ordinal < len(devices):
-        raise ValueError(f'device="cuda:{ordinal}": there are {len(devices)}')
+        raise ValueError(f'device="cuda:{ordinal}": this machine has {len(devices)} CUDA devices')
     compiler = cuda_libraries.nvrtc(around, version // 1000)
     as_ptx = os.environ.get("CUTBACK_CUDA_CODE") == "ptx"
     keeps = bool(os.environ.get("CUTBACK_CUDA_KEEP_SOURCES"))
@@ -90,16 +90,16 @@ class Memory:
     optimizers and copies by :func:`to_device`. The memory of compiled steps is not included."""
 
     in_use: int
-    """bytes of live arrays"""
+    """Bytes of live arrays."""
     kept: int
-    """bytes of freed arrays, cached for reuse"""
+    """Bytes of freed arrays, cached for reuse."""
     peak: int
-    """peak of ``in_use``"""
+    """Peak of ``in_use``."""
 
 
 def memory(reset_peak: bool = False) -> Memory:
-    """The GPU memory of arrays now, and its peak since the last ``reset_peak``. All 0 before a GPU
-    was used."""
+    """Returns the GPU memory of arrays now, and its peak since the last ``reset_peak``. All numbers
+    are 0 if no GPU was used yet."""
     stats = _native.device_stats(reset_peak)
     return Memory(stats["in_use"], stats["kept"], stats["peak"])
 
@@ -111,11 +111,12 @@ def _row_of(name: str) -> str:
 
 
 def resolve(backend: str, device: Device | None) -> tuple[str, Device | None]:
-    """The backend and the row of the cost model. ``device="cuda"`` or ``"cuda:1"`` sets both.
+    """Returns the backend and the row of the cost model. ``device="cuda"`` or ``"cuda:1"`` sets
+    both.
 
     Raises:
-        ValueError: the device does not exist, has no number after ``"cuda:"``, or contradicts the
-            backend.
+        ValueError: if the device does not exist, has no number after ``"cuda:"``, or contradicts
+            the backend.
         cutback.cuda_libraries.LibraryError: as for :func:`prepare`.
     """
     if isinstance(device, str) and (device == "cuda" or device.startswith("cuda:")):

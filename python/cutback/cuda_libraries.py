@@ -1,17 +1,18 @@
-"""Where NVIDIA's libraries are: the driver, NVRTC, cuBLASLt. No CUDA library is linked. Each is
-searched at run time, in this order:
+"""Finds NVIDIA's libraries: the driver, NVRTC and cuBLASLt. No CUDA library is linked; each is
+searched for at run time, in this order:
 
 1. the file that an environment variable names (``CUTBACK_CUDA_DRIVER``, ``CUTBACK_NVRTC``,
    ``CUTBACK_CUBLASLT``);
-2. what is already mapped into the process, by PyTorch or another library;
-3. what ``cuda.pathfinder`` finds, if it is installed (not for the driver);
+2. files that PyTorch or another library has already mapped into the process;
+3. the file that ``cuda.pathfinder`` finds, if it is installed (not for the driver);
 4. NVIDIA's wheels in ``sys.path``: CUDA 13 has one folder, CUDA 12 has one for each library;
 5. the conda environment (``CONDA_PREFIX``);
 6. a toolkit: ``CUDA_PATH``, ``CUDA_HOME``, ``/usr/local/cuda``;
 7. the system's loader.
 
-A library with a newer major version than the driver's cannot be used and is skipped. So are the
-stubs of a toolkit, which exist only for linking. An error lists all places that were searched.
+A library with a newer major version than the driver's is skipped, because it cannot be used. Stubs
+of a toolkit are skipped, because they exist only for linking. An error lists all places that were
+searched.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ MAJORS = (13, 12)  # major versions of CUDA, the newest first
 
 
 class LibraryError(RuntimeError):
-    """A library was not found, or cannot be used; the message lists all places that were searched.
+    """Raised if a library was not found or cannot be used; the message lists all places that were
+    searched.
 
     Attributes:
-        places: these places, with the problem of each.
+        places: the places that were searched, each with its problem.
     """
 
     def __init__(self, text: str, places: Sequence[Place] = ()) -> None:
@@ -78,8 +80,10 @@ CUBLASLT = Library(
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The input of a search. ``mapped``: the files in the memory map of the process; ``packages``:
-    the folders of installed packages; ``pathfinder``: returns the file of a library or raises."""
+    """The input of a search for libraries.
+
+    ``mapped`` lists the files in the memory map of the process, ``packages`` the folders of
+    installed packages. ``pathfinder`` returns the file of a library or raises."""
 
     environment: Mapping[str, str]
     mapped: Sequence[str] = ()
@@ -90,7 +94,8 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Place:
-    """A place that was searched: its name, and the file found there or why there is none."""
+    """A place that was searched: its description, and the file found there or the reason that none
+    was found."""
 
     what: str
     path: str | None
@@ -99,7 +104,7 @@ class Place:
 
 @dataclass
 class Found(Generic[T]):
-    """A usable library: the result of loading it, and the places searched until it was found."""
+    """A usable library: what its loader returned, its file, and the places searched before."""
 
     value: T
     path: str
@@ -124,13 +129,14 @@ def _pathfinder() -> Callable[[str], str] | None:
 
 
 def surroundings() -> Surroundings:
-    """The input of a search in this process."""
+    """Returns the input of a search in this process."""
     folders = [Path(entry) for entry in sys.path if entry and Path(entry).is_dir()]
     return Surroundings(os.environ, _mapped_files(), folders, pathfinder=_pathfinder())
 
 
 def _in_folders(what: str, folders: Sequence[Path], names: Sequence[str]) -> Iterator[Place]:
-    """The files with these names in the folders, or one place that says that there are none."""
+    """Yields a place for each file with one of these names in the folders, or, if no such file
+    exists, one place that says so."""
     found = False
     for name in names:
         for folder in folders:
@@ -167,7 +173,7 @@ def _by_pathfinder(library: Library, around: Surroundings, names: Sequence[str])
         return
     try:
         path = around.pathfinder(library.pathfinder)
-    except Exception as error:  # any exception means that it found none
+    except Exception as error:  # pathfinder raises many types if it finds no file
         yield Place(what, None, str(error).splitlines()[0] if str(error) else "nothing")
         return
     if any(Path(path).name.startswith(name) for name in names):
@@ -206,8 +212,8 @@ def _in_toolkits(library: Library, around: Surroundings, names: Sequence[str]) -
 
 
 def places(library: Library, around: Surroundings, newest: int | None = None) -> Iterator[Place]:
-    """All places where a library may be, in order; those with a path can be tried. ``newest``: the
-    newest major version of CUDA that the driver supports; None: any."""
+    """Returns all places where a library may be, in order; those with a path can be tried.
+    ``newest`` is the newest major version of CUDA that the driver supports; None allows any."""
     if library is DRIVER:
         names = ["libcuda.so.1"]
         yield from _asked(library, around)
@@ -226,7 +232,7 @@ def places(library: Library, around: Surroundings, newest: int | None = None) ->
 
 
 def listed(seen: Sequence[Place]) -> str:
-    """The places, one per line."""
+    """Formats the places, one per line."""
     return "\n".join(f"  {place.what}: {place.problem or place.path}" for place in seen)
 
 
@@ -236,8 +242,8 @@ def find(
     around: Surroundings,
     newest: int | None = None,
 ) -> Found[T]:
-    """The first file that ``load`` accepts. If it accepts none, raises a LibraryError that lists
-    all places. If the environment variable names a file, only that file is tried."""
+    """Returns the first file that ``load`` accepts. Raises a LibraryError that lists all places if
+    it accepts none. If the environment variable names a file, only that file is tried."""
     seen: list[Place] = []
     for place in places(library, around, newest):
         if place.path is None:
@@ -257,17 +263,18 @@ Device = tuple[str, int, int]  # name, capability (90), bytes
 
 
 def driver(around: Surroundings) -> Found[tuple[int, list[Device]]]:
-    """The driver: version (13000) and devices."""
+    """Finds the driver. Returns it with its version (such as 13000) and its devices."""
     return find(DRIVER, _native.cuda_driver, around)
 
 
 def nvrtc(around: Surroundings, newest: int | None = None) -> Found[tuple[int, int, int]]:
-    """NVRTC: version, lowest and highest capability that it compiles for."""
+    """Finds NVRTC. Returns it with its version and the lowest and highest compute capability that
+    it compiles for."""
     return find(NVRTC, _native.cuda_nvrtc, around, newest)
 
 
 def blaslt(around: Surroundings, newest: int | None = None) -> Found[int]:
-    """cuBLASLt: version, in its own numbering."""
+    """Finds cuBLASLt. Returns it with its version, in its own numbering."""
     return find(CUBLASLT, _native.cuda_blaslt, around, newest)
 
 
@@ -275,17 +282,17 @@ NONE = "none"  # value of CUTBACK_CUBLASLT: matrix products use cutback's own ke
 
 
 def _there(path: str) -> str:
-    """Checks that the file exists. It is not loaded here: it has half a gigabyte, and only steps
-    with matrix products need it."""
+    """Checks that the file exists, without loading it: it has half a gigabyte, and only steps with
+    matrix products need it. A bare name is loaded, because the loader has to find it."""
     if "/" in path and not Path(path).is_file():
-        raise RuntimeError(f"there is no file {path}")
+        raise RuntimeError(f"the file {path} does not exist")
     if "/" not in path:
         _native.cuda_blaslt(path)
     return path
 
 
 def products(around: Surroundings, newest: int | None = None) -> str | None:
-    """The file of cuBLASLt; None if there is none, or if CUTBACK_CUBLASLT is "none".
+    """Returns the file of cuBLASLt, or None if it was not found or CUTBACK_CUBLASLT is "none".
 
     Raises:
         LibraryError: if CUTBACK_CUBLASLT names a file that does not exist.
@@ -306,13 +313,13 @@ def _version(number: int) -> str:
 
 
 def _reason(error: LibraryError) -> str:
-    """Why the last file that was tried could not be used, in one line."""
+    """Says in one line why the last file that was tried could not be used."""
     tried = [place for place in error.places if place.path is not None]
     return (tried[-1].problem if tried else str(error)).splitlines()[0]
 
 
 def _found(text: str, found: Found[Any], verbose: bool) -> str:
-    """The text for a usable library; ``verbose`` adds the places that were searched."""
+    """Returns ``text`` for a usable library; ``verbose`` adds the places that were searched."""
     return f"{text}\n{listed(found.places)}" if verbose else text
 
 
@@ -321,7 +328,7 @@ def _nvrtc_line(around: Surroundings, newest: int | None, verbose: bool) -> str:
         found = nvrtc(around, newest)
     except LibraryError as error:
         extra = f"cutback[cuda{min(newest or MAJORS[0], MAJORS[0])}]"
-        return str(error) if verbose else f"{_reason(error)} (pip install {extra} has NVRTC)"
+        return str(error) if verbose else f"{_reason(error)} (pip install {extra} installs NVRTC)"
     version, least, most = found.value
     text = f"{_version(version)} in {found.path}, for sm_{least} to sm_{most}"
     return _found(text, found, verbose)
@@ -338,14 +345,14 @@ def _blaslt_line(around: Surroundings, newest: int | None, verbose: bool) -> str
 
 
 def lines(verbose: bool = False) -> Iterator[tuple[str, str]]:
-    """(what, value) for ``cutback doctor``: the driver, its devices and each library. Without a
-    usable driver this is one line that says why. ``verbose`` adds all places that were searched,
-    and the libraries even without a driver."""
+    """Returns labels and values for ``cutback doctor``: the driver, its devices and each library.
+    Without a usable driver, returns one line that says why. ``verbose`` adds all places that were
+    searched, and the libraries even without a driver."""
     around, newest = surroundings(), None
     try:
         found = driver(around)
     except LibraryError as error:
-        reason = f"no GPU is used: {_reason(error)} (--verbose lists where it was looked for)"
+        reason = f"no GPU is used: {_reason(error)} (--verbose lists where it was searched for)"
         yield "cuda driver", str(error) if verbose else reason
         if not verbose:
             return

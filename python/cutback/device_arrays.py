@@ -13,19 +13,19 @@ _LEGACY = 1  # the legacy default stream, which synchronizes with all blocking s
 
 
 def is_elsewhere(value: Any) -> bool:
-    """True if a tensor of any library is in a GPU's memory."""
+    """Returns True if ``value`` is a tensor, of any library, in a GPU's memory."""
     if isinstance(value, DeviceArray):
         return True
     if hasattr(value, "__dlpack_device__"):
         try:
             return int(value.__dlpack_device__()[0]) in (_CUDA, _MANAGED)
-        except Exception:  # a device unknown to DLPack; reported when the tensor is used
+        except Exception:  # a device that DLPack does not know; using the tensor raises an error
             return False
     return hasattr(value, "__cuda_array_interface__")
 
 
 def handle(stream: Any) -> int | None:
-    """The driver's handle of a stream, given as an integer, or as an object of PyTorch
+    """Returns the driver's handle of ``stream``: an integer, or a stream object of PyTorch
     (``cuda_stream``), CuPy (``ptr``) or the ``__cuda_stream__`` protocol. None stays None.
 
     Raises:
@@ -39,7 +39,7 @@ def handle(stream: Any) -> int | None:
         stream = getattr(stream, name, stream)
     if not isinstance(stream, int) or isinstance(stream, bool) or stream < 0:
         raise TypeError(f"stream={stream!r} is not a CUDA stream: pass its handle or its object")
-    return stream or _LEGACY  # 0 is the legacy stream, but means the device's own in the core
+    return stream or _LEGACY  # CUDA's 0 is the legacy stream; the core's 0 is its own stream
 
 
 class DeviceArray(_native.DeviceMemory):
@@ -58,7 +58,7 @@ class DeviceArray(_native.DeviceMemory):
 
     @property
     def dtype(self) -> Any:
-        """NumPy's dtype, or ``cutback``'s bf16 without ``ml_dtypes``."""
+        """NumPy's dtype; for bf16 without ``ml_dtypes``, a :class:`cutback.dtypes.DType`."""
         if self.core_dtype == "bf16":
             return dtypes.bfloat16() or dtypes.DTYPES["bf16"]
         return dtypes.to_numpy(self.core_dtype)
@@ -69,7 +69,7 @@ class DeviceArray(_native.DeviceMemory):
         return len(self.shape)
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A copy on the host; for bf16 without ``ml_dtypes``, the bits as uint16."""
+        """Returns a copy on the host; for bf16 without ``ml_dtypes``, the bits as uint16."""
         array = np.empty(self.shape, dtypes.to_numpy(self.core_dtype))
         self.read(array)
         return array
@@ -81,7 +81,7 @@ class DeviceArray(_native.DeviceMemory):
         return array if dtype is None else array.astype(dtype)
 
     def item(self) -> Any:
-        """The only element, as a Python number."""
+        """Returns the only element as a Python number."""
         return self.numpy().item()
 
     def __float__(self) -> float:
@@ -106,18 +106,18 @@ class DeviceArray(_native.DeviceMemory):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A capsule over the array, without a copy, for ``torch.from_dlpack`` and the like.
+        """Exports the array without a copy, for ``torch.from_dlpack`` and similar functions.
 
         ``stream`` is the handle of the stream on which the other library will use the array (None
         or 1: the legacy stream; -1: unknown). Later work on that stream waits until the array is
-        written. The memory lives until the other library has released it, and is reused after the
-        work that is on the stream by then. So the stream must exist until the release, and work on
-        other streams must be ordered before that, as with every stream-ordered allocator. With -1
-        the whole device is synchronized before the memory is reused.
+        written. The memory lives until the other library has released it. It is reused after the
+        work that was submitted to the stream before the release. So the stream must exist until the
+        release, and work on other streams must be ordered before it, as with every stream-ordered
+        allocator. With -1 the whole device is synchronized before the memory is reused.
 
         Raises:
             BufferError: if a copy or another device is requested.
-            ValueError: if ``stream`` is 0, which the protocol does not define for CUDA.
+            ValueError: if ``stream`` is 0, which DLPack does not define for CUDA.
         """
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             raise BufferError(
@@ -139,7 +139,7 @@ class DeviceArray(_native.DeviceMemory):
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self.core_dtype == "bf16":
-            raise AttributeError("__cuda_array_interface__ has no bf16; DLPack does")
+            raise AttributeError("__cuda_array_interface__ does not support bf16; use DLPack")
         self.order(_LEGACY)
         self.lend(None)  # the consumer's stream is unknown
         return {
@@ -168,12 +168,13 @@ def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool
 
 
 def of(value: Any, name: str, stream: int | None) -> DeviceArray:
-    """A DeviceArray over a tensor on a GPU, without a copy. Later work on ``stream`` (None: the
-    legacy stream) waits for the library's work on the tensor.
+    """Wraps a tensor on a GPU in a DeviceArray, without a copy. Later work on ``stream`` (None: the
+    legacy stream) waits for the work on the tensor that its library has already submitted.
+    ``name`` is used in errors.
 
     Raises:
         TypeError: if the dtype is not supported.
-        ValueError: if it is not contiguous, or its library cannot export it.
+        ValueError: if the tensor is not contiguous, or its library cannot export it.
     """
     if isinstance(value, DeviceArray):
         return value
@@ -198,8 +199,8 @@ def of(value: Any, name: str, stream: int | None) -> DeviceArray:
 
 
 def _of_interface(value: Any, name: str, stream: int) -> tuple[Any, ...]:
-    """Reads ``__cuda_array_interface__``, which does not contain the device: assumes the device
-    that steps run on."""
+    """Reads ``__cuda_array_interface__``. The interface does not say which device holds the array,
+    so the device that steps run on is assumed."""
     row = value.__cuda_array_interface__
     known = dtypes.from_numpy(np.dtype(row["typestr"]))
     if known is None:
@@ -228,12 +229,12 @@ def to_device(array: Any) -> DeviceArray:
 
 
 def copied(array: Any) -> Any:
-    """A copy of an array on the host."""
+    """Returns a copy of the array on the host."""
     return array.numpy() if isinstance(array, DeviceArray) else array.copy()
 
 
 def beside(array: np.ndarray[Any, Any] | DeviceArray, other: Any) -> Any:
-    """The array on the same side (host or GPU) as ``other``: itself, or a copy."""
+    """Returns the array in the memory (host or GPU) that ``other`` is in: itself, or a copy."""
     if isinstance(other, DeviceArray) == isinstance(array, DeviceArray):
         return array
     return to_device(array) if isinstance(other, DeviceArray) else array.numpy()  # type: ignore[union-attr]

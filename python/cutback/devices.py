@@ -40,9 +40,9 @@ _STREAM = 1 << 23  # elements of f32: three arrays of 32 MiB, more than caches h
 _INTS = 1 << 16  # elements of i32 that stay in a core's cache
 _POINTS = (128, 512)  # shape of an array that stays in the cores' caches
 _CHAIN = ("tanh", "exp", "dropout", "gelu", "exp", "sqrt", "softmax", "sigmoid")
-_TINY = 24  # number of operations on one element, which measure the launch
+_TINY = 24  # number of operations on one element, which measure the cost of a launch
 _ROUNDS = 7  # the fastest round counts
-_POINT_ROUNDS = 30  # rounds of the chains, which take a millisecond
+_POINT_ROUNDS = 30  # runs of each chain; a run takes a millisecond
 _FORMAT = 3  # version of the cached row
 
 
@@ -81,7 +81,7 @@ def resolve(device: Device | None) -> str | None:
         if device is not None and device.endswith(".json"):
             row = files.read_text(device)
             if not row.lstrip().startswith("{"):
-                raise ValueError(f"{device}: expected a device, which is a JSON object")
+                raise ValueError(f"{device}: expected a JSON object with a row of the cost model")
             return _checked(row, device)
         if device is not None and not device.isprintable():
             raise ValueError(f"device={device!r:.80}: there is no such device")
@@ -102,7 +102,7 @@ def _checked(row: str, where: str) -> str:
     try:
         _native.check_device(row.lstrip())
     except ValueError as error:
-        if where == "device":  # as the message begins anyway
+        if where == "device":  # the message already begins with it
             raise
         raise ValueError(f"{where}: {error}") from None
     return row.lstrip()
@@ -120,7 +120,7 @@ def _model() -> str:
 
 
 def _key() -> dict[str, Any]:
-    """The facts that a measurement depends on."""
+    """Returns the facts that a measurement depends on."""
     machine = _native.machine()
     parts = {name: machine[name] for name in ("isa", "threads", "blas")}
     return {"cpu": _model(), "cutback": _native.__version__, "format": _FORMAT, **parts}
@@ -141,7 +141,7 @@ def cache_file() -> Path:
 
 
 def trusted(path: Path) -> bool:
-    """True for a regular file that belongs to this user and that others cannot write."""
+    """Returns True for a regular file that belongs to this user and that others cannot write."""
     status = path.lstat()
     others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     own = not hasattr(os, "getuid") or status.st_uid == os.getuid()
@@ -179,8 +179,8 @@ def _is_sound(row: Any) -> bool:
 
 
 def _write(path: Path, row: dict[str, Any]) -> None:
-    """Writes the row atomically. If that fails, keeps it for this process; the next one measures
-    again."""
+    """Writes the row atomically. If that fails, keeps the row in memory, so that only other
+    processes have to measure again."""
     _homeless.pop(str(path), None)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -195,13 +195,13 @@ _homeless: dict[str, dict[str, Any]] = {}  # rows of this process that could not
 
 
 def measured(fresh: bool = False) -> dict[str, Any]:
-    """This machine's CPU as a row of the cost model.
+    """Returns the measured row of this machine's CPU for the cost model.
 
-    It is measured on first use, which takes less than a second, and read from :func:`cache_file`
-    afterwards.
+    The CPU is measured on first use, which takes less than a second. Later calls read the row from
+    :func:`cache_file`.
 
     Args:
-        fresh: measure again.
+        fresh: measure again even if a row is cached.
 
     Returns:
         A row, see :func:`resolve`.
@@ -219,9 +219,9 @@ def measured(fresh: bool = False) -> dict[str, Any]:
 
 
 def _point_rate(dtype: str) -> float:
-    """Measures the arithmetic rate of fused operations: the rate with which the cost model predicts
-    the measured time of a chain of exponentials, random bits and roots, as one kernel on an array
-    in the caches."""
+    """Measures the arithmetic rate of fused operations. It times a chain of exponentials, random
+    bits and roots that runs as one kernel on an array in the caches, and returns the rate with
+    which the cost model predicts that time."""
     graph = _native.Graph()
     value = graph.input("x", _POINTS, dtype, 0)  # data
     for kind in _CHAIN:
@@ -273,7 +273,7 @@ def measure() -> dict[str, Any]:
     outputs = [np.empty(row[2], dtypes.to_numpy(row[1])) for row in step.outputs]
     rounds = [[row[1] for row in step.profile(arrays, outputs, 0, 0)] for _ in range(_ROUNDS)]
     seconds = [max(min(times), 1e-9) for times in zip(*rounds, strict=True)]
-    assert len(seconds) == len(_PRODUCTS) + 2 + _TINY, "a kernel each"
+    assert len(seconds) == len(_PRODUCTS) + 2 + _TINY, "expected one kernel per operation"
     n = len(_PRODUCTS)
     flops = {d: 2.0 * m**3 / t for (d, m), t in zip(_PRODUCTS.items(), seconds, strict=False)}
     ops = step.plan().problem.parts().ops
@@ -298,12 +298,12 @@ def name(device: Device) -> str:
 
 
 def text(row: Mapping[str, Any]) -> str:
-    """One line of text about a row: rates, bandwidth, and the cost of a launch.
+    """Returns a line that describes a row: rates, bandwidth, and the cost of a launch.
 
     >>> print(cutback.devices.text(cutback.devices.measured()))
     """
     rates = ", ".join(f"{key} {rate / 1e9:.4g}" for key, rate in row["flops_per_s"].items())
     stream, launch = row["bytes_per_s"] / 1e9, row["launch_s"] * 1e6
     points = row.get("point_per_s", {}).get("f32")
-    fuses = f"what fuses {points / 1e9:.4g} G/s, " if points else ""
+    fuses = f"fused ops {points / 1e9:.4g} G/s, " if points else ""
     return f"{rates} Gflop/s, {fuses}{stream:.4g} GB/s, launch {launch:.2g} us"

@@ -30,20 +30,20 @@ def _optional(name: str) -> str:
 
 
 def _matrix_product(machine: dict[str, Any]) -> str:
-    """The implementation of matrix products: NumPy's BLAS, unless its vectors are narrower than
-    those of the core's kernel."""
+    """Says which implementation runs matrix products: NumPy's BLAS, unless its vectors are narrower
+    than those of the core's kernel."""
     if not machine["blas"]:
-        return "own kernel: NumPy's BLAS was not found"
+        return "own kernel, because NumPy's BLAS was not found"
     where = f"{machine['blas']} in {os.path.normpath(machine['blas_path'])}"
     own = _VECTOR_BITS.get(machine["isa"], 0)
     if machine["blas_bits"] and machine["blas_bits"] < own:
-        return f"own kernel with {own}-bit vectors; not {where}, which uses {machine['blas_bits']}"
+        return f"own kernel with {own}-bit vectors, as {where} uses only {machine['blas_bits']}"
     return where
 
 
 def version() -> str:
-    """The version, the commit it was built from where that is known, and the instruction set of the
-    kernels that this machine uses.
+    """Returns the version, the commit it was built from if that is known, and the instruction set
+    of the kernels that this machine uses.
 
     >>> from cutback import doctor
     >>> doctor.version().split()[0] == cutback.__version__
@@ -57,12 +57,12 @@ def version() -> str:
 def _python() -> str:
     first, last = (".".join(map(str, tested)) for tested in _TESTED)
     known = _TESTED[0] <= sys.version_info[:2] <= _TESTED[1]
-    tested = f"supported: {first} to {last}" if known else f"not tested: {first} to {last} are"
+    tested = f"supported: {first} to {last}" if known else f"not tested; {first} to {last} are"
     return f"{platform.python_version()} ({tested}; {sys.executable})"
 
 
 def _torch_keeps_bits() -> bool:
-    """True if a tiny PyTorch model has the same gradients with and without a budget."""
+    """Returns True if a tiny PyTorch model has the same gradients with and without a budget."""
     import torch
 
     from .torch import compile
@@ -76,7 +76,7 @@ def _torch_keeps_bits() -> bool:
 
 
 def _torch() -> str:
-    """The version of PyTorch, whether it is one that the bridge is made for, and a step with it."""
+    """Reports the version of PyTorch, whether Cutback supports it, and whether a step works."""
     found = _optional("torch")
     if found == "not installed":
         return found
@@ -90,11 +90,11 @@ def _torch() -> str:
                 f"{hooks.TESTED}). cutback.torch.checkpoint works"
             )
         known = found.startswith(f"{hooks.TESTED}.")
-        tested = "supported" if known else f"not tested: {hooks.TESTED} is"
+        tested = "supported" if known else f"not tested; {hooks.TESTED} is"
         if not _torch_keeps_bits():
             return f"FAILED: {found}: a budget changed the gradients"
         return f"{found} ({tested}); a step under a budget: ok"
-    except Exception as error:  # whatever an installation of PyTorch may raise
+    except Exception as error:  # a broken installation of PyTorch may raise anything
         return f"FAILED: {found}: {type(error).__name__}: {error}"
 
 
@@ -138,7 +138,7 @@ def _gpu_kernel() -> str:
         try:
             result = compile(lambda x: x * 2 + 1, argnums=None, device="cuda")(x)
         except cuda_libraries.LibraryError:
-            return "not run: without NVRTC nothing can be compiled"
+            return "not run: compiling a kernel needs NVRTC"
         except (RuntimeError, MemoryError, ValueError, OSError) as error:
             return f"FAILED: {error}"
         finally:
@@ -152,8 +152,8 @@ def _gpu_kernel() -> str:
 
 
 def lines(verbose: bool = False) -> Iterator[tuple[str, str]]:
-    """Yields (what, value) for each fact; the last is the result of a training step. ``verbose``
-    adds the places where NVIDIA's libraries were searched."""
+    """Yields a label and a value for each fact about the installation; the last is the result of a
+    training step. ``verbose`` adds the places where NVIDIA's libraries were searched."""
     machine = _native.machine()
     yield "cutback", f"{version()} in {os.path.dirname(os.path.abspath(__file__))}"
     yield "python", _python()
@@ -162,8 +162,8 @@ def lines(verbose: bool = False) -> Iterator[tuple[str, str]]:
     yield "threads", str(machine["threads"])
     yield "matrix product", _matrix_product(machine)
     row = devices.measured()
-    yield "cost model", f"device cpu, a fixed guess; measured: {devices.text(row)}"
-    yield "measured row", f"{devices.cache_file()} (taken with device='measured')"
+    yield "cost model", f"device cpu (fixed numbers); measured: {devices.text(row)}"
+    yield "measured row", f"{devices.cache_file()} (used with device='measured')"
     yield "kernel cache", "not used: kernels are compiled into the package"
     cuda = list(cuda_libraries.lines(verbose))
     yield from cuda
@@ -175,8 +175,8 @@ def lines(verbose: bool = False) -> Iterator[tuple[str, str]]:
 
 
 def main(verbose: bool = False) -> int:
-    """Prints the lines. Returns 0 if the training step works and, with a GPU, the kernel; else
-    1."""
+    """Prints the lines. Returns 1 if PyTorch, the training step or the GPU kernel failed, else
+    0."""
     failed, indent = False, "\n" + " " * 16
     width = max(24, shutil.get_terminal_size().columns - 16) if sys.stdout.isatty() else 10**6
     for what, result in lines(verbose):

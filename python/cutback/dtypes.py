@@ -1,8 +1,8 @@
 """Element types: the core's names, NumPy's dtypes, and type promotion.
 
 The core has eight types: ``bool``, ``u8``, ``i32``, ``i64``, ``f16``, ``bf16``, ``f32``, ``f64``.
-NumPy does not have bf16. With ``ml_dtypes`` installed it is ``ml_dtypes.bfloat16``; without it,
-arrays of that type are :class:`cutback.run.arrays.RawArray`.
+NumPy does not have bf16. If ``ml_dtypes`` is installed, bf16 is ``ml_dtypes.bfloat16``; otherwise,
+bf16 arrays are :class:`cutback.run.arrays.RawArray`.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def bfloat16() -> np.dtype[Any] | None:
 
 
 def to_numpy(name: str) -> np.dtype[Any]:
-    """The NumPy dtype that holds elements of ``name``; for bf16 without ``ml_dtypes``, uint16 (the
-    bits)."""
+    """Returns the NumPy dtype that holds elements of the core's type ``name``; for bf16 without
+    ``ml_dtypes``, uint16 (the bits)."""
     if name == "bf16":
         return bfloat16() or np.dtype(np.uint16)
     return np.dtype(_NUMPY[name])
 
 
 def from_numpy(dtype: np.dtype[Any]) -> str | None:
-    """The core's name of a NumPy dtype; None if the core does not have the type."""
+    """Returns the core's name of a NumPy dtype, or None if the core does not have the type."""
     name = _FROM_NUMPY.get(dtype)
     if name is None and dtype.name == "bfloat16":
         return "bf16"
@@ -79,8 +79,8 @@ def parse(spec: Any) -> str:
 class DType:
     """The dtype of a traced array. It compares equal to each of its spellings (``np.float32``,
     ``np.dtype("float32")``, ``"float32"``, ``"f32"``) from either side, and NumPy accepts it as a
-    dtype. It hashes like the core's name, ``"f32"``, which is its ``str``. The spellings have
-    different hashes, so as a dict key only the core's name finds it.
+    dtype. Its ``str`` is the core's name, ``"f32"``, and it hashes like that name. The other
+    spellings have different hashes, so they do not find it as a key of a dict.
     """
 
     __slots__ = ("core",)
@@ -108,7 +108,7 @@ class DType:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """Size of an element in bytes."""
         return SIZES[self.core]
 
     def __eq__(self, other: object) -> bool:
@@ -116,7 +116,7 @@ class DType:
             return self.core == other.core
         if isinstance(other, str) and other in SIZES:
             return self.core == other
-        if other is None:  # NumPy reads None as f64
+        if other is None:  # parse(None) would give f64, as np.dtype(None) does
             return False
         try:
             return parse(other) == self.core
@@ -147,12 +147,12 @@ DTYPES = {name: DType(name) for name in NAMES}
 
 @cache
 def promote(a: Name, b: Name) -> str:
-    """The result type of an operation on arrays of types ``a`` and ``b``, as in NumPy's
+    """Returns the result type of an operation on arrays of types ``a`` and ``b``, like NumPy's
     ``promote_types``.
 
     Raises:
-        TypeError: if NumPy (with ``ml_dtypes``) has no common type for the two, as for bf16 with
-            f16 or i32.
+        TypeError: if NumPy (with ``ml_dtypes``) has no common type for the two, for example for
+            bf16 and f16, or bf16 and i32.
     """
     a, b = str(a), str(b)
     if a == b:
@@ -171,8 +171,9 @@ def promote(a: Name, b: Name) -> str:
 
 
 def with_scalar(dtype: Name, value: bool | int | float) -> str:
-    """The result type of an operation on an array of ``dtype`` and a Python scalar. The scalar is
-    weak, as in NumPy: it adapts to the array unless it has a higher kind (bool < int < float)."""
+    """Returns the result type of an operation on an array of ``dtype`` and the Python scalar
+    ``value``. The scalar is weak, as in NumPy: it adapts to the array unless it is of a higher kind
+    (bool < int < float)."""
     if dtype in FLOATS or isinstance(value, bool):
         return str(dtype)
     if isinstance(value, int):
@@ -182,13 +183,13 @@ def with_scalar(dtype: Name, value: bool | int | float) -> str:
 
 @cache
 def floating(dtype: Name) -> str:
-    """The type in which NumPy computes exp, sqrt and similar functions of ``dtype``."""
+    """Returns the type in which NumPy computes functions such as exp and sqrt of ``dtype``."""
     if dtype in FLOATS:
         return str(dtype)
     return "f16" if dtype in ("bool", "u8") else "f64"
 
 
 def accumulator(dtype: Name) -> str:
-    """The type of a sum of ``dtype``: i64 for integers and bool. (NumPy uses u64 for u8, which the
-    core does not have.)"""
+    """Returns the type of a sum of ``dtype``: i64 for integers and bool, else ``dtype``. (For u8
+    NumPy uses u64, which the core does not have.)"""
     return "i64" if dtype in INTS or dtype == "bool" else str(dtype)

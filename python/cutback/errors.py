@@ -16,29 +16,30 @@ class BudgetError(ValueError):
 
     Attributes:
         reason: the limit that cannot be met. ``"budget"``: no plan that fits was found;
-            ``"time"``: every plan takes more than ``max_extra``; ``"constraints"``: the
-            constraints, under any budget; ``"region"``: the limit of a region; ``"pinned"``: the
-            limit on host memory; ``"stopped"``: ``time_limit`` or ``progress`` ended the search
-            early; ``"other"``: see the text.
+            ``"time"``: every plan takes more than ``max_extra``; ``"constraints"``: no plan meets
+            the constraints, under any budget; ``"region"``: the limit of a region; ``"pinned"``:
+            the limit on host memory; ``"stopped"``: ``time_limit`` or ``progress`` ended the search
+            early; ``"other"``: see the message.
         measure: the quantity that the budget bounds, ``"arena"``, ``"live"``, ``"saved"`` or
             ``"total"``.
         budget_bytes: the budget in bytes; for ``"region"`` the limit of the region.
         share: the budget, if it was given as a share (of ``reference_bytes``).
         position: the budget, if it was given as a position. A position can only fail if nothing may
             be recomputed (``offload="only"``), or if little may move to the host.
-        smallest_bytes: the smallest plan found, at any time; a budget of this many bytes can be
-            met. For ``"region"``, the least that the region can save; for ``"pinned"``, the host
-            memory needed.
+        smallest_bytes: the size of the smallest plan found, however slow; a budget of this many
+            bytes can be met. For ``"region"``, the least that the region can save; for
+            ``"pinned"``, the host memory needed.
         smallest_share: ``smallest_bytes`` as a share of ``reference_bytes``, rounded up to three
             digits; if it is above 1, no share can be met.
-        floor_bytes: lower bound for plans that run the operations in this order.
+        floor_bytes: lower bound on the bytes of plans that run the operations in this order.
         floor_share: ``floor_bytes`` as a share of ``reference_bytes``, rounded down.
         save_all_bytes: the bytes of the plan that saves everything.
         reference_bytes: the bytes that shares refer to; ``save_all_bytes`` except for PyTorch
             models.
         reference: a description of ``reference_bytes``.
         held_bytes: results and gradients, which every plan holds at its end.
-        op: name of the operation at the peak of the smallest plan; for the measure ``"saved"``, the
+        op: name of the operation at the peak of the smallest plan, or, for the measure ``"saved"``,
+            name of the
             operation with the largest saved result.
         location: source line of ``op``.
         floor_op: name of the operation that sets the floor.
@@ -46,13 +47,13 @@ class BudgetError(ValueError):
         max_extra: for ``"time"``, the extra time allowed, as a share of the step's.
         least_extra: for ``"time"``, the extra time of the fastest plan.
         pinned_bytes: the limit on host memory, if there was one.
-        must_save: whether constraints require some values to be saved.
-        batch: the batch size that ``cutback.torch.max_batch`` planned.
+        must_save: True if constraints require some values to be saved.
+        batch: the batch size that ``cutback.torch.max_batch`` was planning.
         calls: number of calls of a PyTorch model that share the budget before one backward.
         unplanned_bytes: bytes held by parts of a PyTorch model that run in eager mode.
-        is_upper_bound: whether the step may take less than ``smallest_bytes``, because results that
+        is_upper_bound: True if the step may take less than ``smallest_bytes``, because results that
             Python code may hold are counted to the end of the step.
-        follows_autograd: whether the plan was for an eager region, where autograd orders the
+        follows_autograd: True if the plan was for an eager region, where autograd orders the
             backward.
 
     >>> try:

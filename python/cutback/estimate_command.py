@@ -1,5 +1,5 @@
-"""The command ``cutback estimate MODULE:FUNCTION``, apart from the others because it runs code of
-the user."""
+"""The command ``cutback estimate MODULE:FUNCTION``. It has its own module because it runs the
+user's code."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .planner.estimating import Estimate
 
-_BATCH = 16  # the first one that is traced
+_BATCH = 16  # the batch size that is traced first
 
 
 def add_parser(commands: Any) -> None:
     """Adds the command."""
-    estimate = commands.add_parser("estimate", help="what fits, and the largest batch")
+    estimate = commands.add_parser("estimate", help="say which batches fit into a budget")
     estimate.add_argument(
         "function",
         metavar="MODULE:FUNCTION",
-        help="FUNCTION(batch) returns (loss, arguments) or (model, inputs), and perhaps an "
-        "optimizer as third; MODULE is looked for in this folder first",
+        help="FUNCTION(batch) returns (loss, arguments) or (model, inputs), optionally with an "
+        "optimizer as third item; MODULE is searched for in the current folder first",
     )
     estimate.add_argument(
-        "--budget", help="bytes, or a size such as 80GiB; the table alone unless given"
+        "--budget", help="bytes, or a size such as 80GiB (default: print only the table)"
     )
     estimate.add_argument("--device", help="row of the cost model, such as h100")
     estimate.add_argument(
         "--measure",
         choices=("total", "live", "arena"),
         default="total",
-        help="total (with parameters and optimizer states; unless given), live or arena (the step)",
+        help="total (with parameters and optimizer states; the default), live or arena (the step)",
     )
-    estimate.add_argument("--batches", metavar="LIST", help="batches of the table, as 8,16,32")
+    estimate.add_argument("--batches", metavar="LIST", help="batch sizes to list, as in 8,16,32")
     estimate.add_argument("--json", action="store_true", help="print the table as JSON")
 
 
 def _function(spec: str) -> Callable[[int], Any]:
     module, colon, name = spec.partition(":")
     if not module or not colon or not name:
-        raise ValueError(f"{spec!r}: expected MODULE:FUNCTION, as in train:make_step")
+        raise ValueError(f"{spec!r}: expected MODULE:FUNCTION, such as train:make_step")
     sys.path.insert(0, os.getcwd())
     try:
         found: Any = importlib.import_module(module)
@@ -57,7 +57,7 @@ def _function(spec: str) -> Callable[[int], Any]:
 
 
 def _is_of_torch(make_step: Callable[[int], Any]) -> bool:
-    """True if the step is one of PyTorch. It is made once, under fake tensors."""
+    """Returns True if ``make_step`` makes a PyTorch step. Calls it once, with fake tensors."""
     torch = sys.modules.get("torch")
     if torch is None:
         return False
@@ -75,12 +75,12 @@ def _batches(text: str | None) -> list[int] | None:
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
-        raise ValueError(f"--batches {text!r}: expected integers, as 8,16,32")
+        raise ValueError(f"--batches {text!r}: expected integers, such as 8,16,32")
     return [int(part) for part in parts]
 
 
 def estimate(options: argparse.Namespace, budget: int | str | None) -> Estimate:
-    """What the command prints.
+    """Runs the command and returns the estimate that it prints.
 
     Raises:
         ValueError, TypeError: if an argument is invalid.

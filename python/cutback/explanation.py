@@ -9,7 +9,7 @@ from .schedule import Numbers
 
 
 class Named(TypedDict):
-    """An operation, to show to the user."""
+    """An operation, as shown to the user."""
 
     op: int
     name: str
@@ -30,7 +30,7 @@ class AtPeak(Sized):
 
 
 class Otherwise(TypedDict):
-    """What the plan would be if only this decision were different."""
+    """The numbers of the plan that differs only in this decision."""
 
     decision: Literal["save", "recompute", "offload"]
     peak_bytes: int
@@ -125,7 +125,7 @@ class Holding(NamedTuple):
     """Memory that is alive at the peak of a plan."""
 
     what: str
-    """``"gradients"``, ``"logits"``, ``"masks"``, ``"saved"`` (other values that are kept for the
+    """``"gradients"``, ``"logits"``, ``"masks"``, ``"saved"`` (other values saved for the
     backward), ``"scratch"`` or ``"other"``."""
     bytes: int
     number: int
@@ -133,7 +133,8 @@ class Holding(NamedTuple):
 
 
 class Saving(NamedTuple):
-    """The smallest plan with some options, or a plan itself."""
+    """The smallest plan that some options allow, for comparison with a plan, or that plan
+    itself."""
 
     options: str
     """``'updates="inside"'``, ``"slices=True"``, both, or ``""`` for the plan itself."""

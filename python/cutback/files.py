@@ -41,11 +41,12 @@ __all__ = [
 ]
 
 MOST_BYTES = 1 << 30
-"""Largest text that is read, after decompression. A graph of a million operations takes half."""
+"""Limit on the size of a text that is read, after decompression. A graph of a million operations
+takes half of it."""
 
 MOST_PACKED = 100
-"""If the text of a compressed file has more than :data:`SMALL` bytes, it must not exceed the
-compressed size by more than this factor. For graphs, the factor is about 30."""
+"""Limit on the compression ratio of a file whose text has more than :data:`SMALL` bytes. Graphs
+have a ratio of about 30."""
 
 SMALL = 64 << 20
 
@@ -58,18 +59,18 @@ SHOWN = re.compile(
 
 
 def shown(text: str) -> str:
-    """A text that is safe to print on a terminal: control characters, which may come from a file,
-    are escaped as ``\\x1b``, except line breaks and tabs."""
+    """Makes a text safe to print on a terminal. Control characters, which may come from a file, are
+    escaped (``\\x1b``), except line breaks and tabs."""
     return SHOWN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def one_line(text: object) -> str:
-    """:func:`shown`, with line breaks and tabs written out as well."""
+    """Like :func:`shown`, but also escapes line breaks and tabs."""
     return shown(str(text)).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def for_people(problem: _native.Problem) -> _native.Problem:
-    """The problem with names that fit on one line of a table and are safe to print."""
+    """Returns the problem with names that fit on one line of a table and are safe to print."""
     parts = problem.parts()
     rows: list[tuple[Op | Region | Value, tuple[str, ...]]] = []
     rows += [(op, ("name", "kind", "location")) for op in parts.ops]
@@ -89,15 +90,16 @@ def for_people(problem: _native.Problem) -> _native.Problem:
 def write_text(path: str | os.PathLike[str], text: str, private: bool = False) -> None:
     """Writes a text file, compressed if its name ends in ``.gz``.
 
-    The file is written whole or not at all: the text goes to a new file in the same folder, is
-    flushed to disk, and is then renamed. If that fails, for a full disk or because the process
-    ends, the old file is unchanged. A symbolic link stays a link, and an existing file keeps its
-    permissions. Anything else than a regular file, such as ``/dev/stdout``, is written to directly.
+    The file is written completely or not at all: the text is written to a new file in the same
+    folder, which is flushed to disk and then renamed. If that fails, because the disk is full or
+    the process ends, the old file is unchanged. A symbolic link stays a link, and an existing file
+    keeps its permissions. Anything but a regular file, such as ``/dev/stdout``, is written to
+    directly.
 
     Args:
         path: the file.
         text: its content, written as UTF-8.
-        private: a new file can be read and written only by its owner.
+        private: if true, only the owner can read and write a new file.
 
     Raises:
         OSError: if the file cannot be written; the message names ``path``.
@@ -122,7 +124,8 @@ def write_text(path: str | os.PathLike[str], text: str, private: bool = False) -
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keeps other processes that lock a file from changing it, if a file can be made next to it."""
+    """Holds a lock for a file. The lock is a file next to it; if that cannot be created, the body
+    runs without a lock."""
     with ExitStack() as stack:
         with suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -132,8 +135,8 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _is_open_file(name: str) -> bool:
-    """True if the name leads to an open file of a process, such as ``/dev/stdout``. Replacing that
-    file would disconnect it from the process."""
+    """Returns True if the name leads to an open file of a process, such as ``/dev/stdout``.
+    Replacing that file would disconnect it from the process."""
     for _ in range(40):
         folder, base = os.path.split(os.path.abspath(name))
         folder = os.path.realpath(folder)
@@ -147,7 +150,7 @@ def _is_open_file(name: str) -> bool:
 
 
 def _write_into(name: str, data: bytes) -> None:
-    """Writes into a device or a pipe. A pipe without a reader is an error; this does not wait."""
+    """Writes to a device or a pipe. If a pipe has no reader, raises an error instead of waiting."""
     handle = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY)
     os.set_blocking(handle, True)
     with os.fdopen(handle, "wb") as file:
@@ -155,7 +158,8 @@ def _write_into(name: str, data: bytes) -> None:
 
 
 def _replace(target: str, data: bytes, mode: int | None, new_mode: int) -> None:
-    """Replaces ``target`` by a new file. ``mode``: its current mode; None if it does not exist."""
+    """Replaces ``target`` by a new file. ``mode`` is the current mode of ``target``, or None if it
+    does not exist."""
     if mode is not None and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     folder, base = os.path.split(target)
@@ -209,8 +213,8 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if it is not UTF-8, is damaged, is larger than :data:`MOST_BYTES`, or is not a
-            regular file.
+        ValueError: if it is not UTF-8, is damaged, has more than :data:`MOST_BYTES` of text, or is
+            not a regular file.
 
     >>> text = cutback.files.read_text("problem.json")
     """
@@ -237,7 +241,8 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def parse_json(text: str, where: str | os.PathLike[str]) -> Any:
-    """Parses JSON. Errors give the position but do not quote the file, which may contain anything.
+    """Parses JSON. Errors give the position but do not quote the file, which may contain secrets or
+    control characters.
 
     Args:
         text: the JSON.
@@ -263,11 +268,11 @@ def parse_json(text: str, where: str | os.PathLike[str]) -> Any:
 
 
 def to_json(document: Any, what: str, indent: int | None = None) -> str:
-    """A document as JSON.
+    """Converts a document to JSON.
 
     Raises:
         TypeError, ValueError: if it contains itself, or something that JSON cannot represent; the
-            message names ``what``.
+            message begins with ``what``.
     """
     try:
         return json.dumps(document, indent=indent)
@@ -278,7 +283,7 @@ def to_json(document: Any, what: str, indent: int | None = None) -> str:
 
 
 def is_traced(text: str) -> bool:
-    """True if this is the text of a traced graph rather than of a problem."""
+    """Returns True if this is the text of a traced graph rather than of a problem."""
     head = text[:4096]
     return '"cutback.problem"' not in head and '"nodes"' in text
 
@@ -291,11 +296,11 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads measured times from a JSON file.
 
     Args:
-        path: the file. It holds an object ``{"matmul_12": 1.5e-5, ...}``, or one with ``format``
-            "cutback.times", ``version`` 1 and that object under ``seconds``.
+        path: the file. It holds an object ``{"matmul_12": 1.5e-5, ...}``, or a document with
+            ``format`` "cutback.times", ``version`` 1 and such an object under ``seconds``.
 
     Returns:
-        Seconds by the name of the operation.
+        A dict from the names of operations to seconds.
 
     Raises:
         OSError: if the file cannot be read.
@@ -308,12 +313,15 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, Any]:
     document = parse_json(read_text(path), path)
     if isinstance(document, dict) and document.get("format") == "cutback.times":
         if document.get("version") != 1:
-            raise ValueError(f"{os.fspath(path)}: version {document.get('version')!r:.40}, not 1")
+            raise ValueError(
+                f"{os.fspath(path)}: version {document.get('version')!r:.40} is not supported; "
+                "expected version 1"
+            )
         document = document.get("seconds")
     elif isinstance(document, dict) and isinstance(document.get("format"), str):
         raise ValueError(
-            f"{os.fspath(path)}: a {document['format'][:40]} is not a profile; expected an "
-            "object of operation: seconds, or a cutback.times that has one"
+            f"{os.fspath(path)}: {document['format'][:40]} is not a profile; expected an object "
+            "of operation: seconds, or a cutback.times document"
         )
     if not isinstance(document, dict):
         raise ValueError(f"{os.fspath(path)}: a profile must be an object of operation: seconds")
@@ -331,7 +339,7 @@ def _ids_by_name(ops: Sequence[Op]) -> dict[str, list[int]]:
 def with_times(problem: str, times: Mapping[Any, Any]) -> str:
     """Adds measured times to a problem. They replace the times of the cost model.
 
-    Operations without a measured time keep the time of the model, which is not scaled. Views and
+    Operations without a measured time keep their modelled time, which is not scaled. Views and
     placeholders never take time.
 
     Args:
@@ -358,16 +366,16 @@ def _hint_of_groups(ops: Sequence[Op]) -> str:
     if not any(op.inside for op in ops):
         return ""
     return (
-        "; operations of this problem are groups; plan the problem of a step compiled with "
-        "groups=False"
+        "; the operations of this problem are fused groups; use the problem of a step compiled "
+        "with groups=False"
     )
 
 
 def lay_times(problem: Problem, times: Mapping[Any, Any]) -> None:
-    """:func:`with_times` in place."""
+    """Adds measured times to ``problem`` in place; see :func:`with_times`."""
     if not isinstance(times, Mapping):
         raise TypeError(
-            f"profile must be a table of seconds by operation, not {type(times).__name__}"
+            f"profile must be a mapping of operation to seconds, not {type(times).__name__}"
         )
     ops = problem.ops
     names = _ids_by_name(ops)

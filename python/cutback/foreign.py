@@ -1,5 +1,5 @@
-"""Names of NumPy, PyTorch and JAX that this package does not have, or has elsewhere, and what to
-write. Loaded only for an error."""
+"""Advice for names of NumPy, PyTorch and JAX that this package does not have, or has elsewhere.
+Loaded only to raise an error."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import difflib
 from functools import cache
 from importlib import import_module
 
-_UNKNOWN_SIZE = "its result has a size that depends on elements"
+_UNKNOWN_SIZE = "the size of its result depends on the values of elements"
 _NEEDS = "it needs an operation that the core does not have"
 NOT_BUILT = {
     "bincount": "use segment_sum(ones, x, n)", "compress": _UNKNOWN_SIZE,
     "extract": _UNKNOWN_SIZE, "fft": "there are no complex numbers",
     "flatnonzero": _UNKNOWN_SIZE, "histogram": "compare with the edges and sum",
     "nonzero": _UNKNOWN_SIZE, "unique": _UNKNOWN_SIZE,
-    "put": "nothing writes into a traced array; use cutback.where",
+    "put": "traced arrays cannot be written to; use cutback.where",
     "segment_max": _NEEDS, "segment_min": _NEEDS, "segment_prod": _NEEDS,
     "scan": "write a Python loop over the steps", "cond": "use cutback.where",
     "while_loop": "the number of rounds must be known: write a Python loop",
@@ -37,7 +37,7 @@ NOT_BUILT = {
     "jacobian": "cutback.jacrev(f)", "linearize": "cutback.jvp(f, primals, tangents)",
     "save": "numpy.savez saves arrays", "load": "numpy.load loads arrays",
 }  # fmt: skip
-"""Names that users look for and that do not exist, with the reason or with what to write."""
+"""Names that users look for and that do not exist, each with the reason or an alternative."""
 
 _SUM = "x + cutback.segment_sum(y, ids, n)"
 WRITE = {
@@ -83,11 +83,11 @@ WRITE = {
     "sinc": "cutback.where(x == 0, 1, cutback.sin(y) / y) with y = cutback.where(x == 0, 1, x)",
     "trapezoid": "(x[1:] + x[:-1]).sum() / 2 * dx", "trapz": "(x[1:] + x[:-1]).sum() / 2 * dx",
 }  # fmt: skip
-"""What to write for names that mean something that exists."""
+"""For names of other libraries, the code that does the same with this package."""
 
 _ARRAYS = "parameters are NumPy arrays in arguments of the function"
 _LAYER = f"layers are functions, such as cutback.nn.functional.linear(x, w, b); {_ARRAYS}"
-_KEYS = "each call draws other numbers, and seed= of cutback.compile repeats a run"
+_KEYS = "no key is needed: each call draws new numbers; seed= of cutback.compile repeats a run"
 _MODE = "only cutback.grad, cutback.compile and their like compute gradients"
 WHY = {
     "Parameter": _ARRAYS, "initializers": _ARRAYS, "init": _ARRAYS,
@@ -107,16 +107,16 @@ WHY = {
     ),
     "zero_grad": "steps keep no gradients between calls",
     "set_default_dtype": "operations keep the dtype of their arguments",
-    "device": "all arrays of a step are on the device that cutback.compile is given",
+    "device": "all arrays of a step are on the device passed to cutback.compile",
     "device_put": "steps take NumPy arrays on every device",
     "debug": "return the value from the function, with has_aux=True",
     "pmap": "a step runs on one device", "associative_scan": "write a Python loop over the steps",
     "logcumsumexp": "with m = x.max(), write cutback.log(cutback.cumsum(cutback.exp(x - m))) + m",
-    "optim.chain": "each optimizer has its options: clipping, decay, a schedule as lr",
-    "optim.apply_updates": "a step that is compiled with an optimizer updates the parameters",
+    "optim.chain": "optimizers have options instead: clipping, decay, a schedule as lr",
+    "optim.apply_updates": "a step compiled with an optimizer updates the parameters itself",
     "optim.lr_scheduler": "write cutback.optim.schedules",
 }  # fmt: skip
-"""Reasons for names that do not exist, besides those of NOT_BUILT."""
+"""Reasons for further names that do not exist."""
 
 PLACES = {
     "cutback.random": "frontend.random", "cutback.linalg": "frontend.linalg",
@@ -127,7 +127,8 @@ PLACES = {
 
 @cache
 def _known() -> dict[str, str]:
-    """The full name for each name of the package; that of an operation wins."""
+    """Returns the full name of each name in the package. If several are equal, that of an operation
+    wins."""
     found: dict[str, str] = {}
     for place, module in PLACES.items():
         for name in getattr(import_module(f"cutback.{module}"), "__all__", ()):
@@ -137,15 +138,16 @@ def _known() -> dict[str, str]:
 
 
 def known(name: str) -> str | None:
-    """The full name of ``name``, which may be in another module or have other capitals."""
+    """Returns the full name of ``name``, which may be in another module or differ in case; None if
+    it does not exist."""
     names = _known()
     lower = {key.lower(): value for key, value in names.items()}
     return names.get(name) or lower.get(name.lower())
 
 
 def advice(name: str, module: str = "cutback") -> str | None:
-    """What to write for a name that ``module`` does not have, or why it does not exist; None if
-    nothing is like it."""
+    """Says what to write instead of a name that ``module`` does not have, or why it does not exist.
+    Returns None if no name is similar."""
     reasons = {**NOT_BUILT, **WHY}
     inner = f"{module.rpartition('.')[2]}.{name}"
     plain = name.rstrip("_")
@@ -153,7 +155,11 @@ def advice(name: str, module: str = "cutback") -> str | None:
         return reasons.get(inner) or reasons[name]
     found = WRITE.get(plain) or known(plain)
     if found is not None:
-        return f"write {found}" if name == plain else f"nothing is in place; write x = {found}(x)"
+        return (
+            f"write {found}"
+            if name == plain
+            else f"no operation works in place; write x = {found}(x)"
+        )
     close = difflib.get_close_matches(plain, _known(), 1, 0.8)
     return f"did you mean {_known()[close[0]]}?" if close else None
 

@@ -1,5 +1,5 @@
-"""Checks of integer arguments: any type with ``__index__`` except bool. ``True`` is refused because
-it is most likely an argument in the wrong place, not a 1."""
+"""Checks of integer arguments. They may have any type with ``__index__`` except bool: ``True`` is
+most likely an argument in the wrong position, not a 1."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 
 def index(value: Any) -> int:
-    """A size or a position: like ``operator.index``, but refuses bools.
+    """Converts a size or a position to an int, like ``operator.index``, but refuses bools.
 
     Raises:
-        TypeError: if it is not an integer.
-        ValueError: if it has more than 64 bits.
+        TypeError: if ``value`` is not an integer.
+        ValueError: if ``value`` does not fit in 64 bits.
     """
     number = _index(value)
     if not -(2**63) <= number < 2**63:
@@ -27,11 +27,11 @@ def _index(value: Any) -> int:
 
 
 def integer(name: str, value: Any, low: int, high: int) -> int:
-    """An integer in ``low .. high``.
+    """Converts the argument ``name`` to an int in ``low .. high``.
 
     Raises:
-        TypeError: if it is not an integer.
-        ValueError: if it is outside that range; the message gives the range.
+        TypeError: if ``value`` is not an integer.
+        ValueError: if ``value`` is outside that range; the message gives the range.
     """
     try:
         number = _index(value)
@@ -45,7 +45,7 @@ def integer(name: str, value: Any, low: int, high: int) -> int:
 
 
 def _power(n: int) -> str:
-    """The number as text, as ``2**64 - 1`` if its digits would be hard to read."""
+    """Formats a number; numbers near a limit of int types become ``2**64 - 1`` and the like."""
     for bits in (31, 32, 63, 64):
         for less in (0, 1, 2):
             if abs(n) == 2**bits - less:

@@ -1,8 +1,9 @@
 """The folder in which compiled kernels are cached.
 
 ``CUTBACK_CACHE_DIR`` names it; otherwise it is ``cutback/kernels`` in ``XDG_CACHE_HOME`` or
-``~/.cache``. Only files with the exact names that the core gives them count, and links are not
-followed. So clearing the cache never deletes other files in the folder, or files it links to."""
+``~/.cache``. Only files whose names have the form that the core uses belong to the cache, and links
+are not followed. So clearing the cache never deletes other files in the folder, or the targets of
+links."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 @dataclass(frozen=True)
 class Cache:
-    """The content of the folder of compiled kernels: the number of ``files`` of cutback and their
-    total ``bytes``.
+    """The contents of the cache ``folder``: the number of ``files`` that belong to the cache, and
+    their total ``bytes``.
 
     ``problem`` says why the folder is not used; it is empty if the folder is used.
     """
@@ -48,8 +49,8 @@ class Cache:
 
 
 def _problem(state: os.stat_result) -> str:
-    """The problem of a folder. The code in it is executed, so the core does not use a folder that
-    other users can write to."""
+    """Says why a folder must not be used, or returns "". The code in it is executed, so the core
+    does not use a folder that other users can write to."""
     if state.st_uid != os.geteuid():
         return "it belongs to another user"
     return "others may write it (chmod 700)" if state.st_mode & 0o022 else ""
@@ -57,7 +58,7 @@ def _problem(state: os.stat_result) -> str:
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[tuple[int, str]]:
-    """The folder's descriptor (-1: it cannot be opened) and its problem."""
+    """Opens the folder. Yields its descriptor (-1 if it cannot be opened) and its problem."""
     try:
         opened = os.open(folder, _FOLDER)
     except FileNotFoundError:
@@ -74,7 +75,7 @@ def _opened(folder: Path) -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def _subfolder(outer: int, name: str) -> Iterator[int]:
-    """A subfolder's descriptor; -1 if it is a link, a file, or has a problem."""
+    """Opens a subfolder. Yields its descriptor, or -1 if it is a link, a file, or has a problem."""
     try:
         opened = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=outer)
     except OSError:
@@ -87,7 +88,7 @@ def _subfolder(outer: int, name: str) -> Iterator[int]:
 
 
 def _files(folder: int, kind: str) -> Iterator[tuple[str, int]]:
-    """Names and bytes of the regular files in an open folder whose names are those of the cache."""
+    """Yields the name and size of each regular file in an open folder that belongs to the cache."""
     for name in sorted(os.listdir(folder)):
         if not _FILES[kind].fullmatch(name):
             continue
@@ -123,7 +124,7 @@ def _visit(folder: Path, deletes: bool) -> Cache:
 
 
 def cache_info() -> Cache:
-    """The number and size of the cached files."""
+    """Returns the number and total size of the cached files."""
     return _visit(cache_folder(), deletes=False)
 
 
@@ -131,7 +132,7 @@ def cache_clear() -> Cache:
     """Deletes the compiled kernels and saved sources, and nothing else in the folder.
 
     Returns:
-        What was deleted.
+        The number and total size of the deleted files.
 
     Raises:
         PermissionError: if the folder is not used (``cache_info().problem``); nothing is deleted.

@@ -55,7 +55,7 @@ HOMES = {
 }
 """The module of each operation."""
 OPERATIONS = tuple(sorted(HOMES))
-"""The same names as in NumPy, for the operations that NumPy has."""
+"""The names of all operations; those that NumPy also has are named as in NumPy."""
 CONSTANTS = (
     "bfloat16", "bool_", "e", "float16", "float32", "float64", "inf", "int32", "int64", "nan",
     "newaxis", "pi", "uint8",
@@ -88,7 +88,7 @@ MODULES = (
 
 
 def operation(name: str) -> Any:
-    """The operation ``name``, or ``"linalg"``, whose module is loaded now."""
+    """Imports and returns the operation ``name``, or the module ``"linalg"``."""
     if name == "linalg":
         return import_module("cutback.frontend.linalg")
     return getattr(import_module(f"cutback.{HOMES[name]}"), name)

@@ -1,11 +1,11 @@
-"""The sizes for which plans are made if shapes vary: eight from one power of two to the next. So a
-few plans serve many shapes, and a plan is made for a size that is at most an eighth too large."""
+"""Rounds sizes, so that a few plans serve many shapes. Plans are made for eight sizes from one
+power of two to the next, so a plan is for a size that is at most an eighth too large."""
 
 from __future__ import annotations
 
 
 def rounded_up(size: int) -> int:
-    """``size`` rounded up to an eighth of an octave: to 1, 2, ... 16, 18, ... 32, 36, ...
+    """Rounds ``size`` up to an eighth of an octave: to 1, 2, ... 16, 18, ... 32, 36, ...
 
     >>> from cutback.octaves import rounded_up
     >>> [rounded_up(n) for n in (7, 91, 93, 96, 97, 128)]

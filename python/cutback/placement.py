@@ -6,8 +6,8 @@
 [0, 64]
 
 The search is the one that places the tensors of a plan (``docs/planner.md``). Files have the format
-of the MiniMalloc allocator (Moffitt, ASPLOS 2023): a buffer in each line, which takes ``size``
-bytes from time ``lower`` up to, but without, ``upper``.
+of the MiniMalloc allocator (Moffitt, ASPLOS 2023): each line is a buffer, which takes ``size``
+bytes from time ``lower`` up to, but not including, ``upper``.
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ def _integer(text: str, what: str, line: int) -> int:
 def _buffer(row: Sequence[str], column: dict[str, int], line: int) -> Buffer:
     if len(row) != len(column):
         raise ValueError(
-            f"line {line} has {len(row)} fields, and the first line names {len(column)} columns"
+            f"line {line} has {len(row)} fields, but the first line names {len(column)} columns"
         )
     lower, upper, size = (_integer(row[column[name]], name, line) for name in _COLUMNS[1:])
     if lower >= upper:
         raise ValueError(
-            f"line {line}: lower is {lower} and upper is {upper}; upper must be the larger, as "
-            "the buffer is free again at that time"
+            f"line {line}: lower is {lower} and upper is {upper}; upper must be larger than lower, "
+            "because the buffer is free again at that time"
         )
     return Buffer(row[column["id"]].strip(), lower, upper, size)
 
 
 def read_csv(text: str) -> list[Buffer]:
-    """The buffers of a CSV text.
+    """Reads buffers from a CSV text.
 
     The first line names the columns ``id``, ``lower``, ``upper`` and ``size``, in any order.
 
     Raises:
-        ValueError: a column is missing, unknown or there twice, a line has another number of
-            fields, a number is not a whole one or not positive where it must be, or an id is there
-            twice. The message names the line.
+        ValueError: if a column is missing, unknown or named twice, a line has the wrong number of
+            fields, a number is not an integer or is too small or too large, or an id is used twice.
+            The message names the line.
     """
     rows = csv.reader(io.StringIO(text))
     names = [name.strip() for name in next(rows, [])]
@@ -78,7 +78,7 @@ def read_csv(text: str) -> list[Buffer]:
         )
     for name in names:
         if name not in _COLUMNS or names.count(name) > 1:
-            why = "there twice" if name in _COLUMNS else f"not one of {','.join(_COLUMNS)}"
+            why = "named twice" if name in _COLUMNS else f"not one of {','.join(_COLUMNS)}"
             raise ValueError(f"line 1: column {name!r} is {why}")
     column = {name: names.index(name) for name in _COLUMNS}
     buffers: list[Buffer] = []
@@ -97,7 +97,8 @@ def read_csv(text: str) -> list[Buffer]:
 
 
 def write_csv(buffers: Sequence[Buffer], offsets: Sequence[int]) -> str:
-    """The same format with a column ``offset``, in bytes."""
+    """Writes buffers as CSV, in the format of :func:`read_csv` with an additional column
+    ``offset`` (bytes)."""
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow((*_COLUMNS, "offset"))
@@ -107,16 +108,17 @@ def write_csv(buffers: Sequence[Buffer], offsets: Sequence[int]) -> str:
 
 
 def place(buffers: Sequence[Buffer], capacity: int) -> list[int]:
-    """An offset in bytes for each buffer, so that buffers in use at one time do not overlap.
+    """Returns an offset in bytes for each buffer, so that buffers in use at the same time do not
+    overlap.
 
     Args:
-        buffers: what is to be placed. The time between two of their ends does not matter.
-        capacity: bytes; all buffers end at or below it.
+        buffers: the buffers to place. Only the order of their times matters.
+        capacity: size of the block in bytes; all buffers end at or below it.
 
     Raises:
-        ValueError: no offsets fit (proven), or the search has found none with its effort, which is
-            counted and takes about ten seconds. The message tells the two apart.
-        NotImplementedError: there are too many buffers to search.
+        ValueError: if it is proven that no offsets fit, or if the search found none within its
+            limit, a number of search steps that takes about ten seconds. The message says which.
+        NotImplementedError: if there are too many buffers to search.
     """
     times = sorted({t for b in buffers for t in (b.lower, b.upper)})
     moment = {t: k for k, t in enumerate(times)}
@@ -146,6 +148,6 @@ def _refuse(fit: str, capacity: int, live: int, time: int) -> None:
             "at one time: every placement leaves gaps; use a larger capacity"
         )
     raise ValueError(
-        f"found no placement within {size}, and no proof that there is none; the buffers take up "
-        f"to {live} bytes at one time; use a larger capacity"
+        f"the search found no placement within {size} and did not prove that none exists; the "
+        f"buffers take up to {live} bytes at one time; use a larger capacity"
     )

@@ -95,22 +95,22 @@ class Op(str):
     __slots__ = ()
 
     def has(self, flag: str) -> bool:
-        """True if this is a ``"compute"``-intensive, ``"pointwise"``, ``"random"``, ... operation
-        (see ``OP_FLAGS``)."""
+        """Returns True if the operation has a flag such as ``"compute"`` (compute-intensive),
+        ``"pointwise"`` or ``"random"`` (see ``OP_FLAGS``)."""
         row = OPS.get(self)
         return row is not None and bool(row[4] >> OP_FLAGS.index(flag) & 1)
 
 
 class PolicyContext(NamedTuple):
-    """Where an operation is in the program.
+    """The place of an operation in the program.
 
-    >>> def policy(ctx, op, *args, **kwargs):  # saves all that regions do not contain
+    >>> def policy(ctx, op, *args, **kwargs):  # saves everything outside regions
     ...     return ctx.region is None
     >>> plan = cutback.plan(loss, params, x, y, policy=policy)
     """
 
     region: str | None
-    """Name of the innermost checkpoint region. None: it is in no region."""
+    """Name of the innermost checkpoint region. None: the operation is outside all regions."""
     location: str | None
     """Source line, ``"model.py:12"``."""
 
@@ -140,8 +140,8 @@ def resolve(policy: Policy | WholeGraph) -> PolicyFunction:
     if callable(policy):
         if _first_parameter(policy) == "prim":
             raise TypeError(
-                f"policy={policy!r:.60} takes (prim, *args, **params), as JAX's policies do; "
-                "Cutback's take (ctx, op, *args, **kwargs), and cutback.policies has JAX's names"
+                f"policy={policy!r:.60} takes (prim, *args, **params), as JAX's policies do, but "
+                "Cutback's take (ctx, op, *args, **kwargs); cutback.policies has the same names"
             )
         return policy
     if isinstance(policy, str) or not isinstance(policy, Iterable):
@@ -220,7 +220,7 @@ def save_only_these_names(*names: str) -> PolicyFunction:
 
 
 def _names_count(policy: PolicyFunction) -> PolicyFunction:
-    """Marks a policy that may also answer "recompute" for ``checkpoint_name``."""
+    """Marks a policy that may also return PREFER_RECOMPUTE for ``checkpoint_name``."""
     policy.drops_names = True  # type: ignore[attr-defined]
     return policy
 
@@ -260,11 +260,11 @@ def save_anything_except_these_names(*names: str) -> PolicyFunction:
 
 
 def _check_places(offload_src: str, offload_dst: str) -> None:
-    """Checks JAX's arguments for the memories between which values move. Only one pair exists
-    here."""
+    """Checks JAX's arguments that say from which memory to which values move. Only one pair is
+    supported."""
     if (offload_src, offload_dst) != ("device", "pinned_host"):
         raise ValueError(
-            f"offload_src={offload_src!r}, offload_dst={offload_dst!r}: values move from "
+            f"offload_src={offload_src!r}, offload_dst={offload_dst!r}: values can only move from "
             "'device' to 'pinned_host'"
         )
 
@@ -276,12 +276,13 @@ def save_and_offload_only_these_names(
     offload_src: str = "device",
     offload_dst: str = "pinned_host",
 ) -> PolicyFunction:
-    """Save the values marked by ``checkpoint_name`` with one name of the first list, move those of
-    the second to the host, recompute all others. ``offload_src`` and ``offload_dst`` exist
-    for compatibility with JAX; only the defaults are valid.
+    """Save the values that ``checkpoint_name`` marks with a name in ``names_which_can_be_saved``,
+    move those with a name in ``names_which_can_be_offloaded`` to the host, recompute all others.
+    ``offload_src`` and ``offload_dst`` exist for compatibility with JAX; only the defaults are
+    valid.
 
     Raises:
-        ValueError: if a name is in both lists, or the memories are not the defaults.
+        ValueError: if a name is in both lists, or a memory is not the default.
 
     >>> policy = cutback.policies.save_and_offload_only_these_names(
     ...     names_which_can_be_saved=["hidden"], names_which_can_be_offloaded=["scores"]
@@ -290,7 +291,9 @@ def save_and_offload_only_these_names(
     _check_places(offload_src, offload_dst)
     saved, moved = frozenset(names_which_can_be_saved), frozenset(names_which_can_be_offloaded)
     if saved & moved:
-        raise ValueError(f"names both to save and to offload: {', '.join(sorted(saved & moved))}")
+        raise ValueError(
+            f"cannot both save and offload the names {', '.join(sorted(saved & moved))}"
+        )
 
     def policy(ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any) -> CheckpointPolicy | None:
         if op == _NAMED:
@@ -302,7 +305,8 @@ def save_and_offload_only_these_names(
 
 
 def save_from_both_policies(*policies: Policy) -> PolicyFunction:
-    """Save or offload what one of ``policies`` saves or offloads; the first that does so decides.
+    """Save or offload each value that one of ``policies`` saves or offloads. If several do, the
+    first of them decides.
 
     Raises:
         TypeError, ValueError: if one of them is not a policy.
@@ -331,15 +335,15 @@ class WholeGraph(Protocol):
     """
 
     def constrain(self, problem: str, device: str | None = None) -> str:
-        """The problem with the policy's selection as constraints."""
+        """Returns the problem with the policy's decisions added as constraints."""
         ...
 
 
 def constrain_whole(
     policy: WholeGraph, problem: _native.Problem, device: str | None
 ) -> _native.Problem:
-    """The problem with the policy's selection as constraints. The policies of this package work on
-    the problem in the core; others get it as JSON."""
+    """Adds the policy's decisions to the problem as constraints. Policies of this package work on
+    the core's problem directly; others get it as JSON."""
     lay = getattr(policy, "lay", None)
     if lay is not None:
         laid: _native.Problem = lay(problem, device)
@@ -357,20 +361,20 @@ class MuTwo(NamedTuple):
     saved: int | str
 
     def constrain(self, problem: str, device: str | None = None) -> str:
-        """The problem (JSON) with the selection as constraints."""
+        """Returns the problem (JSON) with mu-TWO's selection added as constraints."""
         return self.lay(_native.Problem.read(problem), device).to_json()
 
     def lay(self, problem: _native.Problem, device: str | None = None) -> _native.Problem:
-        """The same as :meth:`constrain`, for a problem in the core."""
-        from .constraints import lay_mu_two  # slow; `import cutback` loads this module
+        """Returns a problem of the core with mu-TWO's selection added as constraints."""
+        from .constraints import lay_mu_two  # here, because it is slow and rarely needed
 
         return lay_mu_two(problem, self.saved, device)
 
 
 def mu_two(saved: int | str = "0.5x") -> MuTwo:
-    """Recompute or offload the values with the largest benefit, as mu-TWO does, until about
-    ``saved`` is saved between forward and backward: bytes, ``"2GiB"``, or a share ``"0.5x"`` of
-    what saving everything saves.
+    """Recompute or offload the values with the largest benefit, as mu-TWO does, until only about
+    ``saved`` bytes are saved between forward and backward. ``saved`` is an int (bytes), a size such
+    as ``"2GiB"``, or a share such as ``"0.5x"`` of the bytes of saving everything.
 
     Source: S. Purandare et al., mu-TWO: 3x faster multi-model training with orchestration and
     memory optimization, MLSys 2023; ``docs/planner.md`` describes which parts are used.
@@ -440,7 +444,7 @@ def dots_with_no_batch_dims_saveable(
     ctx: PolicyContext, op: Op, *args: Any, **kwargs: Any
 ) -> CheckpointPolicy | None:
     """Save the outputs of matrix products with weights (one side has at most two dimensions),
-    recompute all others, batched products as in attention among them.
+    recompute all others, including batched products such as those of attention.
 
     >>> policy = cutback.policies.dots_with_no_batch_dims_saveable
     >>> plan = cutback.plan(loss, params, x, y, policy=policy)
@@ -459,13 +463,14 @@ def _offload_dot_with_no_batch_dims(
 
 
 def offload_dot_with_no_batch_dims(*args: Any, **kwargs: Any) -> Any:
-    """Move what :func:`dots_with_no_batch_dims_saveable` saves to the host, recompute all others.
+    """Move the values that :func:`dots_with_no_batch_dims_saveable` saves to the host, recompute
+    all others.
 
-    It is itself a policy, which takes the ``args`` and ``kwargs`` of one. JAX's call,
-    ``offload_dot_with_no_batch_dims("device", "pinned_host")``, returns the same policy.
+    This function is itself a policy: its ``args`` and ``kwargs`` are those of any policy. Calling
+    it as JAX does, ``offload_dot_with_no_batch_dims("device", "pinned_host")``, returns the policy.
 
     Raises:
-        ValueError: if other memories are named.
+        ValueError: if it is called with other memories.
 
     >>> policy = cutback.policies.offload_dot_with_no_batch_dims
     """

@@ -35,7 +35,7 @@ Reruns = Literal["forward", "all"]
 Work = Literal["f32", "f64", "f16", "bf16", "int"]
 
 ONCE: frozenset[Flag] = frozenset({"random_stateful", "effect", "collective", "mutates", "unknown"})
-"""Operations with one of these flags run only once."""
+"""Operations with one of these flags must not run more than once."""
 
 HELD: frozenset[StorageFlag] = frozenset({"hold_end"})
 """The flags of a storage that is still alive at the end of the step."""
@@ -61,17 +61,17 @@ class Value:
 
     storage: int
     type: str = ""
-    """``"f32[8,32]"``, only to be shown."""
+    """A text such as ``"f32[8,32]"``, which is only displayed."""
     bytes: int | None = None
     """Bytes of its elements. None: as many as its storage has."""
     constraint: Constraint = "free"
     member: int | None = None
-    """The index of the member that makes it, if its operation has an inside."""
+    """The index of the member that makes it, if its operation has members."""
 
 
 @dataclass(slots=True)
 class Member:
-    """A part of an operation that has an inside. It makes one value."""
+    """A part of an operation that consists of several. It makes one value."""
 
     reads: tuple[int, ...]
     """Inputs of the operation, by their indices in its list."""
@@ -155,8 +155,8 @@ class Inlining:
 
 
 def document_of(problem: _native.Problem) -> dict[str, Any]:
-    """A problem as a document of ``docs/problem.md``, in which every operation has its flags and
-    every value its bytes."""
+    """Converts a problem to a document (``docs/problem.md``) in which every operation has flags and
+    every value has bytes."""
     document: dict[str, Any] = json.loads(problem.to_json())
     sizes = [storage["bytes"] for storage in document["storages"]]
     for op in document["ops"]:
@@ -180,7 +180,7 @@ class Problem:
     backward_starts: int
     """Id of the first operation of the backward."""
     align: int = 64
-    """Offsets in the arena are multiples of so many bytes; a power of two."""
+    """Alignment of offsets in the arena, in bytes; a power of two."""
     static_bytes: int = 0
     """Bytes of parameters, optimizer states and the like, which count in the measure ``total``."""
     link_bytes_per_s: float = 0.0
@@ -188,19 +188,20 @@ class Problem:
     regions: list[Region] = field(default_factory=list)
     inlinings: list[Inlining] = field(default_factory=list)
     reruns: Reruns = "forward"
-    """The part whose operations may run again, or run first at a later place in the order."""
+    """The part of the step whose operations may be recomputed, or run later than in this order."""
     collective_again: bool = False
-    """Operations of the forward with the flag ``"collective"`` may run again. All processes must
-    then follow the same plan."""
+    """If true, operations of the forward with the flag ``"collective"`` may run again. All
+    processes must then follow the same plan."""
     keep_saved: bool = False
-    """Memory that is alive between forward and backward is not taken over (:attr:`Op.over`)."""
+    """If true, no operation may overwrite memory (:attr:`Op.over`) that is alive between forward
+    and backward."""
     network_bytes_per_s: float = 0.0
     """The rate of collectives, if it is lower than that of memory. 0: unknown; collectives then
     cost the same as other operations."""
 
     @classmethod
     def read(cls, text: str) -> Problem:
-        """The problem of a JSON text, also of a traced graph.
+        """Reads a problem from JSON, or converts a traced graph to one.
 
         Raises:
             ValueError: if the text is not a problem; the message names the line or the operation.
@@ -212,8 +213,8 @@ class Problem:
         changes of this object do not change that one.
 
         Raises:
-            ValueError, TypeError: if it breaks a rule of ``docs/problem.md``; the message names the
-                operation.
+            ValueError, TypeError: if the problem breaks a rule of ``docs/problem.md``; the message
+                names the operation.
         """
         return _native.Problem.of(self)
 
@@ -226,7 +227,7 @@ class Problem:
         return self.check().to_json()
 
     def document(self) -> dict[str, Any]:
-        """The problem as a document of ``docs/problem.md``, which may be changed and then
+        """Returns the problem as a document (``docs/problem.md``), which may be edited and then
         planned."""
         document = document_of(self.check())
         del document["fingerprint"]  # a change would make it wrong

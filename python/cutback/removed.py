@@ -1,5 +1,5 @@
-"""Names that were removed or moved, and their replacements. This module is loaded only for an
-error. A name is listed for one version."""
+"""Names that were removed or moved, and their replacements. This module is loaded only to raise an
+error. Each name stays listed for one version."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ def message(module: str, name: str) -> str:
 
 
 def missing(module: str, name: str) -> AttributeError | ImportError:
-    """The error for an attribute that a module does not have; a removed one names its replacement.
+    """Returns the error for an attribute that a module does not have; for a removed name, it gives
+    the replacement.
 
     A ``from`` import replaces the message of an AttributeError with its own, so it gets an
-    ImportError. It looks names up in ``importlib._bootstrap._handle_fromlist``, which is two
-    frames up.
+    ImportError. A ``from`` import is recognized by the frame two levels up, which is then that of
+    ``importlib._bootstrap._handle_fromlist``.
     """
     asking = sys._getframe(2)
     is_from = asking.f_code.co_name == "_handle_fromlist"
@@ -49,13 +50,14 @@ def missing(module: str, name: str) -> AttributeError | ImportError:
         return ImportError(text, name=module) if is_from else AttributeError(text, name=name)
     if module != "cutback" or (is_from and _is_module(name)):
         return AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
-    from . import foreign  # for an error alone
+    from . import foreign  # here, because only errors need it
 
     error = foreign.missing(module, name)
     return ImportError(str(error), name=module) if is_from and ": " in str(error) else error
 
 
 def _is_module(name: str) -> bool:
-    """True for a module of the package: a ``from`` import asks for an attribute first."""
+    """Returns True for a module of the package, which a ``from`` import first looks up as an
+    attribute."""
     path = os.path.join(os.path.dirname(__file__), name)
     return os.path.exists(f"{path}.py") or os.path.isdir(path)

@@ -18,7 +18,7 @@ class Step(NamedTuple):
     outputs: tuple[int, ...] | None = None
     """The outputs that a run makes, by their indices in the operation's list. None: all."""
     taken: tuple[int, ...] = ()
-    """Values that the run computes for itself (:class:`cutback.problem.Inlining`)."""
+    """Ids of values that this run recomputes inline (:class:`cutback.problem.Inlining`)."""
 
 
 class Schedule(NamedTuple):
@@ -36,9 +36,9 @@ class Life(NamedTuple):
     storage: int | None
     """None for the scratch memory of a step."""
     made: int
-    """Index of the step that makes it."""
+    """Index of the step that allocates it."""
     last: int
-    """Equal to the number of steps if it lives to the end."""
+    """Index of the last step in which it is alive; the number of steps if it lives to the end."""
     bytes: int
     """Size of the storage."""
     offset: int

@@ -15,11 +15,11 @@ _inside: dict[str, bool] = {}
 
 
 def _file(path: str) -> str:
-    """The name of a file without its folder, or ``In[3]`` for the cell of a notebook."""
+    """Returns the name of a file without its folder, or ``In[3]`` for a notebook cell."""
     ipython = sys.modules.get("IPython")
     if ipython is not None:
         compiler = getattr(ipython.get_ipython(), "compile", None)
-        number = getattr(compiler, "_filename_map", {}).get(path)  # of cells, since IPython 7.21
+        number = getattr(compiler, "_filename_map", {}).get(path)  # exists since IPython 7.21
         if number is not None:
             return f"In[{number}]"
     return os.path.basename(path)
@@ -45,13 +45,13 @@ def _frame() -> FrameType | None:
 
 
 def location() -> str | None:
-    """``"model.py:12"``: the user's line, or None if there is none."""
+    """Returns the user's line, such as ``"model.py:12"``, or None if no frame is the user's."""
     frame = _frame()
     return f"{_file(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else None
 
 
 def warn(text: str, category: type[Warning]) -> None:
-    """Issues a warning at the user's line, which is also added to the message."""
+    """Issues a warning at the user's line, and appends that line to the message."""
     frame = _frame()
     if frame is None:
         warnings.warn(text, category, stacklevel=2)
@@ -69,25 +69,26 @@ class _Located(str):
 
 
 def located(text: str) -> str:
-    """``text`` with the user's source line after it, for an error message."""
+    """Returns an error message: ``text``, followed by the user's source line."""
     where = location()
     return _Located(f"{text} [{where}]") if where else text
 
 
 def has_line(error: Exception) -> bool:
-    """True for an error of ours whose message ends with the user's line."""
+    """Returns True for an error of this package whose message ends with the user's line."""
     return getattr(error, "has_location", False) or any(
         isinstance(arg, _Located) for arg in error.args
     )
 
 
 def reword(error: Exception, text: str) -> None:
-    """Replaces the message of an error by one that ends with the user's line, too."""
+    """Replaces the message of an error by ``text``, which already ends with the user's line."""
     error.args = (_Located(text),)
 
 
 def place_at_origin(error: Exception) -> None:
-    """Adds the user's source line that the error comes from, which is caught further out."""
+    """Adds the user's source line to the message of a caught error. The line is taken from the
+    traceback, because the frames that raised the error have returned."""
     where, trace = None, error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
@@ -99,8 +100,8 @@ def place_at_origin(error: Exception) -> None:
 
 
 def place(error: Exception) -> None:
-    """Adds the user's source line to the message of an error that does not have one yet. Errors of
-    the core already name the line of the operation, which is more exact."""
+    """Adds the user's source line to the message of an error that does not name a line yet. Errors
+    of the core already name the line of the operation, which is more exact."""
     where = location()
     if where and not has_line(error):
         error.args = (_Located(f"{error} [{where}]"),)

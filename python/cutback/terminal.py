@@ -1,4 +1,4 @@
-"""What the commands print: text and JSON, errors on one line, and how far a search is."""
+"""Terminal output of the commands: text, JSON, one-line errors, and the progress of a search."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Best(Protocol):
 
     @property
     def budget(self) -> int:
-        """Index of the budget that it is for."""
+        """Index of the budget that the plan is for."""
 
 
 def print_text(what: str) -> None:
-    """Prints with control characters escaped, which may come from a file."""
+    """Prints text. Control characters, which may come from a file, are escaped."""
     sys.stdout.write(files.shown(what.rstrip("\n")) + "\n")
 
 
@@ -52,7 +52,7 @@ def tell(error: Exception) -> None:
     environment variable ``NO_COLOR`` is set."""
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        text = f"{error.filename}: {error.strerror}"  # as other commands say it, without a number
+        text = f"{error.filename}: {error.strerror}"  # without the errno, like other commands
     what = files.one_line(" ".join(text.split()) or type(error).__name__)
     coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     name = "\x1b[1;31mcutback:\x1b[0m" if coloured else "cutback:"
@@ -68,43 +68,45 @@ def _told(best: Best | None, budgets: int) -> str:
 
 
 def is_watched() -> bool:
-    """True if somebody sees standard error as it is written: on a terminal, or in a notebook."""
+    """Returns True if a user sees standard error as it is written: on a terminal, or in a
+    notebook."""
     stream = sys.stderr
     if type(stream).__module__.startswith("ipykernel"):
         return True
-    try:  # programs put objects in its place that only write
+    try:  # programs replace sys.stderr by objects that may lack isatty
         return stream.isatty()
-    except (AttributeError, ValueError):  # ValueError: it is closed
+    except (AttributeError, ValueError):  # ValueError: the stream is closed
         return False
 
 
 class _Search:
-    """A search that shows how far it is, and that Ctrl-C ends with its best plan.
+    """The progress of a search: shows the best plan so far, and lets Ctrl-C end the search with it.
 
     Args:
-        budgets: number of budgets that it is for.
-        after: seconds until it is shown.
-        only_shown: Ctrl-C does what it does elsewhere, unless a plan to take is shown.
+        budgets: number of budgets to search for.
+        after: seconds until the progress line appears.
+        only_shown: Ctrl-C ends the search only while the line shows a plan; otherwise it interrupts
+            the program as usual.
     """
 
     def __init__(self, budgets: int, after: float, only_shown: bool) -> None:
         self.budgets, self.after, self.only_shown = budgets, after, only_shown
         self.watched, self.stop = is_watched(), False
-        self.offers = False  # a plan is shown, which Ctrl-C takes
-        self.wide = 0  # letters of the line that is shown
+        self.offers = False  # the line shows a plan, which Ctrl-C would accept
+        self.wide = 0  # length of the line that is shown
         self.before = signal.getsignal(signal.SIGINT)
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """Handles Ctrl-C."""
         if not self.stop and (self.offers or not self.only_shown):
             self.stop = True
-        elif callable(self.before):  # Python's own raises KeyboardInterrupt
+        elif callable(self.before):  # Python's default handler raises KeyboardInterrupt
             self.before(number, frame)
         elif self.before != signal.SIG_IGN:
             raise KeyboardInterrupt
 
     def progress(self, seconds: float, best: Best | None) -> bool:
-        """Shows a line; true if the search is to end."""
+        """Updates the progress line. Returns True if the search should end."""
         if self.watched and seconds >= self.after:
             self.offers = best is not None
             ends = "take it" if self.offers else "end"
@@ -112,28 +114,29 @@ class _Search:
         return self.stop
 
     def _write(self, line: str) -> None:
-        sys.stderr.write("\r" + line.ljust(self.wide))  # notebooks know no other way to erase
+        sys.stderr.write("\r" + line.ljust(self.wide))  # notebooks support no escape to erase
         sys.stderr.flush()
         self.wide = len(line)
 
     def end(self) -> None:
-        """Erases the line. After Ctrl-C, says what was taken."""
+        """Erases the line. After Ctrl-C, says that the best plan is used."""
         if self.wide:
             self._write("")
             sys.stderr.write("\r")
         if self.stop and self.offers:
-            sys.stderr.write("Ctrl-C ended the search: this is the best plan that it found\n")
+            sys.stderr.write("Ctrl-C ended the search; using the best plan found so far\n")
 
 
 @contextmanager
 def interruptible(
     budgets: int = 1, *, after: float = 0.5, only_shown: bool = False
 ) -> Iterator[Callable[[float, Best | None], bool]]:
-    """Yields a progress callback for a search over this number of budgets. It shows the seconds and
-    the best plan on a terminal and in a notebook. The first Ctrl-C ends the search, the second one
-    the program. ``after`` and ``only_shown`` are those of :class:`_Search`."""
+    """Yields a progress callback for a search over this number of budgets. On a terminal and in a
+    notebook it shows the seconds and the best plan. The first Ctrl-C ends the search, the second
+    one ends the program. :class:`_Search` describes ``after`` and ``only_shown``."""
     search = _Search(budgets, after, only_shown)
-    # Other threads get no signals. A handler that is not Python's, None, could not be put back.
+    # Only the main thread may set signal handlers. None means that the current handler was not set
+    # from Python, so it could not be restored.
     handles = threading.current_thread() is threading.main_thread() and search.before is not None
     if handles:
         signal.signal(signal.SIGINT, search.interrupt)

@@ -41,7 +41,7 @@ def _kind(cls: type) -> str:
 
 
 def _parts(kind: str, x: Any) -> tuple[tuple[Any, ...], list[Any]]:
-    """(keys, children) of a container."""
+    """Returns (keys, children) of a container."""
     if kind == "dict":
         try:
             keys = tuple(sorted(x))
@@ -56,7 +56,8 @@ def _parts(kind: str, x: Any) -> tuple[tuple[Any, ...], list[Any]]:
 
 @lru_cache
 def _indices(n: int) -> tuple[int, ...]:
-    """The keys of a list. Always the same tuple, so that comparing equal trees is fast."""
+    """Returns the keys of a list of length ``n``. The tuple is cached, so that comparing equal
+    trees is fast."""
     return tuple(range(n))
 
 
@@ -66,8 +67,8 @@ def _leaf_trees(n: int) -> tuple[Tree, ...]:
 
 
 def flatten(x: Any) -> tuple[list[Any], Tree]:
-    """The leaves of ``x`` in a fixed order, and the tree from which :func:`unflatten` rebuilds
-    it."""
+    """Returns the leaves of ``x`` in a fixed order, and the tree with which :func:`unflatten`
+    rebuilds ``x``."""
     leaves: list[Any] = []
     return leaves, _flatten(x, leaves)
 
@@ -82,23 +83,25 @@ def _flatten(x: Any, leaves: list[Any]) -> Tree:
         return NONE
     keys, children = _parts(kind, x)
     below = set(builtins.map(type, children))
-    if len(below) == 1 and _kinds.get(next(iter(below))) == "leaf":  # such as a thousand arrays
+    if len(below) == 1 and _kinds.get(next(iter(below))) == "leaf":  # fast path for long lists
         leaves.extend(children)
         return kind, cls, keys, _leaf_trees(len(children))
     return kind, cls, keys, tuple([_flatten(child, leaves) for child in children])
 
 
 def parts(x: Any) -> tuple[tuple[Any, ...], list[Any]] | None:
-    """(keys, children) of a container, in the order of its leaves; None if it is a leaf or None."""
+    """Returns (keys, children) of a container, in the order of its leaves. Returns None for a leaf
+    and for None."""
     kind = _kind(type(x))
     return None if kind in ("leaf", "none") else _parts(kind, x)
 
 
 def unflatten(tree: Tree, leaves: Any) -> Any:
-    """The nested value whose leaves, in order, are ``leaves``.
+    """Returns the nested value of a tree, rebuilt from ``leaves``, which are in the order of
+    :func:`flatten`.
 
     Raises:
-        ValueError: the number of leaves is not that of the tree.
+        ValueError: if the number of leaves differs from that of the tree.
     """
     source = iter(leaves)
     value = _unflatten(tree, source)
@@ -134,7 +137,7 @@ def _take(source: Iterator[Any], n: int) -> list[Any]:
 
 
 def count(tree: Tree) -> int:
-    """Number of leaves."""
+    """Returns the number of leaves."""
     if len(tree) == 1:
         return int(tree == LEAF)
     children = tree[3]
@@ -143,7 +146,8 @@ def count(tree: Tree) -> int:
 
 
 def names(tree: Tree, prefix: str) -> list[str]:
-    """A readable name for each leaf: ``"params['w1']"``, ``"state.mean"``, ``"layers[0]"``."""
+    """Returns a readable name for each leaf, such as ``"params['w1']"``, ``"state.mean"`` or
+    ``"layers[0]"``."""
     if len(tree) == 1:
         return [prefix] if tree == LEAF else []
     kind, _, keys, children = tree
@@ -158,8 +162,8 @@ def names(tree: Tree, prefix: str) -> list[str]:
 
 
 def map(function: Callable[..., Any], x: Any, *others: Any) -> Any:
-    """``function`` on each leaf of ``x`` (and on the leaves of ``others``, which must have the same
-    tree).
+    """Calls ``function`` on each leaf of ``x`` (and the corresponding leaves of ``others``, which
+    must have the same tree). Returns the results, nested like ``x``.
 
     Raises:
         ValueError: if the trees differ.
@@ -192,7 +196,7 @@ def structure(x: Any) -> Tree:
 
 
 def reduce(function: Callable[[Any, Any], Any], x: Any, *initial: Any) -> Any:
-    """The leaves of ``x`` combined from left to right, as ``functools.reduce`` does.
+    """Returns the leaves of ``x`` combined from left to right, like ``functools.reduce``.
 
     >>> cutback.tree.reduce(lambda a, b: a + b, {"w": 1, "b": [2, 3]}, 0)
     6
@@ -201,8 +205,8 @@ def reduce(function: Callable[[Any, Any], Any], x: Any, *initial: Any) -> Any:
 
 
 def beside(structure: Tree, x: Any, name: str) -> list[Any]:
-    """For each leaf of a tree, the leaf of ``x`` at the same place. A None in ``x`` stands for all
-    leaves below it.
+    """Returns, for each leaf of a tree, the leaf of ``x`` at the same position. A None in ``x``
+    applies to all leaves below it. ``name`` is the name of ``x`` for errors.
 
     Raises:
         ValueError: if ``x`` is nested differently.
@@ -211,12 +215,13 @@ def beside(structure: Tree, x: Any, name: str) -> list[Any]:
     path: list[Any] = []
     if not _beside(structure, x, leaves, path):
         where = "".join(f"[{key!r}]" for key in reversed(path))
-        raise ValueError(f"{name}{where} are not nested like the parameters")
+        raise ValueError(f"{name}{where} is not nested like the parameters")
     return leaves
 
 
 def _beside(structure: Tree, x: Any, leaves: list[Any], path: list[Any]) -> bool:
-    """False if they differ; then ``path`` has the keys of the place, the innermost first."""
+    """Appends the leaves of ``x`` to ``leaves``. Returns False if ``x`` is nested differently; then
+    ``path`` holds the keys that lead to the difference, innermost first."""
     if x is None:
         leaves += [None] * count(structure)
         return True

@@ -18,11 +18,11 @@ class Changed(NamedTuple):
     """A value that the two plans treat differently."""
 
     value: int  # id in the problem
-    name: str  # of the operation that makes it
+    name: str  # name of the operation that makes it
     kind: str
     type: str  # "f32[8,32]"
     location: str  # "model.py:12", "" if unknown
-    bytes: int  # of its storage
+    bytes: int  # size of its storage
     before: str  # "save", "recompute", "offload", or "none" if the backward does not need it
     after: str
     saved_bytes: int  # change of the saved bytes
@@ -31,13 +31,13 @@ class Changed(NamedTuple):
 
 
 def _rows(plan: Plan) -> dict[int, ExplainedValue]:
-    """The explained values of a plan, by storage."""
+    """Returns the explained values of a plan by storage."""
     return {row["storage"]: row for row in plan.explanation["values"]}
 
 
 def _runs(plan: Plan) -> Counter[tuple[int, int]]:
-    """How often each (operation, storage) is computed. A run of an operation with an inside may
-    make only some of its outputs. Copies to and from the host do not count."""
+    """Counts the runs that compute each (operation, storage). A run of an operation with members
+    may make only some of its outputs. Copies to and from the host do not count."""
     ops = plan.parts.ops
     counts: Counter[tuple[int, int]] = Counter()
     for step in plan.core.steps:
@@ -52,8 +52,8 @@ def _runs(plan: Plan) -> Counter[tuple[int, int]]:
 class Difference:
     """The difference between two plans: ``changes``, one per value, and ``totals``.
 
-    ``print(difference)`` summarises it; :meth:`report` writes a page that overlays both memory
-    timelines."""
+    ``print(difference)`` prints a summary; :meth:`report` writes a page with both memory timelines
+    in one chart."""
 
     def __init__(self, before: Plan, after: Plan) -> None:
         for plan in (before, after):
@@ -62,8 +62,8 @@ class Difference:
         ours, theirs = (plan.core.fingerprint for plan in (before, after))
         if ours != theirs:
             raise ValueError(
-                f"the plans are for different problems (fingerprints {ours} and {theirs}); plan "
-                "the same graph twice to compare"
+                f"the plans are for different problems (fingerprints {ours} and {theirs}); compare "
+                "two plans of the same graph"
             )
         self.before, self.after = before, after
         self.changes = self._compare()
@@ -72,7 +72,7 @@ class Difference:
         rows = [_rows(plan) for plan in (self.before, self.after)]
         counts = [_runs(plan) for plan in (self.before, self.after)]
         changes: list[Changed] = []
-        timed: set[int] = set()  # counts the time of an operation with several outputs once
+        timed: set[int] = set()  # operations whose time is counted; they may have several outputs
         for storage in sorted(rows[0].keys() | rows[1].keys()):
             row = rows[0].get(storage) or rows[1][storage]
             before, after = (
@@ -114,7 +114,7 @@ class Difference:
         }
 
     def to_json(self) -> str:
-        """Totals and changes as JSON."""
+        """Returns the totals and changes as JSON."""
         return json.dumps(
             {
                 "format": "cutback.difference",
@@ -132,7 +132,7 @@ class Difference:
         files.write_text(path, render_difference(*self._shown(), title))
 
     def _shown(self) -> tuple[dict[str, Any], Picture, Picture]:
-        """What pages are made from."""
+        """Returns the arguments of the functions that render pages."""
         from ..report import read
 
         return json.loads(self.to_json()), read(self.before), read(self.after)

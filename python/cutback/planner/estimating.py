@@ -1,8 +1,8 @@
-"""What a training step takes at each batch size, and the largest batch within a budget, without
-running anything.
+"""Estimates the memory and time of a training step at each batch size, and the largest batch within
+a budget, without running anything.
 
-Plans are searched at few batches. Their schedules are valid at every batch, so the others are only
-evaluated."""
+Plans are searched for at a few batch sizes only. Their schedules are valid at all batch sizes, so
+at the others they are only evaluated."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from .search import plans
 
 POSITIONS = (0.75, 0.5, 0.25)
 MOST = 1 << 20
-_ROUNDS = 3  # searches beyond the largest batch that fits by earlier plans
+_ROUNDS = 3  # number of searches beyond the largest batch that fits with the plans found so far
 _SMALLEST = "smallest"
-_CHECKED = 40  # the third batch to trace, if none fits
+_CHECKED = 40  # the third batch to trace, if no batch fits
 
 
 class Figure(NamedTuple):
     """Bytes of a plan at some batch, and the modelled seconds of a step."""
 
     bytes: int
-    """By the measure of the estimate."""
+    """Bytes by the measure of the estimate."""
     seconds: float
     """Time by the cost model."""
 
 
 class Point(NamedTuple):
-    """What a step takes at one batch."""
+    """The memory and time of a step at one batch size."""
 
     batch: int
     """Number of examples."""
     without_plan: Figure
     """The step without a budget."""
     plans: dict[str, Figure]
-    """Plans that save less and less, by their position at the largest batch; the last one,
-    ``"smallest"``, is the smallest of all plans found."""
+    """Figures of plans that save less and less, by their positions at the largest batch. The last
+    one, ``"smallest"``, is that of the smallest plan found."""
     within: Figure | None
-    """The fastest plan within the budget. None: no plan found is within it."""
+    """The fastest plan within the budget, or None if no plan found is within it."""
 
     @property
     def extra(self) -> float:
@@ -67,21 +67,21 @@ class Estimate:
         is_linear: bool | None,
     ) -> None:  # fmt: skip
         self.points = points
-        """One for each batch of the table, in order."""
+        """One point for each batch of the table, in order."""
         self.batch = batch
-        """The largest batch found within the budget. None: no batch fits, or there is no budget."""
+        """The largest batch found within the budget. None if no batch fits, or without a budget."""
         self.budget_bytes = budget
         self.measure = measure
         self.device = device
         self.is_linear = is_linear
-        """Whether sizes are linear in the batch; otherwise each batch was traced. None: there is
-        one batch, which was traced."""
+        """True if sizes are linear in the batch; False if they are not, so that each batch was
+        traced; None if there is only one batch, which was traced."""
 
     def point(self, batch: int) -> Point:
-        """The point of a batch.
+        """Returns the point of a batch.
 
         Raises:
-            KeyError: if the table does not have it.
+            KeyError: if the table does not contain the batch.
         """
         for point in self.points:
             if point.batch == batch:
@@ -89,7 +89,7 @@ class Estimate:
         raise KeyError(batch)
 
     def document(self) -> dict[str, Any]:
-        """The estimate as a document for JSON."""
+        """Returns the estimate as a document for JSON."""
 
         def figure(f: Figure | None) -> Any:
             return None if f is None else f._asdict()
@@ -135,7 +135,7 @@ class Estimate:
         table = ("  ".join(f"{x:>{w}}" for x, w in zip(row, widths, strict=True)) for row in rows)
         lines = [self._headline(), *table]
         if self.is_linear is False:
-            lines.append("sizes are not linear in the batch: each batch was traced")
+            lines.append("sizes are not linear in the batch, so each batch was traced")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -143,27 +143,27 @@ class Estimate:
 
 
 class Way(NamedTuple):
-    """How steps are traced and measured."""
+    """The way to trace and measure a kind of steps."""
 
     trace: Callable[[int], Problem]
     device: devices.Device | None
     measure: str
-    """``"live"``, ``"arena"`` or ``"total"``, which adds what exists in every step."""
+    """``"live"``, ``"arena"`` or ``"total"``, which adds parameters and optimizer states."""
     presets: Sequence[str | None]
-    """Presets of plans without a budget; the smallest of them counts."""
+    """Presets to plan with if there is no budget; the smallest of these plans counts."""
     plain: Callable[[Problem], Problem] = lambda problem: problem
-    """Returns the problem of the step without a budget, if that differs."""
+    """Converts the problem of a step with a budget to that of the step without one."""
     forward: Callable[[int], Forward] | None = None
-    """Makes the forward of a batch, if that is cheaper than the problem."""
+    """Traces only the forward of a batch, if that is cheaper than tracing the step."""
 
     @property
     def kept(self) -> str:
-        """The measure of the step alone."""
+        """The measure of the step without parameters and optimizer states."""
         return "arena" if self.measure == "arena" else "live"
 
 
 class _Schedules:
-    """Schedules of problems with one structure, made at some batch."""
+    """Schedules for problems of one structure, each found at some batch."""
 
     def __init__(self, problem: _native.Problem, plain: _native.Problem, way: Way) -> None:
         row = devices.resolve(way.device)
@@ -176,7 +176,8 @@ class _Schedules:
         self.others: list[Schedule] = []
 
     def name(self, problem: _native.Problem, way: Way) -> None:
-        """Searches the plans of the table's columns, and the smallest if there is no other."""
+        """Searches for the plans of the table's columns, and for the smallest plan if no other
+        plan is known."""
         asked = POSITIONS if self.others else (*POSITIONS, _SMALLEST)
         found = dict(_searched(problem, way, asked))
         if _SMALLEST in found:
@@ -184,21 +185,21 @@ class _Schedules:
         self.named = {str(wish): plan for wish, plan in found.items()}
 
     def add(self, problem: _native.Problem, way: Way, asked: Sequence[budgets.Budget]) -> None:
-        """Searches more plans."""
+        """Searches for plans for further budgets."""
         self.others += [schedule for _, schedule in _searched(problem, way, asked)]
 
 
 def _searched(
     problem: _native.Problem, way: Way, asked: Sequence[budgets.Budget]
 ) -> list[tuple[budgets.Budget, Schedule]]:
-    """The schedules of those budgets that can be met."""
+    """Searches for plans, and returns the schedules of the budgets that can be met."""
     answers = plans(problem, asked, measure=way.kept, device=way.device)
     rows = zip(asked, answers, strict=True)
     return [(wish, plan.schedule) for wish, plan in rows if isinstance(plan, Plan)]
 
 
 class Estimator:
-    """Estimates batches of one step."""
+    """Estimates one step at several batch sizes."""
 
     def __init__(self, way: Way, budget: int | None) -> None:
         self.way, self.budget = way, budget
@@ -210,8 +211,8 @@ class Estimator:
     def _schedules_of(
         self, problem: Problem, checked: _native.Problem, named: bool = False
     ) -> _Schedules:
-        """The schedules of a structure, with the smallest one; if ``named``, with those of the
-        table's columns, which are searched at this batch."""
+        """Returns the schedules of the problem's structure, including the smallest one. If
+        ``named``, includes those of the table's columns, which are searched for at this batch."""
         structure = structure_of(problem)
         if structure not in self._schedules:
             plain = self._plain(problem, checked)
@@ -231,7 +232,7 @@ class Estimator:
         return problem.static_bytes if self.way.measure == "total" else 0
 
     def point(self, batch: int) -> Point:
-        """What the step takes at a batch."""
+        """Returns the memory and time of the step at a batch."""
         if batch not in self._known:
             self._known[batch] = self._point(batch)
         return self._known[batch]
@@ -255,12 +256,12 @@ class Estimator:
         return Point(batch, without, named, within)
 
     def fits(self, batch: int) -> bool:
-        """True if a plan found so far is within the budget."""
+        """Returns True if a plan found so far meets the budget at this batch."""
         return self.point(batch).within is not None
 
     def _largest(self, low: int, most: int) -> int:
-        """The largest batch that fits, at least ``low``, which does. Assumes that larger ones need
-        more.
+        """Returns the largest batch of at most ``most`` that fits. ``low`` is a batch that fits.
+        Assumes that larger batches need more memory.
         """
         high = 2 * low
         while high <= most and self.fits(high):
@@ -272,8 +273,9 @@ class Estimator:
         return low
 
     def _meets(self, batch: int) -> bool:
-        """Searches a plan for the budget at a batch, as a step of this batch does. Adds it to the
-        schedules, or else the smallest."""
+        """Searches for a plan that meets the budget at a batch, as compiling the step does. Adds it
+        to the schedules, or, if there is none, the smallest plan. Returns True if the budget can
+        be met."""
         assert self.budget is not None
         problem = self.family.problem(batch)
         checked, room = problem.check(), self.budget - self._static(problem)
@@ -287,8 +289,8 @@ class Estimator:
         return met
 
     def largest(self, most: int) -> int | None:
-        """The largest batch within the budget: a search at this batch meets it, and no plan found
-        meets it at the next."""
+        """Returns the largest batch found within the budget. A search at this batch meets the
+        budget, and no plan found meets it at the next batch."""
         first = next((n for n in (FIRST, 1) if n <= most and self.fits(n)), None)
         if first is None:
             return None
@@ -304,7 +306,7 @@ class Estimator:
         return met
 
     def estimate(self, batches: Sequence[int] | None, most: int) -> Estimate:
-        """The whole table."""
+        """Returns the whole table."""
         largest = None if self.budget is None else self.largest(most)
         is_alone = self.budget is None and batches is not None and len(set(batches)) == 1
         if is_alone and batches:
@@ -325,7 +327,8 @@ class Estimator:
         return Estimate(points, largest, self.budget, self.way.measure, name, is_linear)
 
     def _powers(self, largest: int | None, most: int) -> list[int]:
-        """Powers of two. A batch of 1, which is always traced, is among them if it has been."""
+        """Returns the powers of two to list. A batch of 1, which must be traced, is only listed if
+        it has been traced already or is the only one."""
         end = min(32 if largest is None else 2 * largest, most)
         least = 1 if end == 1 or self.family.is_traced(1) else 2
         return [1 << k for k in range(21) if least <= 1 << k <= end]
@@ -343,7 +346,7 @@ def estimate_with(
         raise ValueError(f"measure={way.measure!r} is not one of 'live', 'arena', 'total'")
     limit = None if budget is None else budgets.named_bytes("budget", budget)
     if batches is not None and (not batches or any(type(n) is not int or n < 1 for n in batches)):
-        raise ValueError(f"batches={batches!r}: give integers of at least 1")
+        raise ValueError(f"batches={batches!r}: expected integers of at least 1")
     if not 1 <= most <= MOST:
-        raise ValueError(f"most={most}: need 1 <= most <= {MOST}")
+        raise ValueError(f"most={most} is not in 1 .. {MOST}")
     return Estimator(way, limit).estimate(batches, most)

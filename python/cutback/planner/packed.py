@@ -1,7 +1,7 @@
-"""Packed saves: masks kept as bits, indices in the fewest bytes.
+"""Packed saves: masks are saved as bits, and indices in as few bytes as possible.
 
-A bool takes one byte in memory, an index of a pooling eight. If the backward reads such a value,
-the step may keep a packed copy and unpack that in the backward: all results have the same bits.
+In memory, a bool takes one byte and an index of a pooling takes eight. If the backward reads such a
+value, the step may save a packed copy and unpack it in the backward. The results are bitwise equal.
 :func:`with_packed` adds this choice to a problem. The operation that makes such a value is followed
 by one that packs it and one that unpacks the packed copy, and all readers read the unpacked value:
 
@@ -9,13 +9,16 @@ by one that packs it and one that unpacks the packed copy, and all readers read 
     mask_packed = pack(mask)
     mask_unpacked = unpack(mask_packed)
 
-A plan then keeps the unpacked value (nothing is packed: a program uses the mask itself), the packed
-one (``unpack`` runs again), or neither (all three run again). Packing and unpacking cost time only
-in plans that keep the packed value. So the time of both is that of ``unpack`` (``pack`` is a
-launch), whose first run is not paid: the operation that makes the value takes that much less if it
-never runs without ``unpack``, because it has one result or runs once. ``pack`` runs once if that
-operation does. An operation without bytes, ``made``, whose value the forward returns, keeps the
-first run of ``unpack`` in the forward; otherwise it could be left to the backward and cost nothing.
+A plan then saves the unpacked value (the program packs nothing and uses the mask itself), the
+packed value (``unpack`` runs again), or neither (all three run again).
+
+Packing and unpacking cost time only in plans that save the packed value. The costs of the
+operations express this. ``unpack`` has the cost of both, and ``pack`` only that of a launch. The
+first run of ``unpack`` must be free, so its cost is subtracted from the operation that makes the
+value, if that operation never runs without ``unpack``: if it has only one result, or runs only
+once. ``pack`` must run only once if that operation must. A further operation without bytes,
+``made``, reads the unpacked value, and the forward returns its result. It keeps the first run of
+``unpack`` in the forward; without it, that run could move to the backward and be free there.
 """
 
 from __future__ import annotations
@@ -34,24 +37,26 @@ MADE = "cutback.made"
 """Kinds of the operations that :func:`with_packed` adds."""
 
 FEWEST = 4096
-"""Bytes of the smallest values that are packed. The launch of an operation takes longer than the
-memory traffic of a smaller one."""
+"""Size in bytes from which on values are packed. For smaller values, the launch of an operation
+takes longer than its memory traffic."""
 
 _POOLS = ("aten.max_pool2d_with_indices", "aten.max_pool3d_with_indices")
 
 
 def traffic(bytes: int, packed: int) -> int:
-    """Bytes that packing and unpacking read and write."""
+    """Returns the bytes that packing and unpacking read and write."""
     return 2 * (bytes + packed)
 
 
 def index_bytes(count: int) -> int:
-    """Bytes of the smallest integer type for the indices ``0 .. count - 1``: 1, 2, 4 or 8."""
+    """Returns the size of the smallest integer type for the indices ``0 .. count - 1``: 1, 2, 4 or
+    8 bytes."""
     return next((size for size in (1, 2, 4) if count <= 1 << 8 * size - (size == 4)), 8)
 
 
 def _count(type: str, axes: int) -> int | None:
-    """The elements of a value in its last axes taken as one, or None if its type does not say."""
+    """Returns the product of the last ``axes`` sizes of a type, or None if the type does not give
+    them."""
     shape = type.partition("[")[2].removesuffix("]").split(",")[-axes:]
     if len(shape) < axes or not all(n.isascii() and n.isdecimal() for n in shape):
         return None
@@ -59,11 +64,11 @@ def _count(type: str, axes: int) -> int | None:
 
 
 def _packed_bytes(problem: Problem, op: Op, value: Value, types: Sequence[str]) -> int | None:
-    """The bytes of a value once it is packed, or None if it cannot be."""
+    """Returns the size of a packed value in bytes, or None if it cannot be packed."""
     size = value.bytes if value.bytes is not None else problem.storages[value.storage].bytes
     if size < FEWEST or size != problem.storages[value.storage].bytes:
         return None
-    if op.kind.startswith(UNPACK):  # has its packed copy already
+    if op.kind.startswith(UNPACK):  # a packed copy exists already
         return None
     if value.type.startswith("bool["):
         return (size + 7) // 8
@@ -76,7 +81,7 @@ def _packed_bytes(problem: Problem, op: Op, value: Value, types: Sequence[str]) 
 
 
 def masks_of(problem: Problem) -> set[int]:
-    """Storages of masks and of indices of poolings, whole and packed."""
+    """Returns the storages of masks and of indices of poolings, both unpacked and packed."""
     found: set[int] = set()
     for op in problem.ops:
         if "placeholder" in op.flags:
@@ -115,20 +120,20 @@ class _Reads:
         return cls(frozenset(late), frozenset(fixed))
 
     def may_pack(self, problem: Problem, value: Value) -> bool:
-        """True if packing a value may pay and is allowed."""
+        """Returns True if packing a value is allowed and may save memory."""
         s = value.storage
         is_free = value.constraint == "free" and not problem.storages[s].flags
         return is_free and s in self.late and s not in self.fixed
 
 
 def with_packed(problem: AnyProblem) -> Problem:
-    """Returns a problem in which masks and indices may be kept packed.
+    """Returns a problem in which masks and indices may be saved packed.
 
-    Values of type ``"bool[...]"`` are packed eight to a byte, the indices of max poolings
-    (``"i64[...]"``) in 1, 2 or 4 bytes each, if an operation of the backward reads them, no result
-    of the step shares their memory, they have no constraint, and they have at least 4,096 bytes.
-    Indices are packed only if the type of the pooling's argument says how many elements it has.
-    Values that may be packed already stay as they are.
+    Values of type ``"bool[...]"`` are packed eight to a byte. Indices of max poolings
+    (``"i64[...]"``) are packed in 1, 2 or 4 bytes each. A value may be packed if an operation of
+    the backward reads it, no result of the step shares its memory, it has no constraint, and it has
+    at least 4,096 bytes. Indices also need a pooling whose argument has a type with sizes. Values
+    that already may be packed are unchanged.
 
     Args:
         problem: a problem in any form that :func:`cutback.plan` takes. It is not changed.
@@ -166,15 +171,15 @@ class _Maker:
         self.old = problem
         self.ops: list[Op] = []
         self.storages = [replace(storage) for storage in problem.storages]
-        self.value: list[int] = []  # by old id: the value that takes its place
-        self.op: list[int] = []  # by old id: its new id
-        self.memory: dict[int, int] = {}  # by old storage: that of the unpacked value
+        self.value: list[int] = []  # old id of a value -> id of the value that replaces it
+        self.op: list[int] = []  # old id of an operation -> new id
+        self.memory: dict[int, int] = {}  # old storage -> storage of the unpacked value
         self.marks: list[int] = []
         self.n_values = 0
 
     def add(self, i: int, op: Op, packed: Sequence[tuple[int, int]]) -> None:
-        """Adds an operation of the old problem. ``packed``: positions of the outputs to pack, and
-        their packed bytes."""
+        """Adds an operation of the old problem. ``packed`` lists the positions of the outputs to
+        pack and their packed sizes in bytes."""
         outputs = [
             replace(value, storage=self.memory.get(value.storage, value.storage))
             for value in op.outputs

@@ -1,4 +1,4 @@
-"""A plan with its problem: the values that a step saves and recomputes, why, and at what cost."""
+"""Plans with their problems: which values a step saves and recomputes, why, and at what cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Compiled(Protocol):
         ...
 
     def text(self, what: str) -> str:
-        """The JSON of its ``"problem"``, ``"plan"`` or ``"kernels"``."""
+        """Returns the JSON of the step's ``"problem"``, ``"plan"`` or ``"kernels"``."""
         ...
 
 
@@ -41,7 +41,7 @@ class AllNumbers(Numbers):
     """The numbers of a plan and its budget."""
 
     budget_bytes: int | None
-    """The budget in bytes, or None."""
+    """The budget in bytes, or None if there is no budget."""
 
 
 class Entry(NamedTuple):
@@ -62,7 +62,7 @@ class Entry(NamedTuple):
     decision: str
     """``"save"``, ``"recompute"`` or ``"offload"``."""
     reason: str
-    """As in :class:`cutback.schedule.Decision`."""
+    """The reason of the decision; :class:`cutback.schedule.Decision` lists the reasons."""
 
 
 class Plan:
@@ -78,8 +78,8 @@ class Plan:
     """
 
     shared: budgets.Shared | None = None
-    """Set for a PyTorch model that is called several times before a backward: the budget that
-    these calls share. The plan's numbers are those of one call."""
+    """The budget shared by several calls of a PyTorch model before one backward, or None. The
+    plan's numbers are those of one call."""
 
     def __init__(self, problem: str, plan: str) -> None:
         self._core = _native.Problem.read(problem).read_plan(plan)
@@ -95,8 +95,8 @@ class Plan:
         step: Compiled | None = None,
         position: budgets.Position | None = None,
     ) -> Plan:
-        """Returns a plan of the core as a :class:`Plan`. ``step``: the compiled graph that runs it.
-        ``position``: the requested position, if the core does not know it."""
+        """Returns a plan of the core as a :class:`Plan`. ``step`` is the compiled graph that runs
+        it. ``position`` is the requested position, if the core does not know it."""
         plan = cls.__new__(cls)
         plan._core = core
         plan._step = step
@@ -130,12 +130,13 @@ class Plan:
 
     @property
     def schedule(self) -> Schedule:
-        """The steps, and the first of the backward."""
+        """The steps in order, and the index of the first step of the backward."""
         return Schedule(self._core.steps, self._core.backward_starts)
 
     @property
     def lives(self) -> list[Life]:
-        """The lives of the storages: their steps, and their offsets in the arena."""
+        """The lifetimes of the storages: the steps between which they live, and their offsets in
+        the arena."""
         return self._core.lives
 
     @property
@@ -158,17 +159,17 @@ class Plan:
 
     @property
     def numbers(self) -> AllNumbers:
-        """Planned bytes and modelled picoseconds; ``save_all_*`` are those of saving everything.
-        For a compiled step, ``budget_bytes`` is the budget of the step, whose operations run in
-        groups."""
+        """Planned bytes and modelled picoseconds. ``save_all_*`` are the bytes of saving
+        everything. For a compiled step, ``budget_bytes`` is the step's own budget, which may
+        differ from the plan's because operations run in groups."""
         core, step = self._core, self._step
         budget = core.budget_bytes if step is None else step.planned.budget_bytes
         return {**core.numbers, "budget_bytes": budget}
 
     @property
     def position(self) -> budgets.Position | None:
-        """If the budget was a position from 0 to 1: the position, and the bytes at both ends of its
-        range. Otherwise None, also for plans read from a file, which only have bytes."""
+        """The position and the bytes at both ends of its range, if the budget was a position from 0
+        to 1; otherwise None. It is None for plans read from a file, which store only bytes."""
         known = self._core.position
         return self._position or (None if known is None else budgets.Position(*known))
 
@@ -180,13 +181,13 @@ class Plan:
 
     @property
     def in_groups(self) -> bool:
-        """True if ops of the problem are groups of operations (``groups=True``)."""
+        """True if the problem has groups of operations as its ops (``groups=True``)."""
         return any(op.inside for op in self.parts.ops)
 
     @property
     def entries(self) -> list[Entry]:
         """The values that the backward needs, in program order. ``pandas.DataFrame(plan.entries)``
-        has a row for each and a column for each field.
+        has a row for each value and a column for each field.
 
         >>> print(sum(entry.bytes for entry in plan.entries if entry.decision == "save"))
         """
@@ -208,7 +209,7 @@ class Plan:
 
     @property
     def saved(self) -> list[Entry]:
-        """Values that are kept from the forward to the backward."""
+        """Values that are saved from the forward to the backward."""
         return [e for e in self.entries if e.decision == "save"]
 
     @property
@@ -222,15 +223,15 @@ class Plan:
         return [e for e in self.entries if e.decision == "recompute"]
 
     def explain(self, as_json: bool = False, *, kernels: bool = False) -> str:
-        """The totals, then one line for each value: type, bytes, the op that makes it, source line,
-        readers, decision, reason, and the change of peak and time if only this decision were the
-        other one. At the end, what makes up the peak, and what other options would save
-        (:meth:`savings`).
+        """Explains the plan: totals, then one line for each value. The line gives its type, bytes,
+        the op that makes it, source line, readers, decision, reason, and how peak and time would
+        change if only this decision were different. At the end come the parts of the peak, and the
+        memory that other options would save (:meth:`savings`).
 
         Args:
             as_json: return JSON (``docs/problem.md``) with all values and readers.
-            kernels: describe the groups of a compiled step instead: what they read and write, which
-                values never exist in memory, and why each group ends where it does
+            kernels: describe the groups of a compiled step instead: their reads and writes, the
+                values that never exist in memory, and why each group ends where it does
                 (``docs/fusion.md``). Needs ``step.plan`` of a step that has run once.
 
         Raises:
@@ -248,8 +249,8 @@ class Plan:
     def _explain_kernels(self, as_json: bool) -> str:
         if self._step is None:
             raise ValueError(
-                "kernels=True needs the plan of a compiled step, and this plan was made, copied or "
-                "read without one: run step = cutback.compile(...) once and ask step.plan"
+                "kernels=True needs the plan of a compiled step, but this plan was made, copied or "
+                "read without one: run step = cutback.compile(...) once and use step.plan"
             )
         document = self._step.text("kernels")
         if as_json:
@@ -260,8 +261,8 @@ class Plan:
 
     @property
     def holdings(self) -> list[Holding]:
-        """What makes up the peak of live bytes, largest first: gradients, logits, masks, other
-        saved values, scratch and the rest.
+        """The parts of the peak of live bytes, largest first: gradients, logits, masks, other saved
+        values, scratch and the rest.
 
         >>> print({row.what: row.bytes for row in plan.holdings})
         """
@@ -271,13 +272,15 @@ class Plan:
 
     @property
     def savings(self) -> list[Saving]:
-        """What updates inside and slices would save: this plan, and the smallest plan of the same
-        step with each of these options, and with both. Updates are tried if all gradients have
-        more bytes than 5 % of the peak, slices if logits have; if neither is tried, the list is
-        empty. The searches end after two seconds, with the smallest plans that they have found.
+        """The memory that ``updates="inside"`` and ``slices=True`` would save. The list has this
+        plan, and the smallest plan of the same step with each of these options and with both.
+        Updates are tried if all gradients together take more than 5 % of the peak, slices if logits
+        do. If neither is tried, the list is empty. The searches end after two seconds, with the
+        smallest plans found so far.
 
-        Which argument a gradient is for, and what works row by row, is taken from the order and the
-        sizes of values. Steps that are compiled with these options know it, so bytes may differ.
+        The numbers are estimates: they guess from the order and the sizes of values which argument
+        a gradient belongs to and which operations work row by row. Steps compiled with these
+        options know it.
 
         >>> for row in plan.savings:
         ...     print(row.options or "this plan", row.bytes, f"{row.extra:.0%}")
@@ -292,13 +295,13 @@ class Plan:
 
     @property
     def explanation(self) -> Explanation:
-        """The content of :meth:`explain` as a document."""
+        """The contents of :meth:`explain` as a document."""
         if self._explanation is None:
             self._explanation = json.loads(self._core.explain_json())
         return self._explanation
 
     def diff(self, other: Plan) -> Difference:
-        """The differences of ``other`` to this plan, value by value and in total.
+        """Returns the differences between this plan and ``other``, value by value and in total.
 
         Raises:
             ValueError: if the plans are for different problems.
@@ -308,11 +311,11 @@ class Plan:
         return Difference(self, other)
 
     def to_json(self) -> str:
-        """The plan as JSON, which ``compile(plan=...)`` accepts."""
+        """Returns the plan as JSON, which ``compile(plan=...)`` accepts."""
         return self._core.to_json()
 
     def timeline(self) -> list[int]:
-        """The live bytes during each step of the schedule."""
+        """Returns the live bytes during each step of the schedule."""
         from ..report.model import live_bytes, taken_over  # imported on demand, as below
 
         core = self._core
@@ -343,14 +346,14 @@ class Plan:
         """Draws the memory timeline with matplotlib: ``plan.plot().figure.savefig("plan.pdf")``.
 
         Args:
-            axes: matplotlib axes to draw on; None: those of a new figure.
-            time: draw over milliseconds of modelled time, not over steps.
+            axes: matplotlib axes to draw on; None draws on a new figure.
+            time: if true, the x axis is milliseconds of modelled time instead of steps.
 
         Returns:
             The axes. The y axis is in bytes.
 
         Raises:
-            ImportError: matplotlib is not installed (``pip install 'cutback[plots]'``).
+            ImportError: if matplotlib is not installed (``pip install 'cutback[plots]'``).
         """
         from ..report import read
         from ..report.figures import plot_plan
@@ -363,16 +366,15 @@ class Plan:
 
     @property
     def bound_ps(self) -> int:
-        """Lower bound on the time of all plans for this budget, in picoseconds. It is at most the
-        time of this plan. ``numbers["bound_class"]`` says which plans it holds for: ``"any"``,
-        ``"ordered"`` (plans that keep the order of operations, as all searched plans do), or
-        ``"trivial"`` (the bound is only the time of running every operation once)."""
+        """Lower bound on the time of all plans for this budget, in picoseconds. The time of this
+        plan is at least as large. ``numbers["bound_class"]`` says which plans the bound holds for:
+        ``"any"``, ``"ordered"`` (plans that keep the order of operations, as all plans of the
+        search do), or ``"trivial"`` (it is only the time of running every operation once)."""
         return self._core.numbers["lower_bound_ps"]
 
     def headline(self) -> str:
-        """A line about the outcome of a budget given as a position, such as ``0.5: 812 MiB, 63 % of
-        1.26 GiB; smallest 340 MiB``, or about several calls that share the budget. "" for other
-        budgets."""
+        """Returns a line about a budget that is a position, such as ``0.5: 812 MiB, 63 % of 1.26
+        GiB; smallest 340 MiB``, or that several calls share; "" for other budgets."""
         position, measure = self.position, self._core.measure
         if self.shared is not None:
             return self.shared.describe() + "\n"
@@ -384,8 +386,8 @@ class Plan:
         return position.describe(taken) + "\n"
 
     def _bounded(self) -> str:
-        """The budget as text, with the bounded bytes if they are not the arena's, which the caller
-        prints anyway."""
+        """Describes the budget. Includes the bytes by the budget's measure, unless that is the
+        arena, which the caller prints anyway."""
         n, measure = self.numbers, self._core.measure
         if n["budget_bytes"] is None:
             return "no budget"
@@ -413,13 +415,14 @@ class Plan:
         )
 
     def _compiled(self) -> str:
-        """A line about the arena of the compiled step; "" if grouping did not change it."""
+        """Returns a line about the arena of the compiled step, or "" if grouping did not change
+        it."""
         if self._step is None:
             return ""
         arena = json.loads(self._step.text("kernels"))["arena_bytes"]
         if arena == self.numbers["arena_bytes"]:
             return ""
-        return f"\ncompiled: an arena of {budgets.text(arena)}, as operations run in groups"
+        return f"\ncompiled: arena {budgets.text(arena)}, because operations run in groups"
 
     def __repr__(self) -> str:
         n = self.numbers

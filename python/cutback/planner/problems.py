@@ -17,15 +17,15 @@ Times = Mapping[Any, float]  # operation (name or id) -> seconds
 
 
 class Timed(Protocol):
-    """A profile of a step, native or from PyTorch, which ``profile=`` takes as well as times."""
+    """A profile of a native or a PyTorch step, which ``profile=`` accepts instead of times."""
 
     def times(self) -> dict[str, float]:
-        """Seconds of each operation, by name or id."""
+        """Returns the seconds of each operation, by name or id."""
         ...
 
 
 def read_graph(what: AnyProblem) -> str:
-    """The JSON of a problem or a traced graph.
+    """Returns the JSON of a problem or a traced graph.
 
     Raises:
         OSError: if the file cannot be read.
@@ -50,11 +50,11 @@ def read_graph(what: AnyProblem) -> str:
 
 
 def read_problem(what: AnyProblem) -> _native.Problem:
-    """Reads and checks a problem; a traced graph is converted to one.
+    """Reads and checks a problem. A traced graph is converted to a problem.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if it is neither a problem nor a traced graph.
+        ValueError: if ``what`` is neither a problem nor a traced graph.
     """
     if isinstance(what, _native.Problem):
         return what
@@ -64,15 +64,15 @@ def read_problem(what: AnyProblem) -> _native.Problem:
 
 
 def times_of(profile: Timed | Times | str | os.PathLike[str]) -> Times:
-    """The seconds of each operation, from any form of ``profile``."""
+    """Returns the seconds of each operation from any form of ``profile``."""
     if isinstance(profile, (str, os.PathLike)):
         return files.read_times(profile)
     if isinstance(profile, Mapping):
         return profile
     if not callable(getattr(profile, "times", None)):
         raise TypeError(
-            "profile must be a dict of seconds by operation, the path of such a file, or the "
-            f"result of step.profile, not {type(profile).__name__}"
+            "profile must be a dict of operation to seconds, the path of a JSON file with one, or "
+            f"the result of step.profile, not {type(profile).__name__}"
         )
     return profile.times()
 
@@ -82,10 +82,10 @@ def under_policy(
     policy: Policy | WholeGraph | str | None,
     device: devices.Device | None,
 ) -> _native.Problem:
-    """The problem with the constraints of a policy.
+    """Adds the constraints of a policy to a problem.
 
     Raises:
-        TypeError: if the policy only works on functions.
+        TypeError: if the policy only works for traced functions.
     """
     if isinstance(policy, WholeGraph):
         return constrain_whole(policy, checked, devices.resolve(device))

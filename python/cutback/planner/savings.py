@@ -1,4 +1,4 @@
-"""The parts of the peak of a plan, and the bytes that updates inside and slices would save."""
+"""The parts of a plan's peak, and the bytes that updates inside and slices would save."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 
 UPDATES, SLICES = 'updates="inside"', "slices=True"
 _LEAST = 0.05
-"""Options are tried if all gradients, or logits, take more than this share of the peak."""
+"""Updates inside are tried if all gradients, and slices if logits, take more than this share of the
+peak."""
 _SECONDS = 2.0
-"""All searches of one plan end after this time, with the smallest plans found so far."""
+"""Time limit for all searches of one plan; they end with the smallest plans found so far."""
 
 
 def _alive(plan: Plan) -> Iterator[schedule.Life]:
-    """The lives at the peak. Of two lives in one memory, only the one that takes over counts."""
+    """Yields the lifetimes that include the peak. If one storage takes over the memory of another
+    one at the peak, only the new one counts."""
     lives, n_step = plan.core.lives, len(plan.core.steps)
     begins = taken_over(lives)
     timeline = live_bytes(lives, n_step, begins)
@@ -40,7 +42,7 @@ def _alive(plan: Plan) -> Iterator[schedule.Life]:
 
 
 def holdings(plan: Plan) -> list[Holding]:
-    """The parts of the peak of a plan, largest first."""
+    """Returns the parts of the peak of a plan, largest first."""
     problem, starts = plan.parts, plan.core.backward_starts
     named = {s: "masks" for s in masks_of(problem)}
     named |= {s: "logits" for s in logits_of(problem)}
@@ -55,7 +57,7 @@ def holdings(plan: Plan) -> list[Holding]:
 
 
 def _variants(plan: Plan) -> list[tuple[str, Problem]]:
-    """The options that may lower the peak, with the plan's problem under them."""
+    """Returns the options that may lower the peak, each with the problem that results from it."""
     problem, least = plan.parts, _LEAST * plan.core.numbers["live_bytes"]
     gradients = sum(problem.storages[s].bytes for s in gradients_of(problem))
     logits = max((problem.storages[s].bytes for s in logits_of(problem)), default=0)
@@ -72,8 +74,8 @@ def _variants(plan: Plan) -> list[tuple[str, Problem]]:
 
 
 def savings(plan: Plan) -> list[Saving]:
-    """The plan itself, and the smallest plan of its problem with each option that may lower the
-    peak; empty if there is none."""
+    """Returns the plan itself and the smallest plan of its problem with each option that may lower
+    the peak. Returns an empty list if no option may."""
     found, variants = [_saving("", plan.core)], _variants(plan)
     least, device = budgets.parse("min", "live"), plan.core.device
     for name, problem in variants:
@@ -91,7 +93,7 @@ def _saving(options: str, core: _native.Plan) -> Saving:
 
 
 def lines(plan: Plan) -> str:
-    """The end of an explanation: what makes up the peak, and what options would save."""
+    """Returns the end of an explanation: the parts of the peak, and what options would save."""
     rows = plan.holdings
     whole = max(1, sum(row.bytes for row in rows))
     text = "\n  At the peak (live bytes):\n" if rows else ""

@@ -1,8 +1,8 @@
-"""Problems of one step at all batch sizes, from traces at a few.
+"""Predicts the problem of a step at all batch sizes from traces at a few.
 
-Bytes and work of most steps are linear functions of the batch. Two traces give these functions, and
-a third trace, or the forward alone at a third batch, checks them. If a size is not linear, or the
-graph depends on the batch, every batch is traced."""
+The bytes and work of most steps are linear functions of the batch size. Two traces give these
+functions, and a third trace, or a trace of only the forward at a third batch, checks them. If a
+size is not linear, or the graph depends on the batch, every batch is traced."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from ..problem import Inlining, Member, Op, Problem, Storage, Value
 
 FIRST, SECOND = 16, 24
-"""The batches that are traced. They are not small: a batch of 1 may be another graph, because
-axes of 1 broadcast. They are multiples of 8, because some sizes are rounded to 64 bytes."""
+"""The batches that are traced. They are not small, because a batch of 1 may give a different graph:
+axes of size 1 broadcast. They are multiples of 8, because some sizes are rounded to 64 bytes."""
 
 _ROUNDED = 64  # sizes may differ by this much from a linear function
 
@@ -26,7 +26,7 @@ _FIELDS: dict[type, tuple[str, ...]] = {
 
 
 def _parts(problem: Problem) -> Iterator[Any]:
-    """All parts that have sizes, in a fixed order."""
+    """Yields all parts that have sizes, in a fixed order."""
     yield problem
     yield from problem.storages
     for op in problem.ops:
@@ -37,13 +37,14 @@ def _parts(problem: Problem) -> Iterator[Any]:
 
 
 def numbers_of(problem: Problem) -> list[int | float | None]:
-    """All sizes and amounts of work, in a fixed order."""
+    """Returns all sizes and amounts of work, in a fixed order."""
     return [getattr(part, name) for part in _parts(problem) for name in _FIELDS[type(part)]]
 
 
 def structure_of(problem: Problem) -> str:
-    """Everything but the sizes: schedules of a problem are valid for those of equal structure.
-    Whether an op counts as a reduction depends on sizes, and changes only its price."""
+    """Returns a text of everything but the sizes. Schedules of a problem are valid for all problems
+    of equal structure. The flag "reduction" is left out, because it depends on sizes and only
+    changes the modelled time."""
     ops = [
         (op.kind, op.inputs, sorted(op.flags - {"reduction"}), op.work, op.group, op.region,
          list(op.over),
@@ -61,7 +62,8 @@ def structure_of(problem: Problem) -> str:
 
 
 def _copy(problem: Problem) -> Problem:
-    """A copy whose sizes may be set. Types of values, which are only shown, are left out."""
+    """Returns a copy whose sizes may be set. The types of values, which are only displayed, are
+    left out."""
     ops = [
         replace(
             op,
@@ -84,7 +86,7 @@ def _with_numbers(problem: Problem, numbers: list[int | float | None]) -> Proble
 
 
 class Forward(NamedTuple):
-    """The values of a forward, which are cheaper to trace than a step."""
+    """The structure and sizes of a forward, which is cheaper to trace than a step."""
 
     structure: str
     """Equal for two batches if the same operations read the same values."""
@@ -93,11 +95,11 @@ class Forward(NamedTuple):
 
 
 class Family:
-    """The problems of one step.
+    """The problems of one step at all batch sizes.
 
     Args:
-        trace: makes the problem of a batch.
-        forward: makes the forward of a batch, for the check; None: the check traces the step.
+        trace: returns the problem of a batch.
+        forward: returns the forward of a batch, for the check; None: the check traces the step.
     """
 
     def __init__(
@@ -106,19 +108,20 @@ class Family:
         self._trace = trace
         self._forward = forward
         self._traced: dict[int, Problem] = {}
-        self._linear: bool | None = None  # None: two batches have not been compared
+        self._linear: bool | None = None  # None: not known yet
         self._base: list[int | float | None] = []
         self._slopes: list[int | float] = []
 
     @property
     def is_linear(self) -> bool:
-        """Whether problems between and beyond the traced ones are predicted."""
+        """True if sizes are linear, so that the problems of other batches can be predicted."""
         if self._linear is None:
             self._linear = self._compare()
         return self._linear
 
     def _compare(self) -> bool:
-        """Traces two batches, and finds how all numbers grow."""
+        """Traces two batches and computes the growth of all numbers. Returns True if all are
+        linear."""
         first, second = self.traced(FIRST), self.traced(SECOND)
         if structure_of(first) != structure_of(second):
             return False
@@ -129,7 +132,7 @@ class Family:
         return len(slopes) == len(self._slopes)
 
     def traced(self, batch: int) -> Problem:
-        """The problem of a batch, from a trace."""
+        """Returns the problem of a batch from a trace."""
         if batch not in self._traced:
             self._traced[batch] = self._trace(batch)
         return self._traced[batch]
@@ -140,11 +143,11 @@ class Family:
         return len(self._traced)
 
     def is_traced(self, batch: int) -> bool:
-        """Whether the problem of a batch comes from a trace."""
+        """Returns True if this batch has been traced."""
         return batch in self._traced
 
     def problem(self, batch: int) -> Problem:
-        """The problem of a batch, predicted if sizes are linear."""
+        """Returns the problem of a batch, predicted if sizes are linear, else traced."""
         if batch in self._traced or batch == 1 or not self.is_linear:
             return self.traced(batch)
         return _with_numbers(self._traced[FIRST], self._predicted(batch))
@@ -157,8 +160,8 @@ class Family:
         ]
 
     def check(self, batch: int) -> bool:
-        """Traces a third batch and returns whether its sizes are those predicted. If not, every
-        batch is traced from then on."""
+        """Traces a third batch and returns True if it has the predicted sizes. If not, every batch
+        is traced from then on."""
         if not self.is_linear or batch in (FIRST, SECOND):
             return self.is_linear
         if self._forward is not None and batch not in self._traced:
@@ -173,7 +176,8 @@ class Family:
 
 
 def _are_linear(first: Forward, second: Forward, third: Forward, batch: int) -> bool:
-    """Whether a third forward has the same values, with sizes that the first two predict."""
+    """Returns True if the third forward has the same structure and the sizes that the first two
+    predict."""
     if not first.structure == second.structure == third.structure:
         return False
     steps = SECOND - FIRST
@@ -184,7 +188,7 @@ def _are_linear(first: Forward, second: Forward, third: Forward, batch: int) -> 
 
 
 def _slope(first: int | float | None, second: int | float | None) -> int | float | None:
-    """The growth of a number from one batch to the next. None: it is not linear."""
+    """Returns the growth of a number per example, or None if it is not linear."""
     if first is None or second is None:
         return 0 if first is second else None
     growth, steps = second - first, SECOND - FIRST

@@ -22,7 +22,7 @@ class Best(NamedTuple):
     bytes: int  # in the budget's measure, before offsets are assigned
     extra: float  # extra time, relative to running everything once
     gap: float  # time above the current lower bound, relative to the bound
-    budget: int = 0  # index of the budget that it is for
+    budget: int = 0  # index of the budget that the plan is for
 
 
 Progress = Callable[[float], object] | Callable[[float, Best | None], object]
@@ -42,7 +42,7 @@ def seconds_of(time_limit: float) -> float:
         raise ValueError(
             f"time_limit={budgets.short(time_limit)} must be at least 0 seconds; 0 means no limit"
         )
-    return float(min(time_limit, 1e9))  # the core treats this much as no limit
+    return float(min(time_limit, 1e9))  # for the core, a time this long is no limit
 
 
 NativeProgress = Callable[[float, tuple[int, float, float, int] | None], object]
@@ -58,7 +58,7 @@ def teller_of(progress: Progress | None) -> NativeProgress | None:
         return None
     if not callable(progress):
         raise TypeError(
-            f"progress must be a function of seconds (and the best plan), not {progress!r}"
+            f"progress must be a function of the seconds (and the best plan), not {progress!r}"
         )
     tell: Any = progress
     try:
@@ -76,9 +76,8 @@ def teller_of(progress: Progress | None) -> NativeProgress | None:
 
 @contextmanager
 def told(progress: Progress | None, several: int = 1) -> Iterator[NativeProgress | None]:
-    """Yields the callback of a search over `several` budgets: the caller's or, if there is none,
-    one that shows searches over a second on a terminal and in a notebook, where Ctrl-C takes the
-    best plan.
+    """Yields the progress callback for a search over ``several`` budgets. If the caller gives none,
+    a terminal or notebook shows searches that take over a second, and Ctrl-C accepts the best plan.
 
     Raises:
         TypeError: if ``progress`` is not callable.
@@ -125,10 +124,12 @@ class Request:
         """Plans a problem.
 
         Args:
+            problem: the problem.
             bound: a budget to use instead of the request's.
 
         Raises:
-            BudgetError: if no plan meets the budget; its attributes give the smallest that works.
+            BudgetError: if no plan meets the budget; its attributes give the smallest budget that
+                works.
             ValueError, TypeError: if the problem is invalid.
         """
         if self.pinned is not None and not self.offload and not problem.wants_moves:
@@ -162,14 +163,14 @@ def plans(
     time_limit: float = 0.0,
     progress: Progress | None = None,
 ) -> list[Plan | BudgetError]:
-    """Plans a problem for ``several`` budgets in one search. Each plan is bitwise equal to that of
-    :func:`cutback.plan` for the budget, in a fraction of the time.
+    """Plans a problem for ``several`` budgets in one search. Each plan is identical to that of
+    :func:`cutback.plan` for the same budget, but the search takes a fraction of the time.
 
     ``measure``, ``preset``, ``policy`` and ``device`` are as for :func:`cutback.plan`;
     ``time_limit`` (seconds) and ``progress`` apply to the whole search.
 
     Returns:
-        One entry for each budget: a plan, or a :class:`BudgetError` if it cannot be met.
+        For each budget a plan, or a :class:`BudgetError` if the budget cannot be met.
 
     Raises:
         ValueError, TypeError: if the problem or a budget is invalid.

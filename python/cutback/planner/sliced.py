@@ -1,7 +1,8 @@
-"""Slices: chains of operations by rows that run in pieces.
+"""Slices: chains of row-wise operations run in pieces of some rows each.
 
-The rows of the logits of a language model are needed one at a time: for one number of the loss, and
-for one row of gradients. :func:`with_slices` rewrites a problem so that such rows exist in pieces:
+Each row of a language model's logits is needed only for one number of the loss and for one row of
+gradients. :func:`with_slices` rewrites a problem so that only a piece of such a matrix exists at a
+time:
 
     logits = mm(h, w)            logits_piece0 = mm(h, w)        a kth of the rows
     loss = row_loss(logits)  ->  loss_piece0 = row_loss(logits_piece0)
@@ -10,11 +11,12 @@ for one row of gradients. :func:`with_slices` rewrites a problem so that such ro
     dw = mm(h, dlogits)          dw_piece0 = mm(h, dlogits_piece0)
                                  dw = mm(h, dlogits_piece1) + dw_piece0, in the same memory
 
-A strip is the set of operations that run in pieces. It begins with a product that makes rows at
-least twice as wide as those that it reads, and contains what makes or reads values of that width,
-forward and backward. A problem has sizes, but neither axes nor arguments, so an operation whose
-results have as many rows is taken to work row by row, and a smaller result is taken for a sum over
-rows. ``slices=True`` of a compiled step knows the axes and is exact.
+A strip is a set of operations that run in pieces. It begins with a product whose rows are at least
+twice as wide as those that it reads. It contains the operations of the forward and the backward
+that make or read values of that width. A problem gives sizes but not the axes along which
+operations work. So this module assumes that an operation works row by row if its results have the
+same number of rows, and that it sums over rows if they are smaller. ``slices=True`` of a compiled
+step knows the axes and is exact.
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ from ..problem import Flag, Op, Problem, Storage, Value
 from .problems import AnyProblem, read_problem
 
 PIECE_ROWS = 256  # CB_PIECE_ROWS and CB_MAX_PIECES of csrc/ad/strips/find.h
-"""Pieces begin at multiples of so many rows."""
+"""Pieces begin at multiples of this number of rows."""
 MOST_PIECES = 8
 """The largest number of pieces."""
 LEAST_ROWS = 2 * PIECE_ROWS
-"""Chains of fewer rows stay whole."""
+"""Chains of fewer rows are not cut."""
 
 _PRODUCTS = ("aten.mm", "aten.addmm", "matmul")
 _WHOLE: frozenset[Flag] = frozenset({"effect", "collective", "mutates", "unknown", "placeholder"})
@@ -53,7 +55,7 @@ def begins(rows: int) -> list[int]:
 
 
 def _shape(type: str) -> tuple[int, ...] | None:
-    """The sizes in a type such as ``"f32[8,16]"``, or None if some are not known."""
+    """Returns the sizes in a type such as ``"f32[8,16]"``, or None if the type lacks some."""
     inner = type.partition("[")[2]
     if not inner.endswith("]"):
         return None
@@ -62,7 +64,7 @@ def _shape(type: str) -> tuple[int, ...] | None:
 
 
 def _leading(shape: Sequence[int] | None, rows: int) -> int | None:
-    """The number of leading axes that count the rows, or None."""
+    """Returns the number of leading axes whose sizes multiply to ``rows``, or None."""
     count = 1
     for k, size in enumerate(shape or ()):
         count *= size
@@ -72,7 +74,7 @@ def _leading(shape: Sequence[int] | None, rows: int) -> int | None:
 
 
 class _Graph:
-    """A problem with the facts that strips need."""
+    """A problem, with lookup tables for finding strips."""
 
     def __init__(self, problem: Problem) -> None:
         self.ops, self.problem = problem.ops, problem
@@ -93,20 +95,21 @@ class _Graph:
         self.inlined |= {i.op for i in problem.inlinings}
 
     def outputs(self, i: int) -> range:
-        """Ids of the values of an operation."""
+        """Returns the ids of an operation's results."""
         return range(self.first[i], self.first[i] + len(self.ops[i].outputs))
 
     def is_late(self, i: int) -> bool:
-        """True for operations of the backward."""
+        """Returns True if operation ``i`` belongs to the backward."""
         return i >= self.problem.backward_starts
 
     def has_rows(self, i: int, rows: int) -> bool:
-        """True if all results have so many rows."""
+        """Returns True if all results of operation ``i`` have this number of rows."""
         found = [_leading(self.shapes[v], rows) for v in self.outputs(i)]
         return bool(found) and None not in found
 
     def is_turned(self, i: int) -> bool:
-        """True for a transposed view of a matrix, which a product over rows reads."""
+        """Returns True for a transposed view of a matrix, which a product that sums over rows
+        reads."""
         op = self.ops[i]
         if "view" not in op.flags or len(op.inputs) != 1 or len(op.outputs) != 1:
             return False
@@ -114,12 +117,12 @@ class _Graph:
         return bool(given and made and len(made) == 2 and made == given[::-1] != given)
 
     def elements(self, v: int) -> int:
-        """The number of elements of a value; 0 if it is not known."""
+        """Returns the number of elements of a value, or 0 if it is not known."""
         shape = self.shapes[v]
         return 0 if shape is None else prod(shape)
 
     def size(self, v: int) -> int:
-        """Bytes of a value."""
+        """Returns the size of a value in bytes."""
         value = self.values[v]
         whole = self.problem.storages[value.storage].bytes
         return whole if value.bytes is None else value.bytes
@@ -140,7 +143,8 @@ class _Strip:
 
 
 def _seed(graph: _Graph, i: int) -> tuple[int, int] | None:
-    """The rows of a product that makes them at least twice as wide, and their new width."""
+    """Returns (number of rows, width) of a product whose rows are at least twice as wide as those
+    that it reads; None for other operations."""
     op = graph.ops[i]
     if not op.kind.startswith(_PRODUCTS) or graph.is_late(i):
         return None
@@ -156,7 +160,8 @@ def _seed(graph: _Graph, i: int) -> tuple[int, int] | None:
 
 
 def _wide(graph: _Graph, seed: int, count: int) -> set[int]:
-    """The operations with results of so many elements that are connected with the seed."""
+    """Returns the operations that are connected with the seed and have a result of ``count``
+    elements."""
 
     def is_wide(i: int) -> bool:
         op = graph.ops[i]
@@ -176,7 +181,7 @@ def _wide(graph: _Graph, seed: int, count: int) -> set[int]:
 
 
 def _grow(graph: _Graph, seed: int, rows: int, width: int) -> _Strip:
-    """The strip of a product, not yet checked."""
+    """Builds the strip of a product, without checking that it may run in pieces."""
     wide = _wide(graph, seed, rows * width)
     strip = _Strip(rows, set(wide), set())
     pending = sorted(wide)
@@ -201,7 +206,8 @@ def _grow(graph: _Graph, seed: int, rows: int, width: int) -> _Strip:
 
 
 def _add_between(graph: _Graph, strip: _Strip) -> None:
-    """Adds narrow values between members, such as a logarithm of the sum of a row."""
+    """Adds operations between members whose results are narrow, such as the logarithm of the sum
+    of each row."""
     while True:
         near = {j for i in strip.by_rows for j in graph.readers[i]} - strip.members
         found = {
@@ -215,7 +221,8 @@ def _add_between(graph: _Graph, strip: _Strip) -> None:
 
 
 def _may_run(graph: _Graph, strip: _Strip, width: int) -> bool:
-    """True if a strip may run in pieces and leaves less than it makes."""
+    """Returns True if a strip may run in pieces and its final results are smaller than the values
+    between."""
     left = 0
     for i in sorted(strip.members):
         op = graph.ops[i]
@@ -234,18 +241,19 @@ def _may_run(graph: _Graph, strip: _Strip, width: int) -> bool:
 
 
 class _OrderError(Exception):
-    """An operation is between the operations of a strip."""
+    """Raised if an operation must run between the operations of a strip."""
 
 
 Block = tuple[int, bool]
-"""Number of a strip, and whether its part of the backward is meant."""
+"""The number of a strip, and True for its part in the backward."""
 
 
 def _order(graph: _Graph, strips: Sequence[_Strip]) -> list[int | Block]:
-    """Operations and parts of strips, in an order in which each follows what it reads.
+    """Returns the operations and the parts of strips, in an order in which each comes after those
+    whose results it reads.
 
     Raises:
-        _OrderError: there is none.
+        _OrderError: if there is no such order.
     """
     block = {i: (n, graph.is_late(i)) for n, strip in enumerate(strips) for i in strip.members}
     members: dict[Block, list[int]] = defaultdict(list)
@@ -275,7 +283,7 @@ def _order(graph: _Graph, strips: Sequence[_Strip]) -> list[int | Block]:
 
 
 def _strips(graph: _Graph) -> tuple[list[_Strip], list[int | Block]]:
-    """All strips, and the order of what runs."""
+    """Returns all strips, and the order in which strips and other operations run."""
     strips: list[_Strip] = []
     order: list[int | Block] = list(range(len(graph.ops)))
     taken: set[int] = set()
@@ -303,9 +311,9 @@ class _Writer:
         self.ops: list[Op] = []
         self.n_values = 0
         self.storages: list[Storage] = []
-        self.value: dict[int, int] = {}  # by old id: the whole value that takes its place
-        self.storage: dict[int, int] = {}  # the same for storages
-        self.op: dict[int, int] = {}  # the same for operations
+        self.value: dict[int, int] = {}  # old id -> id of the whole value that replaces it
+        self.storage: dict[int, int] = {}  # old id -> id of the storage that replaces it
+        self.op: dict[int, int] = {}  # old id -> id of the operation that replaces it
         self.part: dict[tuple[int, int], int] = {}  # old value, piece -> value
         self.memory: dict[tuple[int, int], int] = {}  # old storage, piece -> storage
 
@@ -322,7 +330,7 @@ class _Writer:
         return first
 
     def copy(self, i: int) -> None:
-        """Adds an operation that runs whole."""
+        """Adds an operation that does not run in pieces."""
         op = self.graph.ops[i]
         outputs = [replace(v, storage=self._whole(v.storage)) for v in op.outputs]
         inputs = [self.value[v] for v in op.inputs]
@@ -331,8 +339,9 @@ class _Writer:
         self.value.update({v: first + k for k, v in enumerate(self.graph.outputs(i))})
 
     def _work(self, i: int, strip: _Strip, rows: int, again: int) -> int:
-        """Bytes that a piece reads and writes: its share of what has rows, and all of the rest.
-        ``again``: bytes that it writes, and reads from the second piece on."""
+        """Returns the bytes that a piece of operation ``i`` reads and writes: its share of values
+        with rows, and the whole of other values. ``again`` is the size of a sum, which each piece
+        writes and each piece but the first also reads."""
         graph, op = self.graph, self.graph.ops[i]
         if not op.bytes:
             return 0
@@ -374,11 +383,11 @@ class _Writer:
             self.part[v, number] = first + k
 
     def _output(self, v: int, strip: _Strip, number: int, rows: int, is_sum: bool) -> Value:
-        """A result of a piece, and its memory."""
+        """Makes a result of a piece, and its storage."""
         graph, value = self.graph, self.graph.values[v]
         key = value.storage, number
         is_view = "view" in graph.ops[graph.maker[v]].flags
-        if key not in self.memory and is_view:  # of memory that is made whole
+        if key not in self.memory and is_view:  # a view of memory that is not cut
             storage = self._whole(value.storage)
         elif key not in self.memory:
             whole = graph.problem.storages[value.storage]
@@ -403,7 +412,8 @@ class _Writer:
         return f"{name}[{','.join(map(str, sizes))}]"
 
     def strip(self, strip: _Strip, late: bool) -> None:
-        """Adds the pieces of a strip in one pass, and puts together what others read whole."""
+        """Adds the pieces of the strip's part in the forward or the backward (``late``), and joins
+        the pieces of values that other operations read."""
         inside = sorted(i for i in strip.members if self.graph.is_late(i) == late)
         pieces = list(pairwise(begins(strip.rows)))
         for number, (begin, end) in enumerate(pieces):
@@ -429,7 +439,7 @@ class _Writer:
                 self._join(i, count)
 
     def _end_sum(self, i: int, count: int) -> None:
-        """The last sum is the whole one."""
+        """Replaces a sum over rows by the partial sum of the last piece, which is complete."""
         for v in self.graph.outputs(i):
             old = self.graph.values[v].storage
             self.value[v] = self.part[v, count - 1]
@@ -437,7 +447,7 @@ class _Writer:
             self.storages[self.storage[old]] = replace(self.graph.problem.storages[old])
 
     def _join(self, i: int, count: int) -> None:
-        """Puts the pieces of an operation's results together."""
+        """Adds an operation that joins the pieces of an operation's results."""
         op = self.graph.ops[i]
         flags: frozenset[Flag] = frozenset({"fusible"})
         if "backward" in op.flags:
@@ -453,7 +463,7 @@ class _Writer:
             self.value[v] = self._push(joined)
 
     def finish(self, starts: int) -> Problem:
-        """Returns the new problem. ``starts``: the first operation of the backward."""
+        """Returns the new problem. ``starts`` is the first operation of the backward."""
         old, value = self.graph.problem, self.value
         for storage in self.storages:
             if storage.updates is not None:
@@ -471,12 +481,13 @@ class _Writer:
 
 _LOSSES = ("cross_entropy", "aten._log_softmax", "aten.nll_loss", "aten.cross_entropy_loss")
 _CHOICE = "aten.gather"
-"""Kinds of operations whose largest argument may be logits. A decomposed loss chooses one number of
-each row."""
+"""Kinds of operations whose largest argument may be logits. ``aten.gather`` is one of them because
+a decomposed loss picks one number of each row."""
 
 
 def logits_of(problem: Problem) -> set[int]:
-    """Storages of the logits of losses, their gradients, and what is computed between."""
+    """Returns the storages of the logits of losses, of their gradients, and of the values computed
+    between the two."""
     graph = _Graph(problem)
     found: set[int] = set()
     for i, op in enumerate(problem.ops):
@@ -494,15 +505,16 @@ def logits_of(problem: Problem) -> set[int]:
 
 
 def with_slices(problem: AnyProblem) -> Problem:
-    """Returns a problem in which wide rows exist in pieces, such as the logits of a language model.
+    """Returns a problem in which wide rows, such as a language model's logits, exist in pieces.
 
     Chains of at least 512 rows are cut into up to eight pieces, which begin at multiples of 256
-    rows. A chain begins with a product that makes rows at least twice as wide. What its rows end in
-    must be at most half as wide; otherwise it stays whole. Values need types with sizes, such as
-    ``"f32[2048,50257]"``, as those of traced steps have. A problem does not say along which axis an
-    operation reduces: results with as many rows are taken to be made row by row. So the answer is
-    an estimate for models that do not mix rows between such products; ``slices=True`` of
-    :func:`cutback.compile`, ``cutback.torch.compile`` and ``cutback.torch.trace`` is exact.
+    rows. A chain begins with a product that makes rows at least twice as wide as those that it
+    reads. It is only cut if its final results are at most half as wide. Values need types with
+    sizes, such as ``"f32[2048,50257]"``; values of traced steps have them. A problem does not say
+    along which axis an operation reduces, so a result with the same number of rows is assumed to be
+    computed row by row. The answer is therefore an estimate, for models that do not mix rows
+    between such products. ``slices=True`` of :func:`cutback.compile`, ``cutback.torch.compile`` and
+    ``cutback.torch.trace`` is exact.
 
     Args:
         problem: a problem in any form that :func:`cutback.plan` takes. It is not changed.

@@ -52,14 +52,14 @@ class Reference(NamedTuple):
     time_ps: int
     """Modelled picoseconds of the step."""
     redraws: int
-    """Number of random ops that run again: their masks differ, so gradients are wrong."""
+    """Number of random ops that run again. Their masks differ, so gradients would be wrong."""
 
 
 class Peak(NamedTuple):
     """A plan for a peak budget."""
 
     budget: str
-    """``"0.4x"``, ``"min"``."""
+    """The budget, such as ``"0.4x"`` or ``"min"``."""
     peak_bytes: int
     """Peak of live bytes."""
     time_ps: int
@@ -71,8 +71,8 @@ SHARES = ("0.9x", "0.8x", "0.7x", "0.6x", "0.5x", "0.4x", "0.3x", "min")
 
 
 def references_of(graph: str, problem: _native.Problem, device: str | None) -> list[Reference]:
-    """PyTorch's points in a traced graph (``reference.sweep``), evaluated with the same cost model;
-    [] if the graph has none."""
+    """Returns PyTorch's points in a traced graph (``reference.sweep``), evaluated with the same
+    cost model. Returns [] if the graph has none."""
     if not files.is_traced(graph):
         return []
     sweep = json.loads(graph).get("reference", {}).get("sweep", [])
@@ -110,10 +110,10 @@ class Frontier:
     - ``time_ps``: modelled picoseconds of the step;
     - ``bound_ps``: lower bound on the time of plans that save at most as many bytes;
     - ``kind``: ``"hull"`` (a corner of the lower hull: exact, no plan is better), ``"step"``
-      (between two corners that differ by equal parts, which are dropped one by one) or ``"fill"``
-      (between those, found greedily).
+      (between two corners that differ by several equal parts, which are dropped one by one) or
+      ``"fill"`` (between the others, found greedily).
 
-    A notebook displays it as a picture.
+    A notebook displays a frontier as a picture.
 
     >>> frontier = cutback.frontier(loss, params, x, y)
     >>> for saved, time in zip(frontier.saved_bytes, frontier.time_ps, strict=True):
@@ -149,16 +149,16 @@ class Frontier:
     def of(
         cls, problem: _native.Problem, preset: str, device: devices.Device | None, graph: str = ""
     ) -> Frontier:
-        """The frontier of a problem.
+        """Returns the frontier of a problem.
 
         Args:
             problem, device: as for :func:`cutback.frontier`.
-            preset: what may run again.
-            graph: the text that the problem was read from, which may have points of PyTorch.
+            preset: the preset that says which operations may be recomputed.
+            graph: the text that the problem was read from, which may contain points of PyTorch.
 
         Raises:
             ValueError: if the preset does not exist.
-            NotImplementedError: limits of regions leave no point of it.
+            NotImplementedError: if the limits of regions exclude all points.
 
         >>> from cutback.planner.tradeoffs import Frontier
         >>> checked = cutback.plan(problem).core.problem
@@ -177,7 +177,8 @@ class Frontier:
         return [(time - self.once_ps) / once for time in self.time_ps]
 
     def at(self, saved_bytes: int | str) -> int:
-        """The index of the fastest point that saves at most ``saved_bytes`` (bytes or ``"3GiB"``).
+        """Returns the index of the fastest point that saves at most ``saved_bytes`` (bytes or
+        ``"3GiB"``).
 
         Raises:
             BudgetError: if even the first point saves more.
@@ -194,7 +195,7 @@ class Frontier:
         return i
 
     def plan(self, point: int) -> Plan:
-        """The plan of a point, computed on first use.
+        """Returns the plan of a point, which is computed on first use.
 
         Raises:
             IndexError: if there is no such point.
@@ -213,12 +214,12 @@ class Frontier:
         return self._plans[i]
 
     def to_json(self) -> str:
-        """The frontier as JSON (``docs/planner.md``)."""
+        """Returns the frontier as JSON (``docs/planner.md``)."""
         return self._text
 
     def to_rows(self) -> list[Point]:
-        """The points as rows, for tables: ``pandas.DataFrame(frontier.to_rows())`` has a column
-        for each field."""
+        """Returns the points as rows for a table: ``pandas.DataFrame(frontier.to_rows())`` has a
+        column for each field."""
         columns = self.saved_bytes, self.time_ps, self.extra, self.bound_ps, self.kind
         return [Point(*row) for row in zip(*columns, strict=True)]
 
@@ -233,8 +234,8 @@ class Frontier:
 
     @property
     def peaks(self) -> list[Peak]:
-        """Plans for the peak budgets of ``SHARES``, largest first. They are searched on first use,
-        which takes seconds on large graphs. Budgets that cannot be met are left out."""
+        """Plans for the peak budgets of ``SHARES``, largest first. They are searched for on first
+        use, which takes seconds for large graphs. Budgets that cannot be met are left out."""
         if self._peaks is None:
             answers = self._problem.plans(
                 [budgets.parse(budget, "live") for budget in SHARES],
@@ -249,7 +250,8 @@ class Frontier:
         return self._peaks
 
     def svg(self) -> str:
-        """The picture: points, hull, baselines and PyTorch's points, with a tooltip on each."""
+        """Returns the picture as SVG: points, hull, baselines and PyTorch's points, each with a
+        tooltip."""
         from ..report.frontier import frontier_svg  # imported on demand, as below
 
         return frontier_svg(json.loads(self._text), [r._asdict() for r in self.references])
@@ -258,13 +260,13 @@ class Frontier:
         """Draws the picture with matplotlib: ``frontier.plot().figure.savefig("frontier.pdf")``.
 
         Args:
-            axes: matplotlib axes to draw on; None: those of a new figure.
+            axes: matplotlib axes to draw on; None draws on a new figure.
 
         Returns:
             The axes: saved bytes on the x axis, extra time in percent on the y axis.
 
         Raises:
-            ImportError: matplotlib is not installed (``pip install 'cutback[plots]'``).
+            ImportError: if matplotlib is not installed (``pip install 'cutback[plots]'``).
         """
         from ..report.figures import plot_frontier
 

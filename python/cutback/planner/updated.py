@@ -1,4 +1,5 @@
-"""Updates inside: problems in which an optimizer steps parameters during the backward."""
+"""Rewrites problems so that an optimizer steps parameters during the backward ("updates
+inside")."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from ..problem import Problem, Storage
 
 
 def _parameters(problem: Problem) -> list[int]:
-    """Values that may be parameters, in order: arguments, or those that are known to be some."""
+    """Returns the values that may be parameters, in order: those marked as parameters, or, if none
+    is marked, all arguments."""
     every: list[int] = []
     marked: list[int] = []
     first = 0
@@ -24,8 +26,8 @@ def _parameters(problem: Problem) -> list[int]:
 
 
 def _pairs(problem: Problem) -> dict[int, int]:
-    """Returns the storage of the parameter by that of its gradient. Gradients come in the order of
-    their parameters and have their types, so each belongs to the next one of its type."""
+    """Maps the storage of each gradient to that of its parameter. Gradients are in the order of
+    their parameters and have the same types, so each belongs to the next parameter of its type."""
     values = problem.values
     owners = _parameters(problem)
     pairs: dict[int, int] = {}
@@ -41,7 +43,8 @@ def _pairs(problem: Problem) -> dict[int, int]:
 
 
 def gradients_of(problem: Problem) -> set[int]:
-    """Storages of a step's gradients, whether they are returned or updated inside."""
+    """Returns the storages of a step's gradients, both those that are returned and those that an
+    update inside the step consumes."""
     inside = {s for s, storage in enumerate(problem.storages) if storage.updates is not None}
     values = problem.values  # a list that is made on each access
     returned = {values[v].storage for v in problem.backward_outputs}
@@ -50,17 +53,17 @@ def gradients_of(problem: Problem) -> set[int]:
 
 def with_updates(problem: Problem) -> Problem:
     """Returns a problem in which an optimizer updates parameters during the backward, to estimate
-    what that would save.
+    how much memory that would save.
 
-    A gradient then ends as soon as nothing reads its parameter any more, and is not returned
-    (``updates`` in ``docs/problem.md``). A problem does not say which argument a gradient is for.
-    Both have one order, so each gradient is taken to be that of the next argument of its type;
-    gradients without such an argument, or whose memory other results share, stay to the end.
-    ``updates="inside"`` of :func:`cutback.compile` and ``cutback.torch.compile`` knows the
+    A gradient is then freed as soon as nothing reads its parameter any more, and is not returned
+    (``updates`` in ``docs/problem.md``). A problem does not say which argument a gradient belongs
+    to. Both are in the same order, so each gradient is assumed to belong to the next argument of
+    its type. Gradients without such an argument, or whose memory other results share, live to the
+    end. ``updates="inside"`` of :func:`cutback.compile` and ``cutback.torch.compile`` knows the
     parameters and is exact.
 
     Args:
-        problem: is not changed.
+        problem: the problem, which is not changed.
 
     Returns:
         A new problem with the same operations.

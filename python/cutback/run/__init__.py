@@ -1,5 +1,5 @@
-"""Runs a compiled graph on arrays, in memory that runs can share, and measures it and each of its
-kernels.
+"""Runs compiled graphs on arrays, in memory that steps can share, and measures runs and kernels.
 
-Knows the core's compiled steps, arrays (NumPy, DLPack) and the plan a step follows; no tracing.
-Imports the modules directly in ``cutback``, and ``planner``. Start at ``executable.py``."""
+This folder handles the core's compiled steps, arrays (NumPy, DLPack) and plans; tracing is in
+``frontend``. It imports the modules directly in ``cutback``, and ``planner``. Start at
+``executable.py``."""

@@ -1,5 +1,4 @@
-"""Conversion of arguments and results: NumPy arrays, DLPack tensors, and bf16 without
-``ml_dtypes``."""
+"""Converts arguments and results: NumPy arrays, DLPack tensors, and bf16 without ``ml_dtypes``."""
 
 from __future__ import annotations
 
@@ -14,23 +13,23 @@ _BITS16 = np.dtype(np.uint16)
 
 
 def of_traced(name: str) -> TypeError:
-    """The error for a traced array where element values are needed."""
+    """Returns the error for a traced array that is passed where element values are needed."""
     return TypeError(
-        f"{name} is a traced array, whose elements are not known yet: a compiled function cannot "
-        "be called inside a traced one. Call the function that it was compiled from"
+        f"{name} is a traced array without values: a compiled function cannot be called inside a "
+        "traced one. Call the function that it was compiled from"
     )
 
 
 def _check_memory(value: Any, name: str) -> None:
-    """Checks that a PyTorch tensor's storage is large enough: it may have been freed, as FSDP does
-    with parameters, and DLPack does not give its size.
+    """Checks that a PyTorch tensor's storage is large enough. It may have been freed, as FSDP does
+    with parameters, and DLPack does not report its size.
 
     Raises:
-        ValueError: the storage is smaller than the tensor needs.
+        ValueError: if the storage is smaller than the tensor needs.
     """
     try:
         storage = value.untyped_storage()
-    except (AttributeError, NotImplementedError):  # another library's, or one without a storage
+    except (AttributeError, NotImplementedError):  # not PyTorch's, or a tensor without a storage
         return
     if not value.numel():
         return
@@ -40,14 +39,14 @@ def _check_memory(value: Any, name: str) -> None:
     needed, there = (last + 1) * value.element_size(), storage.nbytes()
     if there < needed:
         raise ValueError(
-            f"{name}: the tensor needs {needed} bytes and its storage has {there}: its memory was "
-            "freed (as FSDP frees it between uses) or made smaller"
+            f"{name}: the tensor needs {needed} bytes, but its storage has {there}: its memory was "
+            "freed (as FSDP does between uses) or shrunk"
         )
 
 
 def _name_libraries(value: Any) -> None:
-    """Loads the CUDA driver: reading the array may have to wait for another library's stream, even
-    if no step was compiled for the GPU yet."""
+    """Loads the CUDA driver. It is needed even if no step was compiled for the GPU yet, because
+    reading the array may have to wait for another library's stream."""
     if _native.has_cuda():
         return
     from .. import cuda, cuda_libraries  # imported late: they search for libraries
@@ -59,7 +58,8 @@ def _name_libraries(value: Any) -> None:
 
 
 class RawArray:
-    """A bf16 array for when ``ml_dtypes`` is not installed. It has bits, a shape and DLPack.
+    """A bf16 array, used if ``ml_dtypes`` is not installed. It has ``bits`` (uint16), a shape, and
+    supports DLPack.
 
     ``torch.from_dlpack(x)`` reads it without a copy; ``x.astype(np.float32)`` converts it.
     """
@@ -77,7 +77,7 @@ class RawArray:
         return tuple(self.bits.shape)
 
     def astype(self, dtype: Any) -> np.ndarray[Any, Any]:
-        """A copy as a NumPy array of another dtype."""
+        """Returns a copy as a NumPy array of another dtype."""
         wide = self.bits.astype(np.uint32) << np.uint32(16)
         return wide.view(np.float32).astype(dtype)
 
@@ -95,15 +95,15 @@ class RawArray:
 
 
 def as_array(value: Any, name: str, stream: int | None = None) -> tuple[Any, str]:
-    """Converts a NumPy array, NumPy scalar, RawArray or tensor of another library to (array over
-    the same memory, dtype name). The array is an ndarray or, for GPU memory, a
+    """Converts a NumPy array, NumPy scalar, RawArray or tensor of another library. Returns an array
+    over the same memory and the name of its dtype. The array is an ndarray or, for GPU memory, a
     :class:`cutback.DeviceArray` for use on ``stream``.
 
     Raises:
-        TypeError: ``value`` is something else or has an unsupported dtype, or it is in GPU memory
-            and there is no driver.
-        ValueError: a tensor is on another kind of device, has no memory, or cannot be exported by
-            its library.
+        TypeError: if ``value`` is something else, has an unsupported dtype, or is in GPU memory
+            and no driver is installed.
+        ValueError: if a tensor is on another kind of device, has no memory, or cannot be exported
+            by its library.
     """
     if isinstance(value, RawArray):
         return value.bits, "bf16"
@@ -126,8 +126,9 @@ def as_array(value: Any, name: str, stream: int | None = None) -> tuple[Any, str
         _name_libraries(value)
         if not _native.has_cuda():
             raise TypeError(
-                f"{name}: the array is in a GPU's memory, and no NVIDIA driver was found here "
-                "(`cutback doctor --verbose` lists where it looked); pass a copy on the host"
+                f"{name}: the array is in a GPU's memory, but no NVIDIA driver was found "
+                "(`cutback doctor --verbose` lists where it was searched for); pass a copy on the "
+                "host"
             )
         array = device_arrays.of(value, name, stream)
         return array, array.core_dtype
@@ -142,14 +143,14 @@ def as_array(value: Any, name: str, stream: int | None = None) -> tuple[Any, str
 
 
 def empty(shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
-    """An uninitialised array (for bf16 without ``ml_dtypes``: of its bits). When it dies, its
-    memory is kept for the next array of this size, because getting fresh pages from the system
-    takes longer than writing them."""
+    """Returns an uninitialised array (for bf16 without ``ml_dtypes``, an array of uint16). When it
+    is freed, its memory is kept for the next array of this size, because getting fresh pages from
+    the system takes longer than writing to them."""
     return _native.empty(shape, dtypes.to_numpy(dtype))
 
 
 def wrap(array: np.ndarray[Any, Any], dtype: str) -> Any:
-    """The array in the form that users get: bf16 bits become a :class:`RawArray`."""
+    """Converts an array to the form that users get: bf16 bits become a :class:`RawArray`."""
     if dtype == "bf16" and array.dtype == _BITS16:
         return RawArray(array)
     return array

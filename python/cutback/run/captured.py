@@ -1,8 +1,8 @@
-"""A run of a compiled graph, with the optimizer's step after it, captured as one graph of the GPU.
+"""Captures a run of a compiled graph, with the optimizer's step after it, as one CUDA graph.
 
-The graph reads and writes at the addresses that it was captured with. Arrays that the run only
+The CUDA graph reads and writes at the addresses that it was captured with. Arrays that the run only
 reads are copied there before a replay, and results are copied from there, on the GPU and in stream
-order. So a replay may be given any arrays, except where the run writes into its arguments.
+order. So a replay accepts any arrays, except for arguments that the run writes to.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 
 class OnDevice(NamedTuple):
-    """Where a captured step keeps the numbers of an optimizer's group in the GPU's memory, as
-    addresses. A kernel that writes there is followed by every later replay: a scheduler, say, or a
-    loss scaler.
+    """Addresses in the GPU's memory at which a captured step reads the numbers of an optimizer's
+    group. A kernel of a scheduler or a loss scaler may write there; later replays use the new
+    numbers.
 
     >>> captured.on_device().found_inf  # doctest: +SKIP
     140188323217472
     """
 
     hyper: int
-    """f64: the hyper-parameters, in the order of their names."""
+    """Address of the hyper-parameters (f64), in the order of their names."""
     t: int
-    """i64: the number of steps."""
+    """Address of the number of steps (i64)."""
     grad_factor: int
-    """f64: the gradients of all groups are multiplied by it."""
+    """Address of the factor (f64) by which the gradients of all groups are multiplied."""
     found_inf: int
-    """u32: if it is not 0, no group is stepped or counted."""
+    """Address of a flag (u32). If it is not 0, no group is stepped or counted."""
 
 
 class CapturedRun:
@@ -46,8 +46,8 @@ class CapturedRun:
         run: the program to capture; it runs on a GPU.
         bound: the first arguments, arrays on the GPU that the graph uses in place. The other
             arguments are copied to arrays that it allocates.
-        draws: which random numbers it draws. The seed is part of the graph.
-        optimizer: steps the parameters after the run.
+        draws: the seed and the step of random numbers. The seed is part of the graph.
+        optimizer: the optimizer that steps the parameters after the run.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class CapturedRun:
         places = [DeviceArray.empty(kinds[i][2], kinds[i][1], device, None) for i in own]
         self._inputs = list[DeviceArray]()
         for array, kind in zip(run.inputs([*bound, *places]), kinds, strict=True):
-            if not isinstance(array, DeviceArray):  # a constant, copied once
+            if not isinstance(array, DeviceArray):  # a constant, which is copied once
                 made = DeviceArray.empty(kind[2], kind[1], device, None)
                 made.write(array)
                 array = made
@@ -89,15 +89,15 @@ class CapturedRun:
         )
 
     def rows(self) -> list[Row] | None:
-        """The hyper-parameters of the next replay. None: the optimizer has another state now, so
-        the graph would update the wrong arrays."""
+        """Returns the hyper-parameters of the next replay, or None if the optimizer's state has
+        been replaced, so that the graph would update the wrong arrays."""
         if self._optimizer is None:
             return []
         found = self._optimizer.prepared(self.run.parameter_names)
         return found[1] if found is not None and found[0] is self._state else None
 
     def first_rows(self) -> list[Row]:
-        """The same, right after the capture."""
+        """Returns the hyper-parameters right after the capture."""
         return [] if self._optimizer is None else self._optimizer.rows()
 
     def replay(
@@ -107,7 +107,7 @@ class CapturedRun:
         rows: list[Row],
         stream: int | None,
     ) -> tuple[list[Any], list[Any]]:
-        """Puts one replay on the stream and returns (results, gradients). Without a stream it waits
+        """Queues one replay on the stream and returns (results, gradients). Without a stream, waits
         for them."""
         if self._optimizer is None:
             return self._replay(given, draws, rows, stream)
@@ -142,11 +142,11 @@ class CapturedRun:
         return self.run.split(outputs)
 
     def wait(self) -> None:
-        """Waits for the latest replay, and takes over how many steps the GPU has made.
+        """Waits for the latest replay, and copies the GPU's step counts to the optimizer's state.
 
         Raises:
-            ValueError: the replay failed, for example at an index out of range, and changed
-                nothing.
+            ValueError: if the replay failed, for example at an index out of range. It has changed
+                nothing then.
         """
         try:
             self.run.wait()

@@ -1,5 +1,4 @@
-"""How a graph is compiled: the options, checked and converted for the core, and the call that
-compiles."""
+"""Compiles graphs in the core, and checks and converts the options of compilation."""
 
 from __future__ import annotations
 
@@ -43,7 +42,8 @@ def _row(device: Device | None) -> str | None:
 
 
 def on_gpu(backend: str, device: Device | None) -> tuple[str, Device | None]:
-    """The backend and the row of the cost model; of the GPU, if either of them names one."""
+    """Returns the backend and the row of the cost model. If either argument names a GPU, both are
+    those of the GPU."""
     if backend != "cuda" and not (isinstance(device, str) and device.startswith("cuda")):
         return backend, device
     from ..cuda import resolve  # imported late: it searches for libraries
@@ -58,16 +58,16 @@ def _backend_and_device(options: CompileOptions) -> dict[str, Any]:
 
 UPDATES = ("after", "inside")  # when an optimizer steps a parameter
 Groups = bool | Mapping[str, Sequence[Sequence[int]]] | None
-# The core's words for groups=..., unless the caller lists groups.
+# The core's words for groups=None, True and False.
 _GROUPS = {None: "auto", True: "found", False: None}
 
 
 def _groups_text(groups: Any) -> str | None:
-    """``groups=`` checked and converted for the core, which checks the contents of lists.
+    """Checks ``groups`` and converts it for the core. The core checks the contents of lists.
 
     Raises:
-        TypeError: neither a bool, None nor a dict.
-        ValueError: a dict without "groups", or with an unknown key.
+        TypeError: if ``groups`` is neither a bool, None nor a dict.
+        ValueError: if it is a dict without the key "groups", or with an unknown key.
     """
     if groups is None or isinstance(groups, bool):
         return _GROUPS[groups]
@@ -78,7 +78,7 @@ def _groups_text(groups: Any) -> str | None:
     wrong = set(groups) ^ {"groups"}
     if wrong - {"inlinings"}:
         raise ValueError(
-            f"groups={budgets.short(groups)}: expected the key 'groups', and 'inlinings' if wanted"
+            f"groups={budgets.short(groups)}: expected the key 'groups', and optionally 'inlinings'"
         )
     try:
         return json.dumps({"inlinings": [], **groups}, default=operator.index)
@@ -98,7 +98,7 @@ def _check_plan(plan: Any) -> None:
 
 
 class CompileOptions(NamedTuple):
-    """How a graph is compiled; see :class:`Executable`."""
+    """The options of compilation; see :class:`Executable`."""
 
     budget: budgets.Budget = None
     measure: str = "arena"
@@ -119,14 +119,15 @@ class CompileOptions(NamedTuple):
 
     @property
     def searches(self) -> bool:
-        """True if a plan is searched for, because there is a budget and no plan is given."""
+        """True if compilation searches for a plan, because there is a budget and no plan is
+        given."""
         return self.budget is not None and self.plan is None
 
     def search(self) -> dict[str, Any]:
-        """The options that can end a search early, converted for the core.
+        """Returns the options that can end a search early, converted for the core.
 
         Raises:
-            ValueError, TypeError: ``time_limit`` is not a time, or ``progress`` not a function.
+            ValueError, TypeError: if ``time_limit`` is not a time, or ``progress`` not a function.
         """
         if self.time_limit == 0 and self.progress is None:
             return {}
@@ -139,7 +140,8 @@ class CompileOptions(NamedTuple):
 
     @contextmanager
     def searching(self) -> Iterator[dict[str, Any]]:
-        """Yields the same for one search, whose progress is shown if somebody watches."""
+        """Yields the options of :meth:`search` for one search. If the user gave no ``progress``, a
+        terminal or notebook shows the progress."""
         found = self.search()
         if self.progress is not None or not terminal.is_watched():
             yield found
@@ -150,7 +152,7 @@ class CompileOptions(NamedTuple):
             yield {**found, "progress": progress}
 
     def native(self) -> dict[str, Any]:
-        """The other options, converted for the core; those of :meth:`search` are not included."""
+        """Returns all options but those of :meth:`search`, converted for the core."""
         _check_plan(self.plan)
         bound = budgets.parse(self.budget, self.measure)
         plan = self.plan
@@ -169,8 +171,8 @@ class CompileOptions(NamedTuple):
 
 
 class Decisions(NamedTuple):
-    """The decisions of a plan, without sizes, for graphs that differ from its graph only in
-    sizes."""
+    """The decisions of a plan without sizes, which also apply to graphs that differ only in sizes
+    from the planned one."""
 
     native: _native._Decisions
     nbytes: int
@@ -180,7 +182,7 @@ def decide(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> Decisio
     """Plans a graph without compiling it, and returns the decisions of the plan.
 
     Raises:
-        BudgetError: no plan meets the budget.
+        BudgetError: if no plan meets the budget.
     """
     options = options._replace(**_backend_and_device(options))
     with options.searching() as search:
@@ -188,8 +190,8 @@ def decide(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> Decisio
 
 
 def code_text(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> str:
-    """The code of each kernel on a backend, which need not be available on this machine: CUDA C
-    for ``"cuda"``, the executor's records for ``"cpu"``."""
+    """Returns the code of each kernel for a backend: CUDA C for ``"cuda"``, the executor's records
+    for ``"cpu"``. The backend need not be available on this machine."""
     budgets.choice("backend", options.backend, backends())
     if isinstance(options.device, str) and options.device.startswith("cuda"):
         options = options._replace(device=None)  # the GPU's row needs the GPU
@@ -199,8 +201,8 @@ def code_text(graph: Graph, wrt: Sequence[int], options: CompileOptions) -> str:
 def compile_graph(
     graph: Graph, wrt: Sequence[int], options: CompileOptions, block: _native.RunMemory
 ) -> _native.Step:
-    """Compiles the graph in the core. If no plan meets the budget, obeys ``on_infeasible``: raises
-    the BudgetError if it is ``"error"``."""
+    """Compiles the graph in the core. If no plan meets the budget, ``on_infeasible`` decides;
+    ``"error"`` raises the BudgetError."""
     with options.searching() as search:
         return _compile_telling(graph, wrt, options, block, search)
 
@@ -233,7 +235,8 @@ def _compile_telling(
 
 
 def _dump_function() -> Any:
-    """``CB_DUMP=joint,plan`` in the environment prints these stages to stderr."""
+    """Returns a function that prints stages of compilation to stderr, or None. The environment
+    variable ``CB_DUMP`` lists the stages, such as ``joint,plan`` or ``all``."""
     wanted = {stage for stage in os.environ.get("CB_DUMP", "").split(",") if stage}
     if not wanted:
         return None

@@ -1,4 +1,4 @@
-"""A compiled graph: planned, lowered, and ready to run on arrays in the order of the graph's
+"""Compiled graphs: planned, lowered, and ready to run on arrays in the order of the graph's
 arguments."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Prepared = tuple[State, list[Row]]
 
 
-_ONLY_PLAN = ("debug", "ref", "null")  # updates inside, which they do not run
+_ONLY_PLAN = ("debug", "ref", "null")  # backends that plan updates inside but cannot run them
 _RESULT, _STATE, _GRADIENT = range(3)  # kinds of outputs
 
 
@@ -42,7 +42,7 @@ def check_seed(seed: Any) -> int:
     PyTorch.
 
     Raises:
-        ValueError, TypeError: not an integer of 64 bits.
+        ValueError, TypeError: if ``seed`` is not an integer that fits in 64 bits.
     """
     return integer("seed", seed, -(2**63), 2**64 - 1)
 
@@ -51,27 +51,29 @@ def check_random_step(number: Any) -> int:
     """Checks and returns the step number for random operations.
 
     Raises:
-        ValueError, TypeError: not an integer, or its successor does not fit 64 bits.
+        ValueError, TypeError: if ``number`` is not an integer, or ``number + 1`` does not fit in 64
+            bits.
     """
     return integer("rng_step", number, -(2**63), 2**63 - 2)
 
 
 def draws_of(seed: int, rng_step: int) -> tuple[int, int]:
-    """Seed and step, checked and converted for the core: 64 bits, and the lower 32 of the step."""
+    """Returns the seed and the step, checked and converted for the core, which takes 64 bits of the
+    seed and the lower 32 bits of the step."""
     return check_seed(seed) & (2**64 - 1), check_random_step(rng_step) & (2**32 - 1)
 
 
 class Draws(NamedTuple):
-    """Which random numbers a step draws."""
+    """The seed and the step number that determine the random numbers of a run."""
 
     seed: int
     rng_step: int
     counter: np.ndarray[Any, Any] | None = None
-    """An array of one i64 that the step sets to ``rng_step + 1``; None: there is no counter."""
+    """An array of one i64, which the run sets to ``rng_step + 1``, or None."""
 
 
 class Update(NamedTuple):
-    """How a step updates its parameters."""
+    """The optimizer that updates a step's parameters, and the extras of the call."""
 
     optimizer: Optimizer
     beside: Beside | None = None
@@ -87,19 +89,19 @@ class Executable:
         budget, measure: how much memory a step may take, see :func:`cutback.compile`.
         preset: what to save if there is no budget: ``"autograd"`` (what the backward reads),
             ``"conservative"``, ``"aggressive"``, ``"shape-aware"`` or ``"recompute_all"``.
-        backend: ``"cpu"``, ``"debug"`` (each storage allocated separately), ``"ref"`` (slow, f64),
-            ``"null"`` (nothing runs) or ``"cuda"`` (docs/cuda.md).
+        backend: ``"cpu"``, ``"debug"`` (allocates each storage separately), ``"ref"`` (slow, f64),
+            ``"null"`` (runs nothing) or ``"cuda"`` (docs/cuda.md).
         device: row of the cost model, default ``"cpu"``; see :func:`cutback.devices.resolve`.
             ``"cuda"`` and ``"cuda:1"`` select the backend and the row nearest to that GPU.
         plan: a plan for this graph, or its JSON, to use instead of making one.
-        groups: True plans ops that fuse as one op. Values that stay inside a kernel then have no
-            bytes in the plan, and may be recomputed inside the kernel that reads them; a share of
-            a budget counts from what saving everything takes in groups. Planning takes longer. If
-            only single ops meet the budget, single ops are planned. False plans single ops. None
-            plans single ops, or groups if single ops cannot meet the budget. A dict gives the
-            groups, ``{"groups": [[7, 8], [12, 14]], "inlinings": [[8, 12]]}``: lists of ops, by
-            the numbers in their names (``gelu_8``), and pairs of a value (in ``text("joint")``)
-            and an op that may compute it inside its own kernel.
+        groups: True plans each group of ops that fuse as one op. Values that stay inside a kernel
+            then take no memory in the plan, and may be recomputed inside the kernel that reads
+            them. A budget given as a share refers to the bytes of saving everything in groups.
+            Planning takes longer. If only single ops meet the budget, single ops are planned.
+            False plans single ops. None plans single ops, or groups if single ops cannot meet the
+            budget. A dict gives the groups, ``{"groups": [[7, 8], [12, 14]], "inlinings": [[8,
+            12]]}``: lists of ops, by the numbers in their names (``gelu_8``), and pairs of a value
+            (as in ``text("joint")``) and an op that may compute it inside its own kernel.
         keep_gradients: gradients stay in the arena, for an optimizer.
         updates: when an optimizer steps a parameter: ``"after"`` the run, or ``"inside"`` it, see
             :func:`cutback.compile`.
@@ -107,13 +109,14 @@ class Executable:
         on_infeasible, time_limit, progress: see :func:`cutback.compile`.
         memory: a :class:`cutback.Memory` shared with other steps. None: a block of its own.
         static_bytes: bytes of parameters and optimizer states, counted by the measure ``total``.
-        decisions: decisions for a graph that differs only in sizes, see ``decide``. They are
-            followed if they keep the budget; otherwise a plan is searched for.
+        decisions: the decisions of a plan for a graph that differs only in sizes, see ``decide``.
+            They are used if they meet the budget; otherwise a plan is searched for.
 
     Raises:
-        BudgetError: no plan meets the budget.
-        cutback.cuda_libraries.LibraryError: no driver or NVRTC at any of the places that it lists.
-        ValueError, TypeError, NotImplementedError: the core rejects an argument.
+        BudgetError: if no plan meets the budget.
+        cutback.cuda_libraries.LibraryError: if no driver or NVRTC was found; it lists the places
+            that were searched.
+        ValueError, TypeError, NotImplementedError: if the core rejects an argument.
     """
 
     def __init__(
@@ -166,7 +169,7 @@ class Executable:
         self._halves = {i for i, row in enumerate(self._outputs) if bits and row[1] == "bf16"}
         self._wrt = list(wrt)
         self._wrt_names = [self.names[i] for i in wrt]
-        # Of the latest call: the optimizer, its state, and which inputs were on a device.
+        # The optimizer of the latest call, its state, and which inputs were on a device.
         self._prepared: tuple[Optimizer, State, bytes] | None = None
         self.stats: Stats | None = None
         self.found = -1.0, False  # the norm of all gradients, and whether the update was skipped
@@ -174,7 +177,7 @@ class Executable:
         self._plan: Plan | None = None
         self.updates_inside, self.updates_reason = self.native.updates
         self._only_plans = updates == "inside" and backend in _ONLY_PLAN
-        self._after: Executable | None = None  # updates after its runs; for some calls
+        self._after: Executable | None = None  # compiled with updates="after", for _run_after
         self._request = graph, tuple(wrt), options
 
     @property
@@ -184,7 +187,7 @@ class Executable:
 
     @property
     def plan(self) -> Plan:
-        """The plan: what is saved, what is recomputed, and why."""
+        """The plan, which says what is saved, what is recomputed, and why."""
         if self._plan is None:
             from ..planner.plan import Plan  # imported late, as above
 
@@ -192,18 +195,17 @@ class Executable:
         return self._plan
 
     def text(self, what: str) -> str:
-        """A stage of compilation as text: ``"joint"``, ``"forward"``, ``"backward"``,
-        ``"program"``, ``"explain"``, ``"problem"``, ``"plan"``, ``"kernels"``, ``"slices"`` (what
-        runs in pieces, and what could not), ``"code"`` (the
-        code of each kernel: records of the executor or, on a GPU, CUDA C) or, on a GPU,
-        ``"launches"``."""
+        """Returns a stage of compilation as text. ``what`` is ``"joint"``, ``"forward"``,
+        ``"backward"``, ``"program"``, ``"explain"``, ``"problem"``, ``"plan"``, ``"kernels"``,
+        ``"slices"`` (the chains that run in pieces, and those that cannot), ``"code"`` (the code of
+        each kernel: records of the executor or, on a GPU, CUDA C) or, on a GPU, ``"launches"``."""
         return self.native.text(what)
 
     def inputs(self, arrays: Sequence[Any]) -> list[Any]:
-        """All inputs of the core: the arguments and the constants, in the graph's order.
+        """Returns all inputs of the core: the arguments and the constants, in the graph's order.
 
         Raises:
-            ValueError: ``arrays`` has too few or too many for the arguments.
+            ValueError: if ``arrays`` has too few or too many arrays for the arguments.
         """
         if len(arrays) != len(self._arguments):
             raise ValueError(f"expected {len(self._arguments)} arrays, got {len(arrays)}")
@@ -214,7 +216,7 @@ class Executable:
 
     @property
     def runs_inside(self) -> bool:
-        """Whether runs update parameters inside the backward."""
+        """True if runs update parameters inside the backward."""
         return self.updates_inside and not self._only_plans
 
     def outputs(
@@ -223,8 +225,9 @@ class Executable:
         device: int | None = None,
         stream: int | None = None,
     ) -> list[Any]:
-        """Arrays for the results and gradients, with None for outputs that stay inside. They are on
-        the host, or on ``device`` for use on ``stream``. ``out`` gives arrays for the gradients."""
+        """Returns new arrays for the results and gradients, with None for outputs that stay inside
+        the step. They are on the host, or on ``device`` for use on ``stream``. ``out`` gives arrays
+        for the gradients."""
         given = self._given(out, stream) if out is not None else None
         if device is None:
             arrays = self.native.empty_outputs(given is None)
@@ -267,11 +270,13 @@ class Executable:
         stream: int | None = None,
         update: Update | None = None,
     ) -> tuple[list[Any], list[Any]]:
-        """Runs one step on checked arguments and returns (results, gradients). With an update, the
-        arguments at ``wrt`` are updated in place, and there are no gradients. The step sets
-        ``draws.counter`` to ``draws.rng_step + 1`` together with everything else that it updates:
-        all of it changes or nothing, however the call ends. If an argument is on a GPU, results
-        are, too; with ``stream`` the call does not wait for them."""
+        """Runs one step on checked arguments and returns (results, gradients).
+
+        With ``update``, the arguments at ``wrt`` are updated in place, and no gradients are
+        returned. The step sets ``draws.counter`` to ``draws.rng_step + 1`` together with everything
+        else that it updates: however the call ends, it has changed all of them or none. If an
+        argument is on a GPU, the results are, too; with ``stream`` the call does not wait for
+        them."""
         if update is not None and self._goes_after(update):
             return self._run_after(arrays, draws, out, stream, update)
         inputs = self.inputs(arrays)
@@ -292,12 +297,12 @@ class Executable:
         return self.split(outputs)
 
     def _goes_after(self, update: Update) -> bool:
-        """Whether another program must make the update, after its run: it needs all gradients, or
-        the backend only plans updates inside."""
+        """Returns True if another program must make this update after its run, because the update
+        needs all gradients, or because the backend cannot run updates inside."""
         return update.beside is not None if self.updates_inside else self._only_plans
 
     def _run_after(self, *arguments: Any) -> tuple[list[Any], list[Any]]:
-        """:meth:`run` of a program that updates after its runs; it is compiled once."""
+        """Runs a program that updates after the run; see :meth:`run`. It is compiled once."""
         if self._after is None:
             graph, wrt, options = self._request
             options = options._replace(updates="after", plan=None, decisions=None)
@@ -315,7 +320,8 @@ class Executable:
         draws: Draws,
         stream: int | None,
     ) -> tuple[tuple[int, int, float], tuple[float, bool]]:
-        """Runs a step and its update, with the optimizer held: (measurements, outcome)."""
+        """Runs a step and its update while the optimizer is locked. Returns (measurements,
+        outcome)."""
         optimizer, beside = update
         seed, random_step = draws_of(draws.seed, draws.rng_step)
         state, rows = self._prepare(optimizer, inputs, there)
@@ -338,7 +344,7 @@ class Executable:
 
     @property
     def argument_positions(self) -> list[int]:
-        """Which inputs of the core are arguments, in their order; the others are constants."""
+        """Positions of the arguments among the core's inputs; the other inputs are constants."""
         return self._arguments
 
     @property
@@ -347,14 +353,15 @@ class Executable:
         return self._wrt_names
 
     def prepare(self, optimizer: Optimizer, inputs: Sequence[Any]) -> Prepared:
-        """The optimizer's state for the parameters among all inputs of the core, and its
+        """Returns the optimizer's state for the parameters among the core's inputs, and its
         hyper-parameters."""
         return self._prepare(optimizer, inputs, on_device(list(inputs)))
 
     def _prepare(self, optimizer: Optimizer, inputs: Sequence[Any], there: bytes) -> Prepared:
-        """The optimizer's state for the parameters, and its hyper-parameters. If the state is that
-        of the latest call and the same inputs are on a device, it is not compared with each
-        parameter again, because the parameters of a compiled graph never change dtype or shape."""
+        """Returns the optimizer's state for the parameters, and its hyper-parameters. If the state
+        is that of the latest call and the same inputs are on a device, the check against each
+        parameter is skipped, because the parameters of a compiled graph never change dtype or
+        shape."""
         if self._prepared is not None:
             of, state, where = self._prepared
             again = optimizer.prepared(self._wrt_names) if of is optimizer else None
@@ -377,17 +384,19 @@ class Executable:
             self.stats = self.stats._replace(call_seconds=seconds)
 
     def wait(self) -> None:
-        """Waits for the run that was queued on a stream last.
+        """Waits for the latest run that was queued on a stream.
 
         Raises:
-            ValueError: the run failed, for example at an index out of range, and changed nothing.
+            ValueError: if the run failed, for example at an index out of range. It has changed
+                nothing then.
         """
         self.native.wait()
 
     @property
     def update_seconds(self) -> float:
-        """Seconds that the optimizer's step took in the latest run, by the device's clock; 0 if
-        there was no update. Waits for the run. Excludes copies between host and device.
+        """Seconds that the optimizer's step took in the latest run, by the device's clock; 0 if the
+        run made no update. Reading it waits for the run. Copies between host and device are
+        excluded.
 
         >>> step(params, x, y)
         >>> step.executable.update_seconds
@@ -406,8 +415,8 @@ class Executable:
         ``stream`` works as for a :class:`cutback.Step`.
 
         Raises:
-            ValueError, TypeError: an array has the wrong shape or dtype, is not contiguous, or
-                overlaps an array that is written.
+            ValueError, TypeError: if an array has the wrong shape or dtype, is not contiguous, or
+                overlaps an array that is written to.
         """
         begin = time.perf_counter()
         named = zip(arrays, (self.names[i] for i in self._arguments), strict=False)

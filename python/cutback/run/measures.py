@@ -1,4 +1,4 @@
-"""What a plan predicts of a step, and what a run measures."""
+"""The numbers that a plan predicts for a step, and those that a run measures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Planned(NamedTuple):
-    """What the plan predicts, in bytes and in picoseconds of the cost model."""
+    """The numbers that a plan predicts, in bytes and in picoseconds of the cost model."""
 
     arena_bytes: int  # size of the step's block, with offsets and alignment
     live_bytes: int  # liveness peak
@@ -29,7 +29,7 @@ class Planned(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """What a run measured.
+    """The measurements of a run.
 
     >>> value = step(params, x, y)
     >>> print(step.stats.peak_bytes)
@@ -42,8 +42,8 @@ class Stats(NamedTuple):
     seconds: float
     """Time of forward, backward and optimizer in the core."""
     call_seconds: float = 0.0
-    """Time of the whole call on the host, including reading arguments and making results; with
-    ``stream=``, until the work was queued."""
+    """Time of the whole call on the host, including the conversion of arguments and results. With
+    ``stream=``, it ends when the work is queued."""
 
     def _repr_html_(self) -> str:
         from ..report.page import facts  # imported on demand: importing cutback stays fast

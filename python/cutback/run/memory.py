@@ -1,7 +1,7 @@
-"""The memory that steps run in, a bound on it, and who holds what.
+"""The memory that steps run in: blocks that they share, a bound, and a report of what is held.
 
 A compiled program needs its arena only while it runs. So all programs of a step run in one block,
-as large as the largest of them needs, and several steps can share a block:
+which is as large as the largest of them needs, and several steps can share a block:
 
 >>> memory = cutback.Memory("10GiB")
 >>> train = cutback.compile(loss, budget=0.5, optimizer=optimizer, memory=memory)
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..optim import Optimizer
 
 
-LEAST = 1 << 16  # bytes; smaller results are neither kept nor bounded: CB_KEPT_LEAST
+LEAST = 1 << 16  # bytes; smaller results are neither kept nor counted (CB_KEPT_LEAST)
 
 
 class _Unset:
@@ -38,19 +38,20 @@ _UNSET = _Unset()
 
 
 class Held(NamedTuple):
-    """Bytes that a memory holds, by who holds them."""
+    """Bytes that a memory holds, by their use."""
 
     limit: int | None
     """The bound, or None."""
     arenas: dict[str, int]
-    """Blocks that steps run in, by the names of the steps."""
+    """Bytes of the blocks that steps run in, by the names of the steps."""
     results: int
-    """Results and gradients that the program still holds, counting arrays of at least 64 KiB."""
+    """Bytes of results and gradients that the program still holds; arrays of fewer than 64 KiB do
+    not count."""
     kept: int
-    """Memory of dropped results, kept for new results of the same size. It is freed if something
-    else needs it."""
+    """Bytes of freed results, kept for new results of the same size. They are returned to the
+    system if something else needs memory."""
     states: dict[str, int]
-    """States of optimizers, by their classes."""
+    """Bytes of the optimizers' states, by the names of their classes."""
 
     @property
     def total(self) -> int:
@@ -58,7 +59,8 @@ class Held(NamedTuple):
         return sum(self.arenas.values()) + self.results + self.kept + sum(self.states.values())
 
     def describe(self) -> str:
-        """``"arena of step `loss` 6.00 GiB, results 2.00 GiB, states of AdamW 3.00 GiB"``."""
+        """Returns a text such as ``"arena of step `loss` 6.00 GiB, results 2.00 GiB, states of
+        AdamW 3.00 GiB"``."""
         rows = [(f"arena of {name}", size) for name, size in self.arenas.items()]
         rows += [("results", self.results), ("kept for results", self.kept)]
         rows += [(f"states of {name}", size) for name, size in self.states.items()]
@@ -71,15 +73,15 @@ class Held(NamedTuple):
 
 
 class MemoryLimitError(MemoryError):
-    """A bound on memory would be exceeded. Nothing has changed: not parameters, states or results,
-    and not the step's programs.
+    """Raised if a bound on memory would be exceeded. Nothing has changed then: neither parameters,
+    states nor results, nor the step's programs.
 
-    It can be pickled and copied.
+    Errors can be pickled and copied.
 
     Attributes:
         limit: the bound, in bytes.
         wanted: bytes that were requested on top of those held.
-        held: a :class:`cutback.run.memory.Held` that says who holds what.
+        held: a :class:`cutback.run.memory.Held`: the bytes held by their use.
 
     >>> small = cutback.Memory("1KiB")
     >>> bounded = cutback.value_and_grad(loss, memory=small)
@@ -97,7 +99,7 @@ class MemoryLimitError(MemoryError):
         bound = budgets.text(held.limit)
         asked = f"{what} would take {budgets.text(wanted)} more" if wanted else what
         super().__init__(
-            f"{asked}, and the bound on memory is {bound}; held now: {held.describe()}. "
+            f"{asked}, but the bound on memory is {bound}; held now: {held.describe()}. "
             f"{_ways_out(what, held)}"
         )
         self._arguments = what, wanted, held
@@ -107,14 +109,15 @@ class MemoryLimitError(MemoryError):
 
 
 def _ways_out(what: str, held: Held) -> str:
-    """What helps if ``what`` has no room: blocks of idle steps were released before."""
+    """Lists what the user can do if ``what`` exceeds the bound. Blocks of idle steps have already
+    been released then."""
     ways = ["Raise the bound"]
     if "arena" in what or any(held.arenas.values()):
         ways.append("lower the budget of a step")
     if held.results:
-        ways.append("drop results that are not needed")
+        ways.append("delete results that are not needed")
     if any(held.states.values()):
-        ways.append("drop optimizers that are not needed")
+        ways.append("delete optimizers that are not needed")
     *first, last = ways
     return f"{', '.join(first)} or {last}" if first else last
 
@@ -130,7 +133,7 @@ def _state_size(optimizer: Optimizer) -> int:
 
 class _Weak:
     """Weak references to objects, in the order in which they were added. Threads may add and
-    iterate at the same time, and an object may die meanwhile."""
+    iterate at the same time, and objects may be freed meanwhile."""
 
     def __init__(self) -> None:
         self._refs: dict[int, weakref.ref[Any]] = {}
@@ -146,7 +149,8 @@ class _Weak:
 
 
 class Place:
-    """A step's part of a memory: the block that its programs run in, and its name for errors."""
+    """A step's part of a memory: the block that its programs run in, and the step's name for
+    errors."""
 
     def __init__(self, memory: Memory, name: str, native: _native.RunMemory) -> None:
         self.memory = memory
@@ -158,11 +162,11 @@ class Place:
     def making_states(
         self, optimizer: Optimizer, names: Sequence[str], params: Sequence[Any], arena: int
     ) -> Iterator[None]:
-        """A context in which the states of an optimizer are made for these parameters, before a run
-        whose arena takes ``arena`` bytes.
+        """Returns a context for making the states of an optimizer for these parameters, before a
+        run whose arena takes ``arena`` bytes.
 
         Raises:
-            MemoryLimitError: the states and the arena exceed the bound; no state is made.
+            MemoryLimitError: if the states and the arena exceed the bound; no state is made.
         """
         memory = self.memory
         self.optimizers.add(optimizer)
@@ -174,7 +178,7 @@ class Place:
         growth = max(arena - self.native.bytes, 0)
         if more > 0 and growth > 0:
             with memory._making(name, more, self.native):
-                pass  # the error names only the states if they are too large by themselves
+                pass  # if the states alone are too large, the error names only them
             more, name = more + growth, f"{name} and the arena of {self.name}"
         with memory._making(name, more, self.native):
             yield
@@ -183,7 +187,7 @@ class Place:
         """Checks the bound before results on a GPU are made.
 
         Raises:
-            MemoryLimitError: the results exceed the bound.
+            MemoryLimitError: if the results exceed the bound.
         """
         if self.memory.limit is not None:
             with self.memory._making(f"results of {self.name}", sum(sizes), self.native):
@@ -191,11 +195,11 @@ class Place:
 
 
 class Memory:
-    """Memory that the steps compiled with ``memory=`` share: they run one after another in one
-    block, which is as large as the largest of them needs.
+    """Memory shared by the steps that are compiled with ``memory=``. They run one after another in
+    one block, which is as large as the largest of them needs.
 
-    Between calls the block is scratch, so sharing it changes no result. A call allocates only if it
-    is the first or needs more than all before. Threads that run steps of one memory take turns.
+    The block holds no data between calls, so sharing it changes no result. A call allocates only if
+    it needs more than all calls before. Threads that run steps of one memory wait for each other.
 
     Args:
         limit: maximum bytes (``10 * 2**30``, ``"10GiB"``) of the block, the results that the
@@ -207,7 +211,7 @@ class Memory:
         >>> print(memory.held())
 
     Raises:
-        ValueError, TypeError: not a size.
+        ValueError, TypeError: if ``limit`` is not a size.
     """
 
     _has_own_results = True
@@ -222,8 +226,8 @@ class Memory:
     # ---- blocks ----------------------------------------------------------------------------------
 
     def _new_block(self, like: _native.RunMemory | None, own: bool) -> _native.RunMemory:
-        """A block that asks this memory before it grows. Its reference to the memory is weak, so
-        that the block is freed with its last step and not by the garbage collector."""
+        """Makes a block that asks this memory before it grows. Its reference to the memory is weak,
+        so that the block is freed with its last step and not by the garbage collector."""
         this = weakref.ref(self)
 
         def admit(block: _native.RunMemory, more: int) -> None:
@@ -239,7 +243,7 @@ class Memory:
         return _native.RunMemory(like, admit, refused, own)
 
     def place(self, name: str) -> Place:
-        """A place for a step of this name."""
+        """Returns a new place for a step of this name."""
         return self._add(Place(self, name, self._native))
 
     def _add(self, place: Place) -> Place:
@@ -249,7 +253,7 @@ class Memory:
     # ---- who holds what --------------------------------------------------------------------------
 
     def held(self) -> Held:
-        """Who holds what now; print the result for a summary."""
+        """Returns the bytes held now, by their use; print the result for a summary."""
         blocks: dict[int, tuple[_native.RunMemory, list[str]]] = {}
         states: dict[str, int] = {}
         seen = set()
@@ -270,7 +274,7 @@ class Memory:
         return Held(self._limit, arenas, in_use, kept, states)
 
     def _results(self) -> tuple[int, int]:
-        """Bytes of (results in use, memory kept for results)."""
+        """Returns the bytes of results in use, and the bytes kept for new results."""
         found = self._native.results()
         return found["in_use"], found["kept"]
 
@@ -285,12 +289,13 @@ class Memory:
         return self._limit
 
     def bound(self, limit: int | str | None) -> Bound:
-        """Sets the bound in bytes, or removes it with None. Returns an object for a ``with``
-        statement, at whose end the previous bound is restored, even if more is in use then.
+        """Sets the bound in bytes, or removes it if ``limit`` is None. Returns an object for a
+        ``with`` statement, which restores the previous bound at its end, even if more is in use
+        then.
 
         Raises:
-            MemoryLimitError: more than ``limit`` is held already; the bound is unchanged.
-            ValueError, TypeError: ``limit`` is not a size.
+            MemoryLimitError: if more than ``limit`` is held already; the bound is unchanged.
+            ValueError, TypeError: if ``limit`` is not a size.
         """
         new = None if limit is None else budgets.parse_bytes(limit)
         before, self._limit = self._limit, new
@@ -310,15 +315,15 @@ class Memory:
         return list(found.values())
 
     def _excess(self) -> int:
-        """Bytes above the bound, including those about to be allocated."""
+        """Returns the bytes above the bound, counting those about to be allocated."""
         if self._limit is None:
             return 0
         return self.held().total + sum(self._pending.values()) - self._limit
 
     def _make_room(self, but: _native.RunMemory | None) -> bool:
-        """Frees memory that is held for later until the bound is met: kept results, then blocks
-        that no step is running in, except ``but``; the next run allocates them again. Returns
-        whether the bound is met."""
+        """Frees memory that is kept for later until the bound is met: memory of freed results, then
+        blocks that no step is running in, except ``but``. The next run allocates them again.
+        Returns True if the bound is met."""
         if self._excess() > 0:
             self._release_results()
         for block in self._blocks():
@@ -327,12 +332,13 @@ class Memory:
         return self._excess() <= 0
 
     def _check(self, what: str, more: int, but: _native.RunMemory | None = None) -> None:
-        """Raises an error unless there is room for ``more`` pending bytes or room can be made."""
+        """Raises an error if the bound is exceeded, counting pending bytes, and cannot be met by
+        freeing memory. ``what`` and ``more`` (bytes) are for the message."""
         if not self._make_room(but):
             raise MemoryLimitError(what, more, self.held())
 
     def _apply(self) -> None:
-        """Tells the memory of results how many bytes are left for it."""
+        """Sets the limit on the memory of results to the bytes that the bound leaves for it."""
         left = None
         if self._limit is not None:
             held = self.held()
@@ -342,7 +348,7 @@ class Memory:
 
     @contextmanager
     def _making(self, what: str, more: int, but: _native.RunMemory | None = None) -> Iterator[None]:
-        """A context in which ``more`` bytes are allocated. ``but``: a block that is not
+        """Returns a context in which ``more`` bytes are allocated. The block ``but`` is not
         released."""
         key = object()
         self._pending[key] = more
@@ -354,7 +360,7 @@ class Memory:
             self._apply()
 
     def _admit_block(self, block: _native.RunMemory, more: int) -> None:
-        """Called before a block grows."""
+        """Checks the bound before a block grows by ``more`` bytes."""
         if self._limit is None:
             return
         block.reserve(more)  # counts as the block's bytes until the run ends
@@ -366,8 +372,9 @@ class Memory:
         self._apply()
 
     def _admit_results(self, block: _native.RunMemory, sizes: Iterable[int]) -> None:
-        """Called when the results of a step in this block got no memory, because of the bound or
-        because the system has none. Returns if trying again may succeed, raises otherwise."""
+        """Frees memory if the results of a step in this block could not be allocated, because of
+        the bound or because the system has no memory. Returns if a retry may succeed; otherwise
+        raises."""
         if self._limit is None:
             return
         with self._making("the results of a step", sum(n for n in sizes if n >= LEAST), block):
@@ -377,12 +384,12 @@ class Memory:
 
     def release(self) -> int:
         """Frees memory that is kept for later: blocks that no step is running in, and the memory of
-        dropped results. The next call allocates again. Returns the number of bytes freed."""
+        freed results. The next call allocates again. Returns the number of bytes freed."""
         return sum(block.release() for block in self._blocks()) + self._release_results()
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            f"{self!r} is memory of this process and cannot be pickled or copied: pass the object "
+            f"{self!r} belongs to this process and cannot be pickled or copied: pass the object "
             "itself, or make a cutback.Memory with the same limit"
         )
 
@@ -391,8 +398,8 @@ class Memory:
 
 
 class Bound:
-    """A bound that was set. As a context manager it restores the previous bound at the end, and
-    frees memory held for later if more than that bound is held."""
+    """A bound that was set. As a context manager, it restores the previous bound at the end, and
+    frees memory that is kept for later if that bound is exceeded."""
 
     def __init__(self, memory: Memory, before: int | None) -> None:
         self._memory = memory
@@ -416,7 +423,7 @@ class Bound:
 
 
 class _Default(Memory):
-    """The memory of steps compiled without ``memory=``; each step has a block of its own."""
+    """The memory of steps that are compiled without ``memory=``. Each step has its own block."""
 
     _has_own_results = False
 
@@ -439,11 +446,11 @@ _default: Memory = _Default()
 
 
 def place_in(memory: Memory | Place | None, name: str) -> Place:
-    """The place where a step of this name runs: its own block of the default memory (None), the
-    block of the caller's memory, or a place that exists already.
+    """Returns the place where a step of this name runs. It has its own block if ``memory`` is None,
+    uses the block of a :class:`Memory`, or is the given place.
 
     Raises:
-        TypeError: ``memory`` is something else.
+        TypeError: if ``memory`` is something else.
     """
     if memory is None:
         return _default.place(name)
@@ -461,17 +468,17 @@ def memory(limit: int | str | None) -> Bound: ...
 def memory(limit: int | str | _Unset | None = _UNSET) -> Held | Bound:
     """Reports or bounds the memory of all steps that were compiled without ``memory=``.
 
-    Without an argument, returns who holds what. With one, bounds the sum of what these steps hold:
-    the blocks that they run in, the results that the program still holds, and the states of their
-    optimizers. The bound stays until the next call, or until the end of a ``with`` statement. None
-    removes it.
+    Without an argument, returns the bytes held, by their use. With ``limit``, bounds the sum of the
+    blocks that these steps run in, the results that the program still holds, and the states of
+    their optimizers. The bound stays until the next call with a limit, or until the end of a
+    ``with`` statement. None removes it.
 
-    If an allocation would exceed the bound, memory that is held for later is freed first: memory
-    kept for future results, and blocks that no step is running in. If that is not enough, the call
-    fails before anything changes, with a :class:`cutback.MemoryLimitError` that says who holds
-    what. Results of fewer than 64 KiB do not count. A bound does not make plans smaller: give each
-    step a budget. If steps run in turn and the bound has room for only one of them, let them share
-    a :class:`cutback.Memory`; then the block is not allocated again each time.
+    If an allocation would exceed the bound, memory that is kept for later is freed first: memory
+    for future results, and blocks that no step is running in. If that is not enough, the call fails
+    before anything changes, with a :class:`cutback.MemoryLimitError` that lists the bytes held.
+    Results of fewer than 64 KiB do not count. A bound does not make plans smaller: give each step a
+    budget. If several steps run in turn and the bound allows the block of only one of them, let
+    them share a :class:`cutback.Memory`; otherwise each run allocates its block again.
 
     Example:
         >>> cutback.memory("10GiB")  # doctest: +SKIP
@@ -479,8 +486,8 @@ def memory(limit: int | str | _Unset | None = _UNSET) -> Held | Bound:
         8.50 GiB of at most 10.00 GiB: arena of step `loss` 5.50 GiB, states of AdamW 3.00 GiB
 
     Raises:
-        MemoryLimitError: more than ``limit`` is held already; the bound is unchanged.
-        ValueError, TypeError: ``limit`` is not a size.
+        MemoryLimitError: if more than ``limit`` is held already; the bound is unchanged.
+        ValueError, TypeError: if ``limit`` is not a size.
     """
     return _default.held() if isinstance(limit, _Unset) else _default.bound(limit)
 
@@ -489,9 +496,9 @@ def release_memory() -> int:
     """Frees memory that is kept for later: memory for future results and gradients, and blocks that
     no step is running in. Returns the number of bytes freed.
 
-    The memory of dropped results is kept and reused by later steps, up to the most that was
-    recently in use at the same time. Call this when a program needs no more arrays. It does not
-    affect steps compiled with ``memory=``; see :meth:`Memory.release`.
+    The memory of freed results is kept for later steps, up to the peak that was recently in use.
+    Call this function when a program needs no more results. It does not affect steps compiled with
+    ``memory=``; see :meth:`Memory.release`.
 
     >>> freed = cutback.release_memory()  # bytes
     """

@@ -1,4 +1,4 @@
-"""Profiles: measured time and memory of each kernel of a step."""
+"""Profiles: the measured time and memory of each kernel of a step."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Kernel(NamedTuple):
     kind: str  # "matmul"; "add+gelu", "add+gelu+7 more"
     name: str  # name of the first operation: "matmul_12"
     location: str  # location of the first operation: "model.py:12", "" if unknown
-    recomputed: bool  # all of its operations had run before
+    recomputed: bool  # all of its operations have run before in this step
     seconds: float
     bytes: int  # allocated while it ran, each storage separately
     parts: tuple[Part, ...] = ()  # its operations, if there are several
 
     def operations(self) -> tuple[Part, ...]:
-        """Its operations: its parts, or the kernel itself if it is a single operation."""
+        """The operations of the kernel: its parts, or one part for a single operation."""
         return self.parts or (Part(self.step, self.kind, self.name, 1.0),)
 
 
 class StepProfile:
-    """The kernels of one step in order; ``print(profile)`` sums them up by kind."""
+    """The kernels of one step in order; ``print(profile)`` prints totals by kind."""
 
     def __init__(self, kernels: list[Kernel], n_step: int) -> None:
         self.kernels = kernels
@@ -52,17 +52,17 @@ class StepProfile:
 
     @property
     def seconds(self) -> float:
-        """Time of all kernels together."""
+        """Total time of all kernels."""
         return sum(kernel.seconds for kernel in self.kernels)
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes allocated at once."""
+        """Peak of the allocated bytes."""
         return max((kernel.bytes for kernel in self.kernels), default=0)
 
     def timeline(self) -> list[int]:
-        """Bytes allocated during each step of the schedule. A step without a kernel (a view) has
-        the value of the step before."""
+        """Returns the bytes allocated during each step of the schedule. A step without a kernel (a
+        view) has the value of the step before."""
         row = [0] * self.n_step
         at = {op.step: kernel.bytes for kernel in self.kernels for op in kernel.operations()}
         held = 0
@@ -72,7 +72,7 @@ class StepProfile:
         return row
 
     def by_kind(self) -> list[tuple[str, int, float]]:
-        """Rows of (kind, number of kernels, seconds), slowest first."""
+        """Returns rows of (kind, number of kernels, seconds), slowest first."""
         table: dict[str, tuple[int, float]] = {}
         for kernel in self.kernels:
             count, seconds = table.get(kernel.kind, (0, 0.0))
@@ -81,8 +81,8 @@ class StepProfile:
         return sorted(rows, key=lambda row: -row[2])
 
     def times(self) -> dict[str, float]:
-        """Seconds by operation name, averaged over its runs; pass it to
-        ``cutback.plan(..., profile=...)``."""
+        """Returns the seconds of each operation by its name, averaged over its runs. Pass the dict
+        to ``cutback.plan(..., profile=...)``."""
         runs: dict[str, list[float]] = {}
         for kernel in self.kernels:
             for op in kernel.operations():
@@ -90,7 +90,7 @@ class StepProfile:
         return {name: sum(seconds) / len(seconds) for name, seconds in runs.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the times into a file for ``cutback plan --profile`` and
+        """Writes the times to a file for ``cutback plan --profile`` and
         :func:`cutback.files.read_times`."""
         document = {"format": "cutback.times", "version": 1, "seconds": self.times()}
         files.write_text(path, json.dumps(document, indent=1))
@@ -111,8 +111,8 @@ def profile(
     """Profiles a compiled graph by running it twice on copies of ``arrays``: on its own backend for
     the times, and with the same plan on the debug backend for the bytes.
 
-    Operations are always the user's. If the step was planned in groups, several of them are one
-    step of the schedule.
+    The profile names the user's operations. If the step was planned in groups, several of them may
+    be one step of the schedule.
     """
     debug = Executable(
         graph, wrt, backend="debug", plan=run.text("plan"), groups=run.groups,
@@ -142,14 +142,14 @@ def profile(
 
 
 def _operations(run: Executable) -> list[list[KernelOp]]:
-    """The user's operations of each kernel."""
+    """Returns the user's operations in each kernel."""
     kernels: Kernels = json.loads(run.text("kernels"))
     return [group["ops"] for group in kernels["groups"]]
 
 
 def _bytes_moved(graph: Graph, run: Executable, wrt: Sequence[int]) -> dict[str, int]:
-    """Bytes that each operation moves when it runs separately. A problem of groups does not have
-    these, so for a plan in groups the problem of single operations is made."""
+    """Returns the bytes that each operation moves if it runs as its own kernel. A problem of groups
+    lacks these numbers, so for a plan in groups a problem of single operations is made."""
     problem = run.plan.parts
     if run.plan.in_groups:
         single = Executable(
@@ -171,7 +171,7 @@ def _parts(
 
 
 def _kinds(parts: Sequence[Part]) -> str:
-    """The distinct kinds in order: ``"add+gelu"``, ``"add+gelu+2 more"``."""
+    """Joins the distinct kinds in order: ``"add+gelu"``, ``"add+gelu+2 more"``."""
     kinds = list(dict.fromkeys(part.kind for part in parts))
     return "+".join(kinds if len(kinds) <= 3 else [*kinds[:2], f"{len(kinds) - 2} more"])
 

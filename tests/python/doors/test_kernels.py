@@ -74,7 +74,7 @@ def test_a_plan_says_what_groups_leave_of_its_arena():
     step(np.ones((256, 256), np.float32))
     taken = step.stats.peak_bytes
     assert taken == step.planned.arena_bytes < step.plan.numbers["arena_bytes"]
-    said = f"compiled: an arena of {cutback.budgets.text(taken)}, as operations run in groups"
+    said = f"compiled: arena {cutback.budgets.text(taken)}, because operations run in groups"
     assert str(step.plan).splitlines()[-1] == said
     assert "compiled" not in str(copy.copy(step.plan))  # a copy has no step
 

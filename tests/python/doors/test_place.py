@@ -50,7 +50,7 @@ def test_files_keep_their_buffers() -> None:
         ("", "'id' is missing"),
         ("id,lower,upper\n", "'size' is missing"),
         ("id,lower,upper,size,gaps\n", "column 'gaps' is not one of"),
-        ("id,lower,upper,size,id\n", "column 'id' is there twice"),
+        ("id,lower,upper,size,id\n", "column 'id' is named twice"),
         ("id,lower,upper,size\na,0,1\n", "line 2 has 3 fields"),
         ("id,lower,upper,size\na,0,1,x\n", "line 2: size is 'x'"),
         ("id,lower,upper,size\na,-1,1,2\n", "line 2: lower is '-1'"),

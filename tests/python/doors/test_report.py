@@ -369,7 +369,7 @@ def test_the_page_says_what_is_printed():
     arena, everything = re.match(
         r"arena (\S+ \S+) \(save everything: (\S+ \S+)\)", printed
     ).groups()
-    compiled = re.search(r"compiled: an arena of (\S+ \S+),", printed)[1]
+    compiled = re.search(r"compiled: arena (\S+ \S+),", printed)[1]
     assert compiled != arena
     assert f"{arena} at the peak: everything is saved" in text and everything in text
     assert f"; compiled, an arena of {compiled}." in text

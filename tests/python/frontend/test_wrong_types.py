@@ -514,4 +514,4 @@ cutback.compile(lambda x: x * 2, argnums=None)(There())
         [sys.executable, "-c", script], env=variables, capture_output=True, text=True, check=False
     )
     said = done.stderr.splitlines()[-1]
-    assert said.startswith("TypeError: x: the array is in a GPU's memory, and no NVIDIA driver was")
+    assert said.startswith("TypeError: x: the array is in a GPU's memory, but no NVIDIA driver was")

@@ -119,11 +119,11 @@ def test_tables(tmp_path):
         ("wisely", "policy 'wisely' is not one of"),
         ("save:", "needs at least one operation"),
         ("save:aten.mmm", "no operation 'aten.mmm'"),
-        ("names:zz*", "a name like 'zz"),
+        ("names:zz*", "is named like 'zz"),
         ("mu-two:7 apples", "7 apples"),
         ("mu-two:min", "give a number of bytes"),
         ("mu-two:0x", "a share must be in"),
-        ("save:aten.bmm+recompute:aten.bmm", "'save:aten.bmm' says must_save of bmm, but"),
+        ("save:aten.bmm+recompute:aten.bmm", "'save:aten.bmm' says must_save for bmm, but"),
     ],
 )
 def test_mistakes(transformer, policy, said):

@@ -251,7 +251,7 @@ def test_a_preset_says_nothing_beside_a_budget():
         lambda: cutback.value_and_grad(loss, **beside),
         lambda: cutback.plans(PROBLEM, [0.5], preset="aggressive"),
     ):
-        with pytest.raises(ValueError, match=r"preset='aggressive' .* leave it or the budget out"):
+        with pytest.raises(ValueError, match=r"preset='aggressive' .* omit preset or the budget"):
             call()
     cutback.plan(PROBLEM, budget="0.5x", measure="saved", preset="conservative")
     cutback.plans(PROBLEM, [None, 0.9], preset="aggressive")

@@ -264,7 +264,7 @@ def test_products_with_batch_dimensions_are_told_apart():
 
 
 def test_names_of_jax_that_contradict_themselves():
-    with pytest.raises(ValueError, match="both to save and to offload: a"):
+    with pytest.raises(ValueError, match="cannot both save and offload the names a"):
         policies.save_and_offload_only_these_names(
             names_which_can_be_saved=["a"], names_which_can_be_offloaded=["a", "b"]
         )
@@ -304,7 +304,7 @@ def test_other_answers_are_refused(answer):
 
 def test_a_policy_of_jax_is_refused():
     """Called with a context instead of a primitive, it would save nothing."""
-    with pytest.raises(TypeError, match=r"takes \(prim, .*cutback.policies has JAX's names"):
+    with pytest.raises(TypeError, match=r"takes \(prim, .*cutback.policies has the same names"):
         cutback.checkpoint(block, policy=lambda prim, *_, **__: prim == "dot_general")
 
 
@@ -332,7 +332,7 @@ def test_offload_policies_take_the_places_of_jax():
         plain(offload_src="device", offload_dst="pinned_host"),
     ):
         assert policy(*arguments) is CheckpointPolicy.MUST_OFFLOAD
-    with pytest.raises(ValueError, match="values move from 'device' to 'pinned_host'"):
+    with pytest.raises(ValueError, match="values can only move from 'device' to 'pinned_host'"):
         plain("device", "unpinned_host")
     with pytest.raises(TypeError):
         plain("device")

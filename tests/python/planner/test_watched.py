@@ -80,7 +80,7 @@ def test_ctrl_c_takes_a_plan_that_is_shown(watch):
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) == before
-    assert shown.text.endswith("Ctrl-C ended the search: this is the best plan that it found\n")
+    assert shown.text.endswith("Ctrl-C ended the search; using the best plan found so far\n")
 
 
 @pytest.mark.parametrize("told", [(0.5, BEST), (2.0, None)])

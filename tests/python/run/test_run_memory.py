@@ -506,7 +506,7 @@ def test_a_bound_that_is_exceeded_already():
     states = cutback.memory().states["AdamW"]
     with pytest.raises(cutback.MemoryLimitError, match="cannot be set") as caught:
         cutback.memory(states - 1)
-    assert str(caught.value).endswith("Raise the bound or drop optimizers that are not needed")
+    assert str(caught.value).endswith("Raise the bound or delete optimizers that are not needed")
     assert cutback.memory().limit is None
     with cutback.memory(states):
         assert cutback.memory().total == states

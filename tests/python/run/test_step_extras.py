@@ -187,7 +187,7 @@ def test_several_arguments_and_f64():
     assert (averages[0]["w"] == a["w"]).all()
     with pytest.raises(ValueError, match="averages must be a tuple of 2"):
         step(a, b, x, extras={"averages": averages[0]})
-    with pytest.raises(ValueError, match="copies are not nested like the parameters"):
+    with pytest.raises(ValueError, match="copies is not nested like the parameters"):
         step(a, b, x, extras={"copies": ({"v": np.zeros(5, "f2")}, None)})
 
 

@@ -53,7 +53,7 @@ ENTRIES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("make", [freed, smaller, part_of_smaller])
 def test_refused(entry: str, make: Callable[[], Any]) -> None:
-    with pytest.raises(ValueError, match=r"the tensor needs \d+ bytes and its storage has \d+"):
+    with pytest.raises(ValueError, match=r"the tensor needs \d+ bytes, but its storage has \d+"):
         ENTRIES[entry](make())
 
 
