@@ -41,47 +41,49 @@ KINDS = {
 HEAD = """\
 # Operations
 
-Written by `tools/gen_docs.py` from the op table, `csrc/ir/ops.def`; edit that. The names are those
-of `cb_graph_add_op`, of `cutback.Graph` and of the text form of a graph.
+This page is written by `tools/gen_docs.py` from the op table, `csrc/ir/ops.def`; edit the table.
+`cb_graph_add_op`, `cutback.Graph` and the text form of a graph use these names.
 
-`cutback.nn.functional` has the signatures of `torch.nn.functional` over these; options of
-PyTorch's that are not supported raise NotImplementedError, and class scores are in the last axis.
+`cutback.nn.functional` implements the signatures of `torch.nn.functional` with these operations.
+PyTorch's options that are not supported raise NotImplementedError, and class scores are in the last
+axis.
 
 Inputs of pointwise operations broadcast as in NumPy; their dtypes must agree. An operation with
-several outputs lists them behind `->`. Attributes are integers, numbers, lists of integers (`[]`)
+several outputs lists them after `->`. Attributes are integers, numbers, lists of integers (`[]`)
 or element types.
 
-*Kind*: a **view** shows elements of its input and costs nothing; **pointwise** operations and
-**reductions** are bound by memory and cheap to compute again; **compute** ones are expensive;
-**random** ones draw from the counter-based generator, so that computing one again gives the same
-numbers. *Gradient*: `yes`; `no` if none passes by definition; `expanded` if the operation is
-rewritten into others and those are differentiated.
+*Kind*: a **view** shares the elements of its input and costs nothing; **pointwise** operations and
+**reductions** are bound by memory and cheap to recompute; **compute** operations are expensive;
+**random** operations draw from the counter-based generator, so recomputing one gives the same
+numbers. *Gradient*: `yes`; `no` if the operation has no gradient by definition; `expanded` if the
+operation is rewritten into others and those are differentiated.
 """
 
 TAIL = """\
 ## Special values
 
-NaN, infinities, signed zeros, subnormal and huge numbers pass as in PyTorch, values and gradients
-alike (`tests/torch/graph/test_special_values.py` compares every differentiable operation), with
+NaN, infinities, signed zeros, subnormal and huge numbers are treated as in PyTorch, in values and
+gradients (`tests/torch/graph/test_special_values.py` compares every differentiable operation), with
 these exceptions:
 
-- `sign(NaN)`, and so the gradient of `abs` there, is NaN; PyTorch says 0 and hides it.
-- `gelu` is x, and the slope of `gelu_tanh` 0 or 1, at infinities and where the square of x
-  overflows; PyTorch says NaN or inf.
-- `log1p`, `sigmoid` and `silu` keep subnormal results, which PyTorch flushes in part.
+- `sign(NaN)`, and so the gradient of `abs` there, is NaN; PyTorch returns 0.
+- `gelu` returns x at infinity, and x or 0 where the square of x overflows; the derivative of
+  `gelu_tanh` is 0 or 1 in these cases. PyTorch returns NaN or inf.
+- `log1p`, `sigmoid` and `silu` keep subnormal results, some of which PyTorch flushes to zero.
 - The gradient of `rsqrt` at -0 has the sign of 1/x.
-- Of several NaN in a window, `max_pool2d` gives the gradient to the first, PyTorch to the last.
-- `cross_entropy` keeps the logsumexp of a row, for its gradient, instead of all log-probabilities:
-  next to logits of 1e7 (f32) or more, what is smaller than their rounding is lost.
-- Norms sum squares in f32 (f64 for f64). A row whose variance overflows, |x| of 1e19 or more in
-  f32, has `rstd` 0, so that y is the bias, and a gradient of 0. PyTorch's `layer_norm` does the
-  same at 1e20 and says NaN at 1e30; its `batch_norm` sums in f64. Cast such inputs to f64.
-- The mean of a row of equal numbers may be a unit of the last place off, so that `layer_norm` of
-  such a row is not quite 0 (0.04 at 1000, where rstd is 316).
-- Sums are rounded in another order, so a sum over large numbers that cancel may differ.
+- If a window contains several NaN, `max_pool2d` gives the gradient to the first, PyTorch to the
+  last.
+- For its gradient, `cross_entropy` keeps the logsumexp of a row instead of all log-probabilities:
+  if logits are 1e7 (f32) or larger, differences below their rounding error are lost.
+- Norms sum squares in f32 (in f64 for f64 inputs). A row whose variance overflows (|x| of 1e19 or
+  more in f32) has `rstd` 0, so y is the bias and the gradient is 0. PyTorch's `layer_norm` does the
+  same at 1e20 and returns NaN at 1e30; its `batch_norm` sums in f64. Cast such inputs to f64.
+- The mean of a row of equal numbers may be off by one unit in the last place, so `layer_norm` of
+  such a row is not exactly 0 (0.04 at 1000, where rstd is 316).
+- Sums are computed in a different order, so a sum of large numbers that cancel may differ.
 
-A dropout's p is rounded to a multiple of 2^-16, for the mask and for 1 / (1-p) alike. One with
-p = 1 multiplies by 0, as PyTorch's does: NaN and infinities become NaN.
+The p of a dropout is rounded to a multiple of 2^-16, both for the mask and for 1 / (1-p). A dropout
+with p = 1 multiplies by 0, like PyTorch's: NaN and infinities become NaN.
 """
 
 ROW = re.compile(

@@ -54,9 +54,9 @@ OTHER = {"trace": "`cutback.trace` traces a function; write `cutback.diagonal(x)
 HEAD = """\
 # Names that exist, and names that do not
 
-Written by `tools/gen_docs.py` from the tables of the package; edit those. The names are the most
-used ones of NumPy, of `torch.nn.functional` and of JAX. [Coming from NumPy, PyTorch or
-JAX](coming-from.md) says what to write where spellings differ. An error for a name that does not
+This page is written by `tools/gen_docs.py` from tables of the package; edit the tables. It lists
+the most used names of NumPy, of `torch.nn.functional` and of JAX. [Coming from NumPy, PyTorch or
+JAX](coming-from.md) shows what to write where spellings differ. The error for a name that does not
 exist uses the wording of these tables.
 """
 
