@@ -39,8 +39,8 @@ if TYPE_CHECKING or not hooks.missing():
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Gives the reason for names that were removed, or that this PyTorch's version cannot
-        support."""
+        """Raises an error that says why a name was removed, or what this PyTorch lacks to support
+        it."""
         if name in (*__all__, "compile"):
             hooks.check()
         from ..removed import missing

@@ -1,4 +1,4 @@
-"""Optimizers of tensors that PyTorch lacks, made from those of ``cutback.optim``."""
+"""Optimizers that PyTorch does not have, built on those of ``cutback.optim``."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 _TYPES = {"codes": torch.uint8, "scales": torch.float32}
 _READ = (torch.uint8, torch.float32, torch.float64)
-_CODES = "codes"  # key of a group for the version of its states' 8-bit codes
+_CODES = "codes"  # group key for the version of its states' 8-bit codes
 
 
 class Alone(Counting):
     """An optimizer without PyTorch code to fall back to."""
 
     def _load(self, state_dict: dict[str, Any]) -> None:
-        """Loads a state like PyTorch's classes, which convert numbers to tensors, and also converts
-        other numbers that the core reads, because there is no other code to read them."""
+        """Loads a state. Like PyTorch's classes, converts numbers to tensors; also converts the
+        other numbers that the core reads, because no other code reads them."""
         super()._load(state_dict)
         for p in chain.from_iterable(group["params"] for group in self.param_groups):
             state = self.state.get(p, {})
@@ -52,22 +52,23 @@ class Alone(Counting):
                 )
 
     def _check_ways(self) -> None:
-        """Checks options of these names, which belong to the formula."""
+        """Does nothing: options with the names that PyTorch reserves belong to the formula."""
 
     def _step_there(self, reason: str) -> None:
         hint = ""
         if self.half is None and "precision" in reason:
-            hint = "; half= steps parameters in 16 bits (docs/optim.md)"
+            hint = "; pass half= to step 16-bit parameters (docs/optim.md)"
         raise RuntimeError(
             f"{type(self).__name__}: {reason}, and no other code steps this optimizer{hint}"
         )
 
 
 class OfArrays(Alone):
-    """An optimizer of ``cutback.optim``, with its options as keywords, and its states by name."""
+    """Adapts an optimizer of ``cutback.optim`` to tensors, with its options as keywords and its
+    states by name."""
 
     _kind: ClassVar[type[Optimizer]]
-    _made: dict[tuple[Any, ...], Optimizer]  # by the options that groups share
+    _made: dict[tuple[Any, ...], Optimizer]  # keyed by the options that groups share
     _stepped: dict[Tensor, torch.dtype]  # the types of parameters when they were stepped
 
     def __init__(
@@ -84,7 +85,7 @@ class OfArrays(Alone):
             options["lr"] = self._rate(lr)
         if "groups" in options:
             raise TypeError(f"{type(self).__name__}: pass groups as params, as in PyTorch")
-        first = self._kind(**options)  # also checks them
+        first = self._kind(**options)  # also checks the options
         names = (*first._options, *first._for_all)
         super().__init__(params, {key: getattr(first, key) for key in names}, half=half, seed=seed)
 
@@ -138,7 +139,8 @@ class OfArrays(Alone):
         self._stepped = {}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Like PyTorch's, with the version of the group's 8-bit codes, if it has any."""
+        """Adds a group like PyTorch does, and records the version of its 8-bit codes, if it has
+        any."""
         super().add_param_group(param_group)
         if self._has_codes():
             self.param_groups[-1][_CODES] = VERSION
@@ -175,8 +177,8 @@ class OfArrays(Alone):
                 check_scales(what, key, x.detach().cpu().double().numpy())
 
     def _step_here(self, beside: Beside, scale: float) -> None:
-        """Records the types of parameters until another state is loaded, because codes do not show
-        the type they were made for."""
+        """Remembers the types of parameters until another state is loaded: the codes do not show
+        which type they were made for."""
         if not self._has_types():
             super()._step_here(beside, scale)
             return

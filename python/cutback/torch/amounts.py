@@ -1,4 +1,4 @@
-"""Names of budgets in warnings."""
+"""Formats budgets for warnings."""
 
 from __future__ import annotations
 

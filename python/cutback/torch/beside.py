@@ -1,5 +1,4 @@
-"""The extras of a step of ``cutback.torch.optim`` besides the update: passes tensors to the
-core."""
+"""Passes the extras of an optimizer step, such as averages and copies, to the core."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ def _flat(p: Tensor, x: Tensor | None, what: str, name: str) -> Array | None:
     """The memory of a tensor that belongs to a parameter.
 
     Raises:
-        TypeError, ValueError: it is not a tensor, or its layout differs from the parameter's.
+        TypeError, ValueError: ``x`` is not a tensor, or its layout differs from the parameter's.
     """
     if x is None:
         return None
@@ -64,10 +63,10 @@ class Numbers(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """The arguments of a step."""
+    """Arguments of an optimizer step."""
 
     extras: Extras
-    averages: list[Tensor | None] | None  # for the parameters of all groups
+    averages: list[Tensor | None] | None  # one for each parameter of all groups
     copies: list[Tensor | None] | None
 
     @classmethod
@@ -86,7 +85,7 @@ class Beside(NamedTuple):
         grad_scale, max_norm, average_decay, zero_grads = numbers
         usual = grad_scale is None and max_norm is None and averages is None and copies is None
         if usual and average_decay == DECAY and zero_grads is False:
-            return _NOTHING  # the checks take as long as the rest of a small step
+            return _NOTHING  # the checks below take as long as the rest of a small step
         rows = [None if row is None else list(row) for row in (averages, copies)]
         some = any(row is not None for row in rows)
         if isinstance(grad_scale, Tensor):
@@ -101,7 +100,7 @@ class Beside(NamedTuple):
         names: Sequence[str],
         scale: float,
     ) -> None:
-        """Tells the table the extras of its next step. ``scale`` is the factor of a gradient
+        """Gives the table the extras of its next step. ``scale`` is the factor of a gradient
         scaler, which has already checked the gradients for infinities.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Steps that the core refuses and PyTorch's own code takes."""
+"""Finds steps that the core refuses, and lets PyTorch's own code take them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 from .states import names_of, spanned
 from .types import Group, ParamState, Setting
 
-_MOST = 1e30  # limit for a group's number in the core (CB_HYPER_MOST)
+_MOST = 1e30  # the core's limit for numbers of a group (CB_HYPER_MOST)
 _SIGNED = ("beta2_decay", "dampening", "initial_accumulator_value")  # may be below 0
 
 
 def _sharing_memory(groups: Sequence[Group]) -> tuple[str, str] | None:
-    """The names of two different parameters that are stepped and whose memory overlaps; None: there
-    are no two, or a parameter is listed twice."""
+    """Returns the names of two different parameters that are stepped and share memory. Returns None
+    if there are no such parameters, or if a parameter is listed twice."""
     params = [p for group in groups for p in group["params"]]
     stepped = [
         (p.data_ptr(), name, p)
@@ -35,7 +35,7 @@ def _sharing_memory(groups: Sequence[Group]) -> tuple[str, str] | None:
 
 
 def _numbers_of(value: Setting | Sequence[Setting | None] | str | None) -> list[float]:
-    """The numbers of an option; empty if it is something else."""
+    """Returns the numbers of an option, or an empty list if it is something else."""
     numbers: list[float] = []
     for x in value if isinstance(value, tuple | list) else (value,):
         if isinstance(x, Tensor) and x.numel() == 1 and not x.is_complex():
@@ -54,7 +54,7 @@ def _out_of_range(key: str, x: float) -> bool:
 def _first_out_of_range(
     groups: Sequence[Group], options: Collection[str]
 ) -> tuple[int, str, float] | None:
-    """The first number that the core refuses: its group, option and value."""
+    """Returns the group, option and value of the first number that the core refuses, or None."""
     for g, group in enumerate(groups):
         for key in options:
             for x in _numbers_of(group.get(key)):
@@ -64,10 +64,10 @@ def _first_out_of_range(
 
 
 def accepted_by_torch(groups: Sequence[Group], options: Collection[str]) -> str | None:
-    """The reason why the core refuses a step that PyTorch takes: a group's number that a scheduler
-    or the user has moved out of range, or different parameters whose memory overlaps. None: there
-    is no such reason. PyTorch checks numbers only when an optimizer is made. ``options`` has the
-    names of the groups' options."""
+    """Returns why the core refuses a step that PyTorch takes, or None if it does not refuse it.
+    Either a scheduler or the user has moved a group's number out of range (PyTorch checks numbers
+    only when an optimizer is made), or different parameters share memory. ``options`` has the names
+    of the groups' options."""
     found = _first_out_of_range(groups, options)
     if found is not None:
         g, key, x = found

@@ -6,9 +6,9 @@ Accelerate, Lightning.
 >>> lightning.Trainer(callbacks=[frontends.lightning_callback(budget="6GiB")]).fit(module)
 >>> accelerator = frontends.accelerate(Accelerator(), budget="6GiB")
 
-Each compiles models in place, as ``model.compile`` does: class, names of the state, saved files and
-code that inspects the model are not affected. All take the arguments of
-:func:`cutback.torch.compile`. The packages are imported when a function is called.
+Each function compiles models in place, as ``model.compile`` does: the model's class, the names in
+its state, saved files and code that inspects the model are not affected. Each takes the arguments
+of :func:`cutback.torch.compile`. The front end's package is imported when its function is called.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["accelerate", "compile_in_place", "lightning_callback", "trainer_call
 
 
 def compile_in_place(module: torch.nn.Module, **options: Any) -> CompiledModule:
-    """Makes calls of a module run under a budget. The module stays the same object.
+    """Compiles a module in place: calls of it run under a budget, and it stays the same object.
 
     >>> compiled = cutback.torch.frontends.compile_in_place(model, budget="6GiB")
     >>> model(x).sum().backward()
@@ -43,11 +43,11 @@ def compile_in_place(module: torch.nn.Module, **options: Any) -> CompiledModule:
         options: as for :func:`cutback.torch.compile`.
 
     Returns:
-        The module as :func:`cutback.torch.compile` returns it, which has ``plans``, ``save_plans``,
-        ``compiler_notes`` and ``allocator_stats``. It need not be called.
+        The compiled module, as :func:`cutback.torch.compile` returns it, which has ``plans``,
+        ``save_plans``, ``compiler_notes`` and ``allocator_stats``. You need not call it.
 
     Raises:
-        TypeError: ``module`` is not a module. Others as :func:`cutback.torch.compile`.
+        TypeError: ``module`` is not a module. Other errors as for :func:`cutback.torch.compile`.
     """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"module={module!r:.60} is not a torch.nn.Module")
@@ -55,8 +55,8 @@ def compile_in_place(module: torch.nn.Module, **options: Any) -> CompiledModule:
     inner = compiled._orig_mod
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        """PyTorch does not trace functions of its own files, such as those of nn.Sequential, unless
-        a function from elsewhere calls them."""
+        """Calls the module. PyTorch does not trace functions of its own files, such as those of
+        nn.Sequential, unless a function from elsewhere calls them."""
         return inner._call_impl(*args, **kwargs)
 
     inner._compiled_call_impl = compiled.dynamo_ctx(call)
@@ -64,9 +64,9 @@ def compile_in_place(module: torch.nn.Module, **options: Any) -> CompiledModule:
 
 
 def _check(options: dict[str, Any]) -> None:
-    """Checks options for :func:`cutback.torch.compile` here, so that a mistake is an error at this
-    call and not when training begins."""
-    if _counts_optimizer(options):  # it is not known yet
+    """Checks options for :func:`cutback.torch.compile`, so that a mistake is an error now and not
+    when training begins."""
+    if _counts_optimizer(options):  # the optimizer is not known yet
         budgets.choice("updates", options.get("updates", "after"), UPDATES)
         known = {"measure": "live", "optimizer": None, "updates": "after"}
         options = {**options, **known}
@@ -79,8 +79,8 @@ def _counts_optimizer(options: dict[str, Any]) -> bool:
 
 
 def trainer_callback(**options: Any) -> Any:
-    """A callback for ``transformers.Trainer`` and its subclasses (TRL's trainers): trains the model
-    under a budget.
+    """Returns a callback for ``transformers.Trainer`` and its subclasses (TRL's trainers) that
+    trains the model under a budget.
 
     >>> Trainer(model=model, args=args, callbacks=[trainer_callback(budget="6GiB")])
 
@@ -95,11 +95,11 @@ def trainer_callback(**options: Any) -> Any:
             ``compiled.updates_reason`` says so.
 
     Returns:
-        A ``transformers.TrainerCallback``. From the beginning of training on its ``compiled`` is
-        what :func:`compile_in_place` returned.
+        A ``transformers.TrainerCallback``. Once training has begun, its ``compiled`` is the result
+        of :func:`compile_in_place`.
 
     Raises:
-        ImportError: transformers is not installed. Others as :func:`cutback.torch.compile`.
+        ImportError: transformers is not installed. Others as for :func:`cutback.torch.compile`.
     """
     package = import_module("transformers")
     TrainerCallback: Any = package.TrainerCallback  # noqa: N806
@@ -114,7 +114,7 @@ def trainer_callback(**options: Any) -> Any:
             self.compiled: CompiledModule | None = None
 
         def on_train_begin(self, args: Any, *_: Any, model: Any = None, **known: Any) -> None:
-            """The trainer has prepared model and optimizer."""
+            """Compiles the model, which the trainer has prepared by now."""
             if self.compiled is None or self.compiled._orig_mod is not model:
                 self.compiled = compile_in_place(model, **_with_optimizer(options, known))
             else:  # train() was called again
@@ -126,14 +126,14 @@ def trainer_callback(**options: Any) -> Any:
 
 
 def _with_optimizer(options: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-    """The options, with the front end's optimizer if it counts or steps inside the backward."""
+    """Returns the options, with the front end's optimizer if they need one."""
     if options.get("measure") != "total" and options.get("updates") != "inside":
         return options
     return {**options, "optimizer": known.get("optimizer")}
 
 
 def _check_optimizer(compiled: CompiledModule, optimizer: Any) -> None:
-    """Keeps the optimizer's step separate if it is another optimizer now."""
+    """Keeps the optimizer's step out of the backward if the optimizer has been replaced."""
     inside = compiled.dynamo_ctx.wishes["updates"]
     if inside is not None and not inside.steps_with(unwrapped(optimizer)):
         inside.give_up("the model was compiled with another optimizer")
@@ -142,13 +142,13 @@ def _check_optimizer(compiled: CompiledModule, optimizer: Any) -> None:
 def _as_trained(
     compiled: CompiledModule, clips: float | None, steps: int, scales: bool, logs: bool = False
 ) -> None:
-    """Keeps the optimizer's step separate where a front end needs all gradients.
+    """Keeps the optimizer's step out of the backward if the front end needs all gradients at once.
 
     Args:
-        clips: the norm or value to which it clips gradients; None or 0: it does not.
-        steps: backwards before each step of the optimizer.
-        scales: it scales the loss for half precision.
-        logs: it computes the norm of all gradients before each step.
+        clips: the norm or value to which the front end clips gradients; None or 0 if it does not.
+        steps: backward passes per step of the optimizer.
+        scales: True if the front end scales the loss for half precision.
+        logs: True if the front end computes the norm of all gradients before each step.
     """
     inside = compiled.dynamo_ctx.wishes["updates"]
     if inside is None:
@@ -158,13 +158,14 @@ def _as_trained(
     if steps > 1:
         inside.give_up(f"the front end accumulates the gradients of {steps} backwards")
     if scales:
-        inside.give_up("the front end scales the loss, and finds infinities in all gradients")
+        inside.give_up("the front end scales the loss, and checks all gradients for infinities")
     if logs:
         inside.give_up("the front end logs the norm of all gradients before each step")
 
 
 def lightning_callback(**options: Any) -> Any:
-    """A callback for Lightning's ``Trainer``: trains a ``LightningModule`` under a budget.
+    """Returns a callback for Lightning's ``Trainer`` that trains a ``LightningModule`` under a
+    budget.
 
     >>> lightning.Trainer(callbacks=[lightning_callback(budget="6GiB")]).fit(module)
 
@@ -177,10 +178,10 @@ def lightning_callback(**options: Any) -> Any:
             accumulates or scales gradients, its step stays separate.
 
     Returns:
-        A ``Callback``. From the beginning of the fit on its ``compiled`` has the plans.
+        A ``Callback``. Once the fit has begun, its ``compiled`` has the plans.
 
     Raises:
-        ImportError: Lightning is not installed. Others as :func:`cutback.torch.compile`.
+        ImportError: Lightning is not installed. Others as for :func:`cutback.torch.compile`.
     """
     package = "lightning.pytorch" if find_spec("lightning") else "pytorch_lightning"
     Callback: Any = import_module(package).Callback  # noqa: N806
@@ -194,7 +195,7 @@ def lightning_callback(**options: Any) -> Any:
             self.compiled: CompiledModule | None = None
 
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-            """Modules and optimizers exist now."""
+            """Compiles the training step, now that modules and optimizers exist."""
             known = {"optimizer": next(iter(trainer.optimizers), None)}
             self.compiled = compile_module(pl_module, **_with_optimizer(options, known))
             scales = getattr(trainer.precision_plugin, "scaler", None) is not None
@@ -205,7 +206,7 @@ def lightning_callback(**options: Any) -> Any:
             pl_module.training_step = self.compiled.dynamo_ctx(pl_module.training_step)
 
         def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-            """The fit has ended, or failed."""
+            """Restores the module after the fit, even if it failed."""
             for name in ("training_step", "log", "log_dict"):
                 with contextlib.suppress(AttributeError):
                     delattr(pl_module, name)
@@ -223,16 +224,16 @@ def accelerate(accelerator: Any, **options: Any) -> Any:
     trained together do not share a budget.
 
     Args:
-        accelerator: it is changed, and returned.
+        accelerator: changed in place, and returned.
         options: as for :func:`cutback.torch.compile`.
 
     Returns:
-        ``accelerator``. Its ``cutback_compiled`` lists what :func:`compile_in_place` returned, one
-        for each model.
+        ``accelerator``. Its ``cutback_compiled`` lists the result of :func:`compile_in_place` for
+        each model.
 
     Raises:
         TypeError: ``accelerator`` has no ``prepare_model``.
-        ValueError: ``updates="inside"`` without ``optimizer``. Others as
+        ValueError: ``updates="inside"`` without ``optimizer``. Other errors as for
             :func:`cutback.torch.compile`.
     """
     prepare: Callable[..., Any] | None = getattr(accelerator, "prepare_model", None)

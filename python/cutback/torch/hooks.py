@@ -40,12 +40,12 @@ EMITTING = (
     ),
     ("torch.fx._lazy_graph_module", "_make_graph_module", "graph modules as AOTAutograd has them"),
 )
-"""What graphs of our own are written with; without it plans become tags."""
+"""Needed to write graphs of our own; without it plans are given to PyTorch as tags."""
 
 INDUCTOR = (
     ("torch._inductor.custom_graph_pass", "CustomPartitionerFn", "a partitioner for Inductor"),
 )
-"""The same, with Inductor."""
+"""Needed to write graphs of our own with Inductor."""
 
 Hook = tuple[str, str, str]
 
@@ -60,7 +60,7 @@ def _lacks(hook: Hook) -> bool:
 
 
 def why_tags(codegen: str) -> str | None:
-    """The reason why a plan can be given to PyTorch only as tags; None: it can be emitted as
+    """Returns why a plan can be given to PyTorch only as tags, or None if it can be emitted as
     graphs."""
     import torch
 
@@ -75,12 +75,12 @@ def why_tags(codegen: str) -> str | None:
 
 
 def missing() -> Hook | None:
-    """The first part that this PyTorch lacks, and its purpose."""
+    """Returns the first part that this PyTorch lacks, and its purpose, or None if it has all."""
     return next((hook for hook in HOOKS if _lacks(hook)), None)
 
 
 def check() -> None:
-    """Checks for all parts.
+    """Checks that this PyTorch has all parts.
 
     Raises:
         ImportError: a part is missing; the text names it, and what works without it.
@@ -98,11 +98,12 @@ def check() -> None:
 
 
 class Profiler(NamedTuple):
-    """PyTorch's memory profiler from before Kineto."""
+    """PyTorch's memory profiler that preceded Kineto."""
 
-    enable: Callable[[ProfilerConfig], None]  # in this thread, with the config
-    disable: Callable[[], list[list[ProfilerEvent]]]  # the events of each thread, in order
-    mark: Callable[[str], AbstractContextManager[None]]  # an event of this name
+    enable: Callable[[ProfilerConfig], None]  # starts it in this thread
+    # stops it, and returns the events of each thread in order
+    disable: Callable[[], list[list[ProfilerEvent]]]
+    mark: Callable[[str], AbstractContextManager[None]]  # records an event of this name
     config: ProfilerConfig
 
 
@@ -131,16 +132,16 @@ def is_profiled() -> bool:
 
 
 def searches_kernels() -> bool:
-    """True if cuDNN tries its algorithms when it first meets a size. Allocations of that run say
-    nothing about later ones."""
+    """True if cuDNN tries its algorithms when it first meets a size. The allocations of such a run
+    say nothing about later ones."""
     import torch
 
     return bool(torch.backends.cudnn.benchmark) and torch.cuda.is_initialized()
 
 
 def output_metadata() -> ViewAndMutationMeta | None:
-    """AOTAutograd's metadata of the outputs of the graph being partitioned, which only its own
-    frames have at this time; None: this PyTorch keeps it elsewhere. To be called by a
+    """Returns AOTAutograd's metadata of the outputs of the graph being partitioned, or None if this
+    PyTorch keeps it elsewhere. Only AOTAutograd's own frames have it at this time. Call this from a
     partitioner."""
     frame = sys._getframe(1)
     for _ in range(_NEAR):
@@ -190,7 +191,7 @@ def compiles_backwards() -> bool:
 
 def add_guard(holds: Callable[[], bool]) -> None:
     """Adds a guard to the code being compiled: PyTorch checks it before each run and recompiles if
-    it fails. To be called by a backend."""
+    it fails. Call this from a backend."""
     from torch._dynamo.source import GlobalStateSource
     from torch._guards import Guard, TracingContext
 
@@ -208,9 +209,9 @@ def add_guard(holds: Callable[[], bool]) -> None:
 
 
 def own_entries() -> dict[str, bool]:
-    """Arguments of ``torch.compile`` that give compiled code its own recompilation limit. Otherwise
-    all functions that share code share the limit, as do all modules whose forward is PyTorch's own
-    (``nn.Sequential``): the ninth would run uncompiled. Needs PyTorch 2.13."""
+    """Returns arguments of ``torch.compile`` that give compiled code a recompilation limit of its
+    own. Otherwise all functions that share code share the limit, as do all modules whose forward is
+    PyTorch's own (``nn.Sequential``), and the ninth would run uncompiled. Needs PyTorch 2.13."""
     import torch
 
     name = "isolate_recompiles"
@@ -218,8 +219,8 @@ def own_entries() -> dict[str, bool]:
 
 
 def compilations_of(frame: int) -> int | None:
-    """How often PyTorch has compiled a frame, by frame number; ``torch._dynamo.reset()`` restarts
-    at zero. None: this PyTorch does not count."""
+    """Returns how often PyTorch has compiled the frame with this number, or None if this PyTorch
+    does not count. ``torch._dynamo.reset()`` restarts the count at zero."""
     try:
         from torch._dynamo.convert_frame import FRAME_COMPILE_COUNTER
     except ImportError:
@@ -228,8 +229,8 @@ def compilations_of(frame: int) -> int | None:
 
 
 def recompilations_refused() -> int:
-    """How often PyTorch has reached its limit of recompilations; the call that reaches it, and
-    later ones, run uncompiled."""
+    """Returns how often PyTorch has reached its recompilation limit. The call that reaches it and
+    all later ones run uncompiled."""
     try:
         from torch._dynamo.utils import counters
 
@@ -240,9 +241,10 @@ def recompilations_refused() -> int:
 
 
 def forget_compiled(backend: Callable[..., Any]) -> None:
-    """Drops what PyTorch compiled with a backend, so that it does not count against the limit of
-    recompilations. Code of a function that others have compiled as well stays, because only all of
-    it can be dropped. Without the private functions needed here, it stays unused."""
+    """Drops the code that PyTorch compiled with a backend, so that it does not count towards the
+    recompilation limit. A function that other backends have compiled, too, keeps its code, because
+    PyTorch can drop only all of it. Does nothing if PyTorch lacks the private functions needed
+    here."""
     try:
         from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
         from torch._dynamo.convert_frame import input_codes

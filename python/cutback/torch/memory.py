@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from .types import GraphValue, Raised
 
 MODULES = "__cutback_modules__"
-"""Global of planned code: line number -> path of the module that the line belongs to."""
+"""Name of a global of planned code, which maps each line number to the path of its module."""
 
 CATEGORIES = ("parameter", "buffer", "gradient", "optimizer", "activation")
 
 
 class Event(NamedTuple):
-    """One storage appears or grows (``bytes`` > 0), or is freed or shrinks (``bytes`` < 0)."""
+    """A storage that appears or grows (``bytes`` > 0), or is freed or shrinks (``bytes`` < 0)."""
 
     bytes: int
     """The change of live bytes."""
@@ -54,9 +54,9 @@ _TANGENT = "tangent"
 
 
 def watch_inductor() -> None:
-    """Lets trackers see the buffers that Inductor's code allocates, for code loaded from now on.
-    Such code takes the allocator's functions from a module of PyTorch when it is loaded; they are
-    replaced there by functions that notify the trackers. Without a tracker this costs one call.
+    """Lets trackers see the buffers that Inductor's code allocates, if it is loaded from now on.
+    Such code takes the allocator's functions from a module of PyTorch when it is loaded; this
+    replaces them with functions that notify the trackers. Without a tracker this costs one call.
     """
     source = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     for name in _ALLOCATORS:
@@ -88,8 +88,8 @@ def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def storages_of(tensor: torch.Tensor) -> tuple[UntypedStorage, ...]:
-    """The storages of a tensor: one, or those of its parts. None if there is none that can be seen
-    (layouts of other libraries)."""
+    """Returns the storages of a tensor: one, or those of its parts. The result is empty if they
+    cannot be seen (layouts of other libraries)."""
     if is_traceable_wrapper_subclass_type(type(tensor)):
         return tuple(s for part in parts_of(tensor) for s in storages_of(part))
     try:
@@ -114,18 +114,19 @@ class _Life(NamedTuple):
 class MemoryTracker(TorchDispatchMode):
     """Measures the memory of code that runs inside ``with MemoryTracker() as memory:``.
 
-    It sees each tensor that an operation returns, until it is freed, in forward and backward, in
-    eager and compiled code. It does not see memory that a kernel allocates and frees while it runs
-    (workspace), or memory from before. Code made by Inductor allocates directly; it is seen if it
-    was made by :func:`cutback.torch.compile` or loaded after the first tracker was made, except
-    with the C++ wrapper. Host copies of a plan with offload are counted separately.
+    It sees each tensor that an operation returns, until the tensor is freed, in forward and
+    backward, in eager and compiled code. It does not see memory that a kernel allocates and frees
+    while it runs (workspace), or memory allocated earlier. Code made by Inductor allocates
+    directly; it is seen if it was made by :func:`cutback.torch.compile` or loaded after the first
+    tracker was made, except with the C++ wrapper. Host copies of a plan with offload are counted
+    separately.
 
     Args:
         model: its parameters' gradients count as category ``"gradient"``, and memory of the eager
-            forward is attributed to its modules. Planned code records its modules.
+            forward is attributed to its modules. Planned code knows its modules itself.
         optimizer: its states count as category ``"optimizer"``.
 
-    A tracker is used once.
+    A tracker can be used only once.
 
     >>> with cutback.torch.MemoryTracker(model) as memory:
     ...     model(x).sum().backward()
@@ -141,17 +142,17 @@ class MemoryTracker(TorchDispatchMode):
         watch_inductor()
         self.live_bytes = 0
         self.peak_bytes = 0
-        """Most bytes that were alive at one moment, of what appeared since the beginning."""
+        """Peak of the live bytes that were allocated since the beginning."""
         self.peak_total_bytes = 0
-        """Most bytes that were alive at one moment, together with the parameters, buffers,
-        gradients and optimizer states of ``model`` and ``optimizer`` from before."""
+        """Peak of live bytes, including the parameters, buffers, gradients and optimizer states of
+        ``model`` and ``optimizer`` that existed before."""
         self.host_bytes = 0
         self.peak_host_bytes = 0
-        """Most bytes of offloaded values that the host held at one moment."""
+        """Peak of the bytes of offloaded values on the host."""
         self.events: list[Event] = []
         self._model = model
         self._optimizer = optimizer
-        self._standing = 0  # earlier bytes that count in the total
+        self._standing = 0  # bytes from before that count in the total
         self._finalizers: list[weakref.finalize[[int], UntypedStorage]] = []
         self._names: dict[int, str] = {}
         if model is not None:
@@ -248,7 +249,7 @@ class MemoryTracker(TorchDispatchMode):
         return result
 
     def _is_known(self, storage: UntypedStorage, op: str) -> bool:
-        """True if it has been seen; its size may have changed."""
+        """True if the storage has been seen. Records its new size if that has changed."""
         number = self._known.get(id(storage))
         if number is None:
             return storage in self._before
@@ -295,8 +296,8 @@ class MemoryTracker(TorchDispatchMode):
             self.host_bytes -= size
 
     def _where(self) -> str:
-        """The innermost active module: by the line of planned code, or by the frame of a module of
-        ``model``."""
+        """Returns the innermost active module, found by the line of planned code or by the frame of
+        a module of ``model``."""
         frame: FrameType | None = sys._getframe(3)
         while frame is not None:
             modules = frame.f_globals.get(MODULES)
@@ -331,7 +332,8 @@ class MemoryTracker(TorchDispatchMode):
                 self._mark(value, "optimizer")
 
     def category(self, event: Event) -> str:
-        """``"gradient"``, ``"optimizer"`` or ``"activation"`` (everything else that appeared)."""
+        """Returns ``"gradient"``, ``"optimizer"`` or ``"activation"`` (everything else that
+        appeared)."""
         return self._category.get(event.id, "activation")
 
     # ---- answers ----------------------------------------------------------------------------
@@ -366,15 +368,15 @@ class MemoryTracker(TorchDispatchMode):
         return peak
 
     def by_category(self) -> dict[str, int]:
-        """Bytes at the peak, by category."""
+        """Returns the bytes at the peak by category."""
         found: dict[str, int] = defaultdict(int)
         for number, size in self._at_peak().items():
             found[self._category.get(number, "activation")] += size
         return dict(found)
 
     def by_module(self) -> dict[str, int]:
-        """Bytes at the peak, by the innermost module that made them; ``""``: unknown (the backward
-        of eager code)."""
+        """Returns the bytes at the peak by the innermost module that allocated them; ``""`` means
+        unknown (the backward of eager code)."""
         found: dict[str, int] = defaultdict(int)
         for number, size in self._at_peak().items():
             found[self._lives[number].module] += size
@@ -389,7 +391,7 @@ class MemoryTracker(TorchDispatchMode):
         )
 
     def by_op(self) -> dict[str, int]:
-        """Bytes at the peak, by the operation that made them."""
+        """Returns the bytes at the peak by the operation that allocated them."""
         found: dict[str, int] = defaultdict(int)
         for number, size in self._at_peak().items():
             found[self._lives[number].op] += size
@@ -397,9 +399,9 @@ class MemoryTracker(TorchDispatchMode):
 
 
 class StepTracker(MemoryTracker):
-    """Tracks the memory of forwards and their backwards, which may be far apart: frees in between
-    are seen, up to :meth:`end`. For compiled code that reports its arguments and results, or that
-    runs inside it."""
+    """Tracks the memory of forwards and their backwards, which may be far apart. Frees in between
+    are seen until :meth:`end`. Compiled code runs inside it, or reports its arguments and
+    results."""
 
     def __exit__(self, *error: Raised) -> None:
         super().__exit__(*error)
@@ -410,7 +412,7 @@ class StepTracker(MemoryTracker):
         self._ended = True
 
     def given(self, args: Sequence[GraphValue], count: bool) -> None:
-        """Registers arguments: those of the caller, or tangents, which count."""
+        """Registers arguments. Those of the caller do not count (``count``), tangents do."""
         for t in args:
             for storage in storages_of(t) if isinstance(t, torch.Tensor) else ():
                 if id(storage) in self._known or storage in self._before:
@@ -428,7 +430,7 @@ class StepTracker(MemoryTracker):
                     self._appear(storage, op)
 
     def has_made(self, values: Iterable[Argument]) -> bool:
-        """True if all of their memory comes from ops, none from arguments."""
+        """True if all of their memory was allocated by ops, and none came from arguments."""
         for t in tree_iter(values):
             for storage in storages_of(t) if isinstance(t, torch.Tensor) else ():
                 number = self._known.get(id(storage))

@@ -1,5 +1,5 @@
-"""Shared by the optimizers of ``cutback.torch.optim``: a step in one pass over a table of tensors,
-and the cases in which PyTorch's own code takes the step."""
+"""Base of the optimizers of ``cutback.torch.optim``: takes a step in one pass over a table of
+tensors, or lets PyTorch's own code take it."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _HALVES = (torch.float16, torch.bfloat16)
 _LARGE = 1 << 22  # size from which a state is worth large pages
 # a single C call, whereas torch.set_grad_enabled is a class
 _set_grad_enabled = torch._C._set_grad_enabled
-_WAYS = {"foreach", "fused", "capturable", "differentiable"}  # not in all of PyTorch's own groups
+_WAYS = {"foreach", "fused", "capturable", "differentiable"}  # PyTorch's own groups may lack them
 # attributes through which a scaler communicates with an optimizer
 _SCALER = ("grad_scale", "found_inf")
 _NO_MEMORY = "has less memory than it has elements"  # CB_PY_NO_MEMORY of table.h
 _FOUND = ("outcome", "why_torch")  # public attributes that a step sets
 R = TypeVar("R")
 Unfit = tuple[int, int, str]  # row, column, reason
-_Kept = tuple[ParamState, ParamState]  # a state, and the content that a step puts into it
+_Kept = tuple[ParamState, ParamState]  # a state, and what a step writes into it
 
 
 class NotOursError(Exception):
-    """The reason why PyTorch's own code has to take the step."""
+    """Says why PyTorch's own code has to take the step."""
 
 
 class Known(NamedTuple):
@@ -49,15 +49,15 @@ class Known(NamedTuple):
     native: str | _native.Expression
     lists: list[list[Tensor]]  # one list per group
     params: tuple[Tensor, ...]
-    values: list[ParamState]  # of the optimizer's state
+    values: list[ParamState]  # the values of the optimizer's state
     states: tuple[ParamState, ...]  # states per parameter; empty if there are none yet
     group_of: list[int]
     table: _native.OptimizerTable
 
 
 def _keeping_grad_mode(function: Callable[[], R]) -> R:
-    """Calls it, and restores the gradient mode afterwards, even if the call changes it and Ctrl-C
-    comes between any two bytecodes: an interrupt during the first restore meets a second one."""
+    """Calls the function and restores the gradient mode afterwards, even if the function changes it
+    and Ctrl-C comes between any two bytecodes: a second restore follows an interrupted one."""
     before = torch.is_grad_enabled()
     try:
         try:
@@ -74,21 +74,21 @@ class OnePass(torch.optim.Optimizer):
     # PyTorch's class, for steps that are not taken here
     _torch: ClassVar[type[torch.optim.Optimizer]]
     _keys: ClassVar[tuple[str, ...]]  # keys of a parameter's states, in the core's order
-    # keys of the numbers that it keeps in addition to its step count
+    # keys of the numbers that a state has besides its step count
     _kept: ClassVar[tuple[str, ...]] = ()
     _known: Known | None = None
     why_torch: str | None = None
-    """Why PyTorch's own code took the last step; None: it was taken here."""
+    """Why PyTorch's own code took the last step; None if it was taken here."""
 
     outcome: Outcome = Outcome(None, False)
-    """What the last step has found."""
+    """What the last step found out about the gradients."""
     _told: _native.OptimizerTable | None = None  # a table whose steps have extras
 
     half: Half | None = None
-    """How parameters in half precision are kept, as for ``cutback.optim.Optimizer``; None: as
-    PyTorch does, by its own code."""
+    """How parameters in half precision are kept, as for ``cutback.optim.Optimizer``; None leaves
+    them to PyTorch's own code."""
     seed: int = 0
-    _first_row = 0  # position of its first parameter, on which rounding noise depends
+    _first_row = 0  # position of its first parameter; rounding noise depends on it
 
     def __init__(self, *args: Any, half: Half | None = None, seed: int = 0, **kwargs: Any) -> None:
         if half not in _RESTS:
@@ -104,10 +104,10 @@ class OnePass(torch.optim.Optimizer):
         self.__dict__.pop("_step_supports_amp_scaling", None)
 
     def _native_name(self) -> str | _native.Expression:
-        """The optimizer in the core.
+        """Returns the name or the expression of the optimizer in the core.
 
         Raises:
-            NotOursError: the core has none for these groups.
+            NotOursError: the core has no optimizer for these groups.
         """
         raise NotImplementedError
 
@@ -150,7 +150,7 @@ class OnePass(torch.optim.Optimizer):
         return self._empty(p, key).zero_()
 
     def _check_state(self, place: str, p: Tensor, state: ParamState) -> None:
-        """Checks that an existing state belongs to such an optimizer and parameter.
+        """Checks that an existing state fits this optimizer and parameter.
 
         Raises:
             ValueError: it does not.
@@ -168,7 +168,7 @@ class OnePass(torch.optim.Optimizer):
                 )
 
     def _check_loaded(self) -> None:
-        """Checks that groups and states belong to such an optimizer.
+        """Checks that groups and states fit this optimizer.
 
         Raises:
             ValueError: they do not.
@@ -203,12 +203,12 @@ class OnePass(torch.optim.Optimizer):
         """
 
     def _rest(self, p: Tensor) -> dict[str, Tensor]:
-        """The initial value of what a half-precision parameter keeps next to it."""
+        """Returns the initial values of the extra states of a half-precision parameter."""
         rest = _RESTS[self.half] if p.dtype in _HALVES else None
         return {rest: self._zeros(p, rest)} if rest else {}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Like PyTorch's; a duplicate name is a ValueError."""
+        """Adds a group like PyTorch does; a duplicate name is a ValueError."""
         super().add_param_group(param_group)
         loading.check_names(type(self).__name__, self.param_groups)
 
@@ -221,9 +221,9 @@ class OnePass(torch.optim.Optimizer):
         super().__setstate__(state)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Like PyTorch's, which casts states to their parameters' types. States of half-precision
-        parameters, and those with a separate type, keep the type in which they were saved. After an
-        error nothing has changed.
+        """Loads a state like PyTorch does, which casts states to their parameters' types. States of
+        half-precision parameters, and those with a separate type, keep the type in which they were
+        saved. After an error nothing has changed.
 
         Raises:
             ValueError: it is the state of another optimizer, or of other parameters.
@@ -233,7 +233,7 @@ class OnePass(torch.optim.Optimizer):
         try:
             self._load(state_dict)
             self._check_loaded()
-        # PyTorch's own code reads keys that its optimizer would have saved
+        # PyTorch's own code looks up keys that its optimizer would have saved
         except KeyError as error:
             it.state, it.param_groups = before
             raise self._lacks(state_dict, error) from None
@@ -251,7 +251,7 @@ class OnePass(torch.optim.Optimizer):
         except ValueError as found:
             return found
         except (KeyError, TypeError, IndexError, AttributeError):
-            pass  # not such a document: PyTorch's own error is the best available
+            pass  # not a state_dict: PyTorch's own error is the best available
         return ValueError(f"{type(self).__name__}: the state to load has no {error}")
 
     def _load(self, state_dict: dict[str, Any]) -> None:
@@ -295,21 +295,21 @@ class OnePass(torch.optim.Optimizer):
         copies: Iterable[Tensor | None] | None = None,
         zero_grads: bool = False,
     ) -> R | None:
-        """One step, like ``torch.optim.Optimizer.step``. It is complete or, after an error, not
-        begun.
+        """Takes one step, like ``torch.optim.Optimizer.step``. An error leaves all as it was.
 
         Args:
             closure: recomputes the loss.
-            grad_scale: the factor of the loss: gradients are divided by it, and if one is not
-                finite nothing is updated (``outcome.skipped``). ``torch.amp.GradScaler`` needs no
-                argument.
-            max_norm: gradients are used as if clipped to this total norm; they are not written. If
-                one is not finite nothing is updated (``outcome.skipped``).
+            grad_scale: the factor that the loss was multiplied by. Gradients are divided by it; if
+                one is not finite, nothing is updated (``outcome.skipped``).
+                ``torch.amp.GradScaler`` needs no argument.
+            max_norm: the update uses gradients clipped to this total norm; the gradients
+                themselves are not written. If one is not finite, nothing is updated
+                (``outcome.skipped``).
             averages: moving averages of the parameters of all groups, in order, None for parameters
                 without one: ``a <- average_decay * a + (1 - average_decay) * p``.
             average_decay: in [0, 1].
-            copies: tensors in half precision that get the new parameters.
-            zero_grads: gradients are zeros after the step.
+            copies: tensors in half precision that receive the new parameters.
+            zero_grads: True fills gradients with zeros after the step.
 
         Raises:
             ValueError: a number is outside its range, or two tensors that are written share memory;
@@ -383,7 +383,7 @@ class OnePass(torch.optim.Optimizer):
         return [p.grad for p in params if p.grad is not None]
 
     def _tell(self, known: Known, beside: Beside, scale: float) -> None:
-        """Tells the table the extras of its step."""
+        """Gives the table the extras of its step."""
         extras = beside.extras
         if extras.any or scale != 1:
             names = names_of(self.param_groups)
@@ -448,7 +448,7 @@ class OnePass(torch.optim.Optimizer):
         torch.autograd.graph.increment_version(params)
 
     def _look(self) -> Known:
-        """The parameters, collected again if groups or states have changed since the last step."""
+        """Returns the parameters. Collects them again if groups or states have changed."""
         known, native = self._known, self._native_name()
         lists = [group["params"] for group in self.param_groups]
         if (
@@ -481,7 +481,7 @@ class OnePass(torch.optim.Optimizer):
         step, states permanently. Returns the states to step with.
 
         Raises:
-            NotOursError: something else is wrong.
+            NotOursError: something else does not fit.
         """
         states, keys = list(known.states), self._all_keys()
         for row, column, why in unfit:
@@ -489,7 +489,7 @@ class OnePass(torch.optim.Optimizer):
             if column == _GRAD and p.grad is not None and p.grad._is_zerotensor():
                 grads[row] = torch.zeros_like(p)
                 continue
-            if why == _NO_MEMORY:  # PyTorch's code would read it
+            if why == _NO_MEMORY:  # PyTorch's code would read past its end
                 raise self._no_memory(self._why((row, column, why)))
             if column not in (_PARAM, _GRAD) and why == "is missing":
                 if row not in begun:
@@ -542,10 +542,10 @@ class OnePass(torch.optim.Optimizer):
         step(self._for_torch())
 
     def _for_torch(self) -> OnePass:
-        """This optimizer for PyTorch's code: the same parameters and states, without a scaler's
-        settings, since gradients are unscaled by now, and without ``fused`` on a CPU, whose kernel
-        treats each tensor as contiguous and writes into the gaps of others. It is a view, not a
-        change to be undone, so that Ctrl-C leaves nothing to restore."""
+        """Returns a view of this optimizer for PyTorch's code. It has the same parameters and
+        states, but no settings of a scaler, since gradients are unscaled by now, and no ``fused``
+        on a CPU: that kernel treats each tensor as contiguous and writes into the gaps of others. A
+        view leaves nothing to restore after Ctrl-C."""
         view = object.__new__(type(self))
         view.__dict__.update(self.__dict__)
         for key in _SCALER:
@@ -560,7 +560,7 @@ class OnePass(torch.optim.Optimizer):
 
 
 class Counting(OnePass):
-    """Optimizers whose states begin with zeros and have a step count."""
+    """Optimizers that have a step count and whose states begin with zeros."""
 
     _numbers: ClassVar[tuple[str, ...]]  # options in the core's order
 
@@ -571,7 +571,7 @@ class Counting(OnePass):
         return tuple(map(float, chain.from_iterable(rows)))
 
     def _first_numbers(self, group: Group) -> tuple[float, ...]:
-        """Initial values of the numbers that are kept."""
+        """Returns the initial values of the numbers in ``_kept``."""
         return ()
 
     def _needed(self, group: Group, p: Tensor) -> tuple[str, ...]:

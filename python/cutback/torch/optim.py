@@ -6,7 +6,7 @@ Each is a subclass of PyTorch's optimizer of the same name and differs only in `
 groups, ``state_dict`` and its loading, hooks, schedulers and ``zero_grad`` are PyTorch's own, and
 either can continue from a checkpoint of the other. In addition to PyTorch's arguments
 (``params``, ``args``, ``kwargs``) each takes ``half`` (how f16 and bf16 parameters are stepped:
-``"master"``, ``"remainder"``, ``"stochastic"``) and ``seed`` (of the noise of ``"stochastic"``).
+``"master"``, ``"remainder"``, ``"stochastic"``) and ``seed`` (for its rounding noise).
 ``docs/optim.md`` says which parameters are stepped this way (single and double precision, real and
 complex, on the CPU), and which PyTorch's own code steps.
 """
@@ -251,8 +251,8 @@ class SGD(OnePass, torch.optim.SGD):
 
 
 class Muon(OnePass, torch.optim.Muon):
-    """``torch.optim.Muon`` with the matrices of one shape multiplied together, in the parameters'
-    type, while PyTorch's uses bf16.
+    """``torch.optim.Muon`` that multiplies all matrices of one shape together, in the parameters'
+    type, while PyTorch uses bf16.
 
     >>> optimizer = cutback.torch.optim.Muon([weight], lr=0.02)
     >>> optimizer.step()
@@ -304,7 +304,7 @@ class Adafactor(Counting, torch.optim.Adafactor):
 
 
 class AdamW8bit(OfArrays):
-    """:class:`cutback.optim.AdamW8bit` of tensors. PyTorch has no such optimizer. The states are
+    """:class:`cutback.optim.AdamW8bit` for tensors. PyTorch has no such optimizer. The states are
     ``m`` and ``v``, bytes, and ``m_scale`` and ``v_scale``. Groups have ``codes``, the version of
     the bytes; states of version 1, whose groups lack it, are converted when they are loaded.
 
@@ -316,7 +316,7 @@ class AdamW8bit(OfArrays):
 
 
 class SOAP(OfArrays):
-    """:class:`cutback.optim.SOAP` of tensors, whose groups may differ in ``max_precond_dim``.
+    """:class:`cutback.optim.SOAP` for tensors, whose groups may differ in ``max_precond_dim``.
     PyTorch has no such optimizer.
 
     >>> optimizer = cutback.torch.optim.SOAP(model.parameters(), lr=3e-3)
@@ -327,7 +327,7 @@ class SOAP(OfArrays):
 
 
 class Lion(OfArrays):
-    """:class:`cutback.optim.Lion` of tensors. PyTorch has no such optimizer.
+    """:class:`cutback.optim.Lion` for tensors. PyTorch has no such optimizer.
 
     >>> optimizer = cutback.torch.optim.Lion(model.parameters(), lr=1e-4)
     >>> optimizer.step()
@@ -337,7 +337,7 @@ class Lion(OfArrays):
 
 
 class ADOPT(OfArrays):
-    """:class:`cutback.optim.ADOPT` of tensors. PyTorch has no such optimizer.
+    """:class:`cutback.optim.ADOPT` for tensors. PyTorch has no such optimizer.
 
     >>> optimizer = cutback.torch.optim.ADOPT(model.parameters(), lr=1e-3)
     >>> optimizer.step()
@@ -347,7 +347,7 @@ class ADOPT(OfArrays):
 
 
 class AdEMAMix(OfArrays):
-    """:class:`cutback.optim.AdEMAMix` of tensors. PyTorch has no such optimizer.
+    """:class:`cutback.optim.AdEMAMix` for tensors. PyTorch has no such optimizer.
 
     >>> optimizer = cutback.torch.optim.AdEMAMix(model.parameters(), lr=1e-3)
     >>> optimizer.step()
@@ -357,7 +357,7 @@ class AdEMAMix(OfArrays):
 
 
 class ScheduleFreeAdamW(OfArrays):
-    """:class:`cutback.optim.ScheduleFreeAdamW` of tensors. PyTorch has no such optimizer.
+    """:class:`cutback.optim.ScheduleFreeAdamW` for tensors. PyTorch has no such optimizer.
 
     :meth:`eval` changes the parameters to the averages, for validation or saving, and :meth:`train`
     changes them back; a step needs them as :meth:`train` leaves them. Each group has
@@ -375,7 +375,7 @@ class ScheduleFreeAdamW(OfArrays):
         return 0.0, 0.0
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Like PyTorch's."""
+        """Adds a group like PyTorch does."""
         super().add_param_group(param_group)
         self.param_groups[-1].setdefault("train_mode", True)
 
@@ -399,10 +399,10 @@ class ScheduleFreeAdamW(OfArrays):
             group["train_mode"] = trains
 
     def step(self, *args: Any, **options: Any) -> Any:
-        """Like the other optimizers here.
+        """Takes a step like the other optimizers here.
 
         Raises:
-            RuntimeError: the parameters are averages, since :meth:`eval`.
+            RuntimeError: :meth:`eval` has made the parameters averages; call :meth:`train`.
         """
         if not all(group["train_mode"] for group in self.param_groups):
             raise RuntimeError("ScheduleFreeAdamW: call optimizer.train() before optimizer.step()")
@@ -410,7 +410,7 @@ class ScheduleFreeAdamW(OfArrays):
 
 
 class NorMuon(OfArrays):
-    """:class:`cutback.optim.NorMuon` of tensors. PyTorch has no such optimizer.
+    """:class:`cutback.optim.NorMuon` for tensors. PyTorch has no such optimizer.
 
     >>> optimizer = cutback.torch.optim.NorMuon([weight], lr=0.02)
     >>> optimizer.step()
@@ -420,7 +420,7 @@ class NorMuon(OfArrays):
 
 
 def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Optimizer]:
-    """An optimizer of tensors from its formula, or from an optimizer made by
+    """Makes an optimizer class for tensors from its formula, or from an optimizer made by
     ``cutback.optim.foreach``.
 
         @cutback.torch.optim.foreach
@@ -454,7 +454,7 @@ def foreach(formula: Callable[..., Any] | type[Recorded]) -> type[torch.optim.Op
         _keys = kind.state_names
 
         def __init__(self, /, params: ParamsT, **options: Any) -> None:
-            first = kind(**options)  # also checks them
+            first = kind(**options)  # also checks the options
             super().__init__(params, first._given())
 
         def __reduce_ex__(self, protocol: SupportsIndex) -> Any:

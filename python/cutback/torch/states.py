@@ -1,4 +1,4 @@
-"""States of optimizers from other sources: numbers, types and layouts."""
+"""Checks and converts optimizer states from other sources: numbers, types and layouts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from .types import Group, StateDict, StateValue
 
 
 def names_of(groups: Sequence[Group]) -> tuple[str, ...]:
-    """The names of the parameters of all groups, or their positions."""
+    """Returns the names of the parameters of all groups, or their positions if they have no
+    names."""
     return tuple(
         name
         for g, group in enumerate(groups)
@@ -91,8 +92,8 @@ def kind(dtype: torch.dtype) -> torch.dtype:
 def check_kinds(
     owner: str, place: str, held: Mapping[str, StateValue], types: Mapping[str, torch.dtype]
 ) -> None:
-    """Checks that states have the kinds in which they were saved: floating types convert to each
-    other, codes do not convert.
+    """Checks that states have the kinds of types in which they were saved. Floating types convert
+    to each other; codes do not convert.
 
     Raises:
         ValueError: a state has another kind.
@@ -107,8 +108,8 @@ def check_kinds(
 
 
 def spanned(x: Tensor) -> int:
-    """Bytes from a strided tensor's first element to the end of its last; the tensor must not be
-    empty."""
+    """Returns the bytes from a strided tensor's first element to the end of its last; the tensor
+    must not be empty."""
     last = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
     return int((last + 1) * x.element_size())
 
@@ -126,7 +127,7 @@ def lacks_memory(x: StateValue) -> bool:
 
 
 def number_of(x: StateValue) -> float | None:
-    """The finite number given by Python, NumPy or a tensor; None if it is not one."""
+    """Returns the finite number that a Python, NumPy or tensor value holds, or None."""
     if isinstance(x, Tensor):
         plain = x.layout is torch.strided and not x.is_quantized and x.device.type != "meta"
         if not plain or x.numel() != 1 or x.is_complex() or x.dtype is torch.bool:
@@ -204,7 +205,7 @@ def by_name(owner: str, given: StateDict, groups: Sequence[Group]) -> StateDict:
     PyTorch, but a name known to both must be at the same position.
 
     Raises:
-        ValueError: it is not.
+        ValueError: a name known to both is at another position.
     """
     saved = given["param_groups"]
     if not all("param_names" in group for group in (*saved, *groups)):

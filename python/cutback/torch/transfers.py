@@ -1,14 +1,4 @@
-"""Moves tensors to the host and back, where a plan says so.
-
-The functions here are nodes of the graphs that emitter.py writes. A value leaves (:func:`leave`):
-its memory is copied to the host, and freed at the step where the plan says that the copy has ended
-(:func:`gone`). It comes back (:func:`arrive`) into new memory, which its first reader waits for
-(:func:`ready`).
-
-On CUDA the host's memory is pinned and the copies run concurrently with the step, on one stream per
-direction; only streams wait, and the CPU continues. Elsewhere each copy has ended when its function
-returns. A copy includes the whole storage, so that strides and gaps are preserved.
-"""
+"""Moves tensors to the host and back where a plan says so."""
 
 from __future__ import annotations
 
@@ -36,9 +26,9 @@ class _Streams(NamedTuple):
 
 _streams: dict[torch.device, _Streams] = {}
 _under_way: dict[int, tuple[torch.cuda.Event, torch.Tensor]] = {}
-"""By id of its event: a copy that nothing has waited for, and the memory on the device that it
-reads or writes. After an error nobody else may hold that, and it must not be given to others before
-the copy has ended."""
+"""Maps the id of an event to a copy that nothing has waited for: its event, and the memory on the
+device that it reads or writes. After an error nothing else may refer to that memory, and it must
+not be reused before the copy has ended."""
 _lock = threading.Lock()
 
 
@@ -55,7 +45,7 @@ def _streams_of(device: torch.device) -> _Streams:
 
 
 def _whole(t: torch.Tensor) -> torch.Tensor:
-    """All of a tensor's storage, as one row."""
+    """Returns all of a tensor's storage as one row."""
     return t.as_strided((t.untyped_storage().nbytes() // t.itemsize,), (1,), 0)
 
 
@@ -65,7 +55,7 @@ def _like(row: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
 
 
 def _copied(t: torch.Tensor) -> torch.cuda.Event | None:
-    """The event after the copy that filled a tensor; None: it is over, or unknown."""
+    """Returns the event after the copy that filled a tensor, or None if it is over or unknown."""
     return getattr(t.untyped_storage(), _EVENT, None)
 
 
@@ -120,7 +110,8 @@ def wait(host: torch.Tensor, device: torch.device) -> None:
 
 @has_side_effect
 def arrive(host: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The value that left for ``host``, in new memory, which may still be in transit."""
+    """Returns the value that left for ``host``, in new memory. The copy may still be in
+    progress."""
     source = _whole(host)
     row = torch.empty(source.numel(), dtype=host.dtype, device=device)
     if device.type == "cuda":

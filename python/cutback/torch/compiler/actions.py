@@ -42,12 +42,12 @@ from .states import DUE, NOT_SHARED, Action, Event, State, transition
 from .together import Together
 
 MOST_ROUNDS = 4
-"""How often a model is recompiled because graphs appear that the plan does not cover."""
+"""How often a model may be recompiled because graphs appear that the plan does not cover."""
 
 
 @dataclass(frozen=True)
 class Occasion:
-    """The arguments of an event; which are set depends on the event."""
+    """The arguments of an event. Which of them are set depends on the event."""
 
     graph: Imported | None = None
     """The graph that is compiled."""
@@ -62,7 +62,7 @@ class Occasion:
     scratch: Mapping[str, Rows] | None = None
     """Measured scratch that the next plans must count, by the key of a graph."""
     traces: Traces = field(default_factory=dict)
-    """What ops allocate and free, by the key of a graph and their names."""
+    """What ops allocate and free, by a graph's key and then by op name."""
 
 
 class ModelActions(RepeatingPartitioner):
@@ -192,7 +192,7 @@ class ModelActions(RepeatingPartitioner):
         self.steps.covered.append(Counter([key]))
 
     def _do_put_off(self, occasion: Occasion) -> Schedule:
-        """Plans the graph as for ``"min"``, because it cannot meet its share alone."""
+        """Plans the graph as for ``"min"``, because the graph alone cannot meet its share."""
         assert occasion.graph is not None and occasion.error is not None
         made = self._make(occasion.graph.problem, modest(self.options.target.measure))
         self.graphs.unmet = Unmet.of(occasion.error, self.ever.ran)
@@ -219,29 +219,28 @@ class ModelActions(RepeatingPartitioner):
         return self._do_plan_as_min(occasion)
 
     def _do_forget_frames(self, occasion: Occasion) -> None:
-        """Forgets the frames; graphs get their parts of the plans again when they are
+        """Forgets the frames. Graphs get their parts of the plans again when they are
         recompiled."""
         self.graphs.forget_code()
 
     # ---- plans are made again -------------------------------------------------------------------
 
     def _do_start_again(self, occasion: Occasion) -> None:
-        """Drops all plans; each graph is planned again when it is recompiled."""
+        """Drops all plans. Each graph is planned again when it is recompiled."""
         if self.given is not None:
             self.given.met.clear()
         self.in_force, self.graphs = ModelPlans(), Graphs()
         self.steps.forget()
 
     def _do_start_for_sizes(self, occasion: Occasion) -> None:
-        """Like :meth:`_do_start_again`, but keeps code that can follow other plans: its graphs are
-        planned again when they run (:meth:`several.ModelPartitioner.plan_again`)."""
+        """Drops all plans, but keeps code that can follow other plans. Its graphs are planned again
+        when they run (:meth:`several.ModelPartitioner.plan_again`)."""
         kept, compilations = self.graphs.kept, self.graphs.compilations
         self._do_start_again(occasion)
         self.graphs.kept, self.graphs.compilations = kept, compilations
 
     def _graphs_of_round(self) -> Shown:
-        """Returns the graphs for one plan, in the order of their forwards, and what they share if a
-        step has shown it."""
+        """Returns the graphs for one plan in forward order, and what they share, if known."""
         keys = [key_of(problem) for problem in self.graphs.problems.values()]
         last, known = self.steps.last, self.steps.paths
         if known and {key for path in known for key in path.keys}.issuperset(keys):
@@ -249,7 +248,8 @@ class ModelActions(RepeatingPartitioner):
         return last if last is not None and sorted(last.keys) == sorted(keys) else Shown(keys, None)
 
     def _do_plan_graphs(self, occasion: Occasion) -> None:
-        """Makes one plan over all graphs, or one for each path or for each graph that is a step."""
+        """Makes one plan over all graphs, or one plan for each path, or one for each graph that is
+        a whole step."""
         apart, self.graphs.apart = self.graphs.apart, {}
         if len(apart) > 1 and len(self.graphs.problems) == 1:
             return self._plan_apart(apart)
@@ -268,7 +268,7 @@ class ModelActions(RepeatingPartitioner):
     def _make_path(
         self, keys: list[str], common: Common | None
     ) -> tuple[Made, list[tuple[int, int]]]:
-        """Returns a plan over graphs, and their order as of :func:`joining.join`."""
+        """Returns a plan over graphs, and their order as in :func:`joining.join`."""
         problems = [self.graphs.by_key[key].problem for key in keys]
         joined, order = join(problems, common)
         own, counted = self._shared_budget().own_of(keys, common), self._counted(keys, common)
@@ -279,7 +279,7 @@ class ModelActions(RepeatingPartitioner):
         return made, order
 
     def _plan_apart(self, apart: dict[str, bool]) -> None:
-        """Makes plans again for graphs each of which is a whole step, and keeps other plans."""
+        """Makes plans again for graphs that are each a whole step, and keeps the other plans."""
         plans, planned = self.in_force.alone(), []
         for key, again in apart.items():
             made = Made(plans[key], self.graphs.by_key[key].schedule)
@@ -303,7 +303,7 @@ class ModelActions(RepeatingPartitioner):
 
         Raises:
             BudgetError: if ``on_infeasible`` is ``"error"``.
-            RoundedUpError: sizes were rounded up.
+            RoundedUpError: sizes were rounded up, and the actual sizes may fit.
         """
         if counted is not None:
             return self._least_with_scratch(counted, shown, error)
@@ -320,7 +320,7 @@ class ModelActions(RepeatingPartitioner):
     def _put_in_force(
         self, made: Made, keys: list[str], common: Common | None, order: list[tuple[int, int]]
     ) -> None:
-        """Puts one plan over graphs in force; arguments as of :func:`joining.join`."""
+        """Puts one plan over graphs in force; arguments as in :func:`joining.join`."""
         graphs, scratch = self.graphs.by_key, self.graphs.scratch
         parts = [
             Part(graphs[key].problem, *part_of(made.schedule, order, g), scratch.get(key, ()))
@@ -451,7 +451,7 @@ class ModelActions(RepeatingPartitioner):
 
     def _least_with_scratch(self, counted: Problem, shown: Shown, error: BudgetError) -> Made:
         """Returns the smallest plan, for a step whose scratch exceeds the budget under every plan.
-        If the one in force takes little more, it stays, as its tensors keep to the budget."""
+        If the plan in force takes little more, it stays: its tensors keep to the budget."""
         try:
             made = self._make(counted, smallest(self.options.target.measure))
         except BudgetError:  # refused because of constraints, not bytes
@@ -463,7 +463,7 @@ class ModelActions(RepeatingPartitioner):
         position = self.position if then is None else then.position
         made = made._replace(plan=Plan.of(made.plan.core, position=position))
         text = excess_of_all_text(self._bytes_of(made), error.budget_bytes, stays)
-        told = self.ever.told_of_scratch and len(self.plans) > 1  # of a graph of another step
+        told = self.ever.told_of_scratch and len(self.plans) > 1  # by a graph of another step
         if text is not None and not told:
             self.ever.told_of_scratch = True
             warnings.warn(text, stacklevel=2)
@@ -482,7 +482,7 @@ class ModelActions(RepeatingPartitioner):
         document = {**plan.document, "fingerprint": checked.fingerprint}
         try:
             core = checked.read_plan(json.dumps(document))
-        except ValueError:  # evaluated by the rules for several graphs
+        except ValueError:  # the plan in force follows the rules for several graphs
             return None
         core = core.asked(budgets.MEASURES.index(measure), bytes_of(core.numbers, measure))
         return Made(Plan.of(core), self._schedule(plan))
@@ -546,7 +546,7 @@ class ModelActions(RepeatingPartitioner):
             self.graphs.unmet = None
 
     def _do_count_scratch(self, occasion: Occasion) -> None:
-        """Notes measured scratch, which plans count when they are made again."""
+        """Records measured scratch, which plans count when they are made again."""
         assert occasion.scratch is not None
         due, plans = occasion.scratch, self.in_force.alone()
         self.graphs.scratch, self.graphs.traces = {**self.graphs.scratch, **due}, occasion.traces
@@ -565,7 +565,7 @@ class ModelActions(RepeatingPartitioner):
     # ---- no plan meets the budget ---------------------------------------------------------------
 
     def _tell_of_rounds(self) -> None:
-        """See :func:`together.tell_of_rounds`."""
+        """Warns once that no more plans are made (:func:`together.tell_of_rounds`)."""
         if self.ever.told_of_rounds:
             return
         self.ever.told_of_rounds = True

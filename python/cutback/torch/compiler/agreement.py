@@ -1,16 +1,16 @@
 """Agreement between the processes of a group on a plan.
 
 A plan may repeat collectives only if every process that takes part in them repeats them at the same
-place. Each process plans for itself; then all compare a hash of their plans. They do so once for
-each graph that is compiled, through the store of the process group (the one that it was set up
-with), because a collective would be confused with those of the model in a process that compiles
-nothing. If a process does not answer in time, or has another plan, all fall back to plans without
-repeated collectives, also for later graphs over this group. The first process that knows the
-verdict writes it, and all follow what is written, so they never disagree on it.
+point. Each process plans for itself; then all compare a hash of their plans, once for each graph
+that is compiled. They compare through the store that the process group was set up with, because a
+process that compiles nothing would confuse a collective with those of the model. If a process does
+not answer in time, or has another plan, all fall back to plans without repeated collectives, also
+for later graphs over this group. The first process that knows the verdict writes it, and all follow
+what is written, so they never disagree on it.
 
-A graph that is compiled while a plan that repeats collectives is in force replaces it in this
-process only, unless the others compile theirs as well. So it is compared as well, and it is an
-error if the others do not answer: the step would wait forever.
+If a graph is compiled while a plan that repeats collectives is in force, its plan replaces that one
+in this process only, unless the others compile a graph, too. So this plan is compared as well, and
+it is an error if the others do not answer: the step would wait forever.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from datetime import timedelta
 from torch import distributed
 
 WAIT_S = float(os.environ.get("CUTBACK_AGREEMENT_S", "300"))
-"""Seconds that a process waits for the plans of the others."""
+"""Seconds that a process waits for the plans of the other processes."""
 
 NOTICE_S = {False: 60.0, True: 10.0}
-"""Seconds after which it prints for whom it waits, by whether a plan that repeats collectives is in
-force: then the others have probably compiled nothing, and wait for this process in a collective."""
+"""Seconds after which a process prints which others it is waiting for. The key says whether a plan
+that repeats collectives is in force: then the others have probably compiled nothing, and wait for
+this process in a collective."""
 
 _SAME, _DIFFERENT, _LATE = "same", "different", "late"
 
@@ -54,7 +55,7 @@ class _Group:
 
 
 _groups: weakref.WeakKeyDictionary[distributed.Store, _Group] = weakref.WeakKeyDictionary()
-"""State by the group's store, which lives as long as the group."""
+"""Maps a group's store, which lives as long as the group, to the group's state."""
 
 
 def _known(name: str) -> tuple[distributed.ProcessGroup, distributed.Store, _Group] | None:
@@ -84,9 +85,9 @@ def agree(names: Sequence[str], mark: str, repeats: bool) -> bool:
     """Compares a plan with those of all processes of the groups. All of them must call it.
 
     Args:
-        names: of the groups.
+        names: names of the groups.
         mark: hash of the plan, which must be the same in all processes.
-        repeats: whether the plan repeats collectives.
+        repeats: True if the plan repeats collectives.
 
     Returns:
         True if all plans are the same.

@@ -54,13 +54,13 @@ _DEPTH = 12  # stack frames of PyTorch to search for a caller
 
 
 Notes = dict[str, NativeNote]
-"""A note on each of the two graphs of a joint graph, under its latest plan."""
+"""Maps each of the two graphs of a joint graph to a note on it under its latest plan."""
 
 
 def _lowered(
     gm: fx.GraphModule, name: str, partitioner: Partitioner, latest: Notes
 ) -> fx.GraphModule:
-    """The graph as the code generator runs it: with ``"native"``, in groups."""
+    """Returns the graph as the code generator runs it: for ``"native"``, in groups."""
     if not partitioner.door.native:
         return gm
     plan = partitioner.plans[-1] if partitioner.plans and name != "inference" else None
@@ -76,7 +76,7 @@ def _lowered(
 
 
 def _modelled(plan: Plan) -> dict[str, int]:
-    """Picoseconds of a plan's operations by their names."""
+    """Maps the names of a plan's operations to their picoseconds."""
     return {
         plan.parts.ops[step.op].name: ps
         for step, ps in zip(plan.core.steps, plan.core.times_ps, strict=True)
@@ -176,10 +176,9 @@ def _in_segment(run: codegen.Boxed, size: int, device: torch.device) -> codegen.
 
 
 def _metadata() -> Iterator[ViewAndMutationMeta]:
-    """Returns AOTAutograd's metadata of the graph that is being compiled. With tensor subclasses
-    there are
-    two: the tracing context has that of the plain tensors inside them, and the backward reads the
-        other, which only AOTAutograd's own functions have."""
+    """Yields AOTAutograd's metadata of the graph that is being compiled. With tensor subclasses
+    there are two: the tracing context has the metadata of the plain tensors inside them, and the
+    backward reads the other one, which only AOTAutograd's own functions have."""
     context = TracingContext.try_get()
     if context is not None:
         yield context.fw_metadata
@@ -193,7 +192,7 @@ def _metadata() -> Iterator[ViewAndMutationMeta]:
 
 
 def _inner_gradients(gm: fx.GraphModule) -> bool:
-    """True if a traced function takes gradients itself (``torch.func``)."""
+    """True if a traced function computes gradients itself (``torch.func``)."""
     return any("grad_increment_nesting" in str(node.target) for node in gm.graph.nodes)
 
 
@@ -234,7 +233,7 @@ def _inference(
 
 def _first_derivatives(run: codegen.Boxed) -> codegen.Boxed:
     """Wraps a backward so that it refuses ``create_graph=True`` at once. PyTorch would return
-    gradients and raise an error only when they are differentiated."""
+    gradients, and raise an error only when those are differentiated."""
 
     def call(args: list[GraphInput]) -> Sequence[GraphValue]:
         frame = sys._getframe(1)
@@ -257,7 +256,7 @@ def _first_derivatives(run: codegen.Boxed) -> codegen.Boxed:
 
 
 def _note_runs(run: GraphFunction, partitioner: Partitioner) -> GraphFunction:
-    """Wraps the current graph so that its runs are noted until their backward, if an optimizer
+    """Wraps the current graph so that its runs are recorded until their backward, if an optimizer
     steps parameters there."""
     inside, at_hand = partitioner.options.updates, partitioner.at_hand
     if inside is None or at_hand.updating is None:
@@ -276,7 +275,7 @@ def _note_runs(run: GraphFunction, partitioner: Partitioner) -> GraphFunction:
 def _updating(
     gm: fx.GraphModule, run: codegen.Boxed, partitioner: Partitioner, at_hand: AtHand
 ) -> codegen.Boxed:
-    """Wraps a backward in which an optimizer steps parameters: it checks first that it may."""
+    """Wraps a backward in which an optimizer steps parameters: first checks that it may."""
     inside = partitioner.options.updates
     given = gm.graph.find_nodes(op="placeholder")
     stepped = [n.args[0] for n in gm.graph.nodes if n.meta.get(codegen.UPDATE)]
@@ -312,7 +311,8 @@ def _limit_of_step(partitioner: ModelPartitioner) -> int | None:
         return None
     limits = [plan.shared.limit for plan in plans if plan.shared is not None]
     if limits or partitioner.in_force.shared_by_calls:
-        limits += [plan.numbers["budget_bytes"] or 0 for plan in plans]  # of calls that are alone
+        # the limits of calls that do not share a budget
+        limits += [plan.numbers["budget_bytes"] or 0 for plan in plans]
         limit = partitioner.bytes_of_budget() or max(limits)
         return limit if total is None else limit - total.static_bytes
     if total is None:
@@ -398,8 +398,8 @@ def _tell_of_scratch(
 
 
 def _measured(partitioner: Partitioner) -> scratch.Graph | None:
-    """Wraps a graph whose first steps are measured, if the budget bounds what the allocator holds.
-    Values moved to the host do not count for the device."""
+    """Starts measuring a graph's first steps if the budget bounds what the allocator holds. Values
+    moved to the host do not count for the device."""
     options = partitioner.options
     has_budget = options.target.budget is not None
     if not isinstance(partitioner, ModelPartitioner) or not has_budget or options.may_move:
@@ -456,7 +456,7 @@ def _run_eager(
 
 
 def _given_memory(gm: fx.GraphModule) -> str:
-    """Returns the inputs to which a Dynamo graph gives other memory, and where it does so."""
+    """Returns the inputs whose memory a Dynamo graph replaces, and where it does so."""
     found = []
     for node in gm.graph.nodes:
         called = (
@@ -543,11 +543,11 @@ def make_backend(
     """Makes a backend for ``torch.compile``.
 
     Args:
-        guards: no wrapper of ours calls the model, so guards must trigger the recompilation that
-            another plan needs.
+        guards: True if no wrapper of ours calls the model, so that guards must trigger the
+            recompilation that another plan needs.
 
     Raises:
-        ValueError: no such code generator.
+        ValueError: the code generator does not exist.
     """
     if codegen not in CODEGENS:
         raise ValueError(f"codegen={codegen!r} is not one of {', '.join(CODEGENS)}")

@@ -1,9 +1,9 @@
 """Warns if a compiled module is trained without its compiled forward.
 
 Front ends may replace the ``forward`` of a module that they are given, or call the module inside
-it. Then nothing is planned, and none of our code runs that could warn. But the module's parameters
-get gradients, and an optimizer steps them: this module watches for both until a training call of
-the compiled forward.
+it. Then nothing is planned, and none of our code runs that could warn. But the parameters of the
+module get gradients, and an optimizer steps them. This module watches for both until the compiled
+forward is called for training.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from ..types import GraphInput
 
 _in_graphs: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-"""Leaves of compiled graphs: a module inside another compiled model is planned there."""
+"""Leaves of compiled graphs. A module inside another compiled model is planned there."""
 
 
 def note_inputs(inputs: Iterable[GraphInput]) -> None:
-    """Notes the inputs with which a graph is compiled, for training if gradients are on."""
+    """Records the inputs with which a graph is compiled, if gradients are on (training)."""
     for t in inputs if torch.is_grad_enabled() else ():
         if isinstance(t, torch.Tensor) and t.requires_grad and t.is_leaf:
             _in_graphs[t] = None
@@ -78,7 +78,7 @@ class Watch:
             self._judge([parameter])
 
     def see_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Called after a step of an optimizer."""
+        """Handles a step of an optimizer."""
         inner = self._inner()
         if not self._active or inner is None:
             return
@@ -113,6 +113,6 @@ class Watch:
 
 
 def _name(function: Any) -> str:
-    """``"module.function"``, as far as known."""
+    """Returns ``"module.function"``, as far as it is known."""
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     return f"{getattr(function, '__module__', None) or '?'}.{name}"

@@ -1,8 +1,8 @@
-"""What :func:`cutback.torch.compile` returns: functions and modules that run under a budget.
+"""The results of :func:`cutback.torch.compile`: functions and modules that run under a budget.
 
 A compiled module is PyTorch's own ``OptimizedModule``, so that code which inspects one (front ends
 that unwrap, save or wrap models) finds what ``torch.compile`` would have put there. Only its
-``dynamo_ctx`` is ours; its functions are recompiled when another plan requires that.
+``dynamo_ctx`` is ours; it recompiles its functions when another plan requires that.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 
 _KERNELS = (
     "Graphs do not show how much memory a kernel allocates for a result: MemoryTracker.events "
-    "shows which op takes more than plan.problem says; leave that much room in the budget"
+    "shows which op takes more than plan.problem says; leave that much space in the budget"
 )
 
-_HELD_S = 0.1  # the longest that a result of a collective is waited for
+_HELD_S = 0.1  # the longest time to wait for a result of a collective
 
 _OF_A_PLAN = {"plan": "plans[0]", "planned": "plans[0].numbers", "report": "plans[0].report(path)"}
 """Attributes of native steps, which have one graph, and what to write for a PyTorch model."""
 
 
 def _missing(owner: object, name: str) -> AttributeError:
-    """The error for an attribute that a compiled function or module does not have."""
+    """Returns the error for an attribute that a compiled function or module does not have."""
     what = type(owner).__name__
     text = f"{what!r} object has no attribute {name!r}"
     if name in _OF_A_PLAN:
@@ -66,13 +66,13 @@ def _missing(owner: object, name: str) -> AttributeError:
 
 
 def _nodes_before(*arguments: Any) -> set[Node]:
-    """The nodes of autograd's graph that made the arguments."""
+    """Returns the nodes of autograd's graph that made the arguments."""
     tensors = (t for t in tree_iter(arguments) if isinstance(t, torch.Tensor))
     return {t.grad_fn for t in tensors if t.grad_fn is not None}
 
 
 def _settled(memory: MemoryTracker, expected: int) -> int:
-    """Returns the bytes that are alive. If there are more than expected, waits a moment first for
+    """Returns the bytes that are alive. If they are more than expected, first waits a moment for
     the threads of collectives, which may hold a result a little longer than its readers."""
     if distributed.is_available() and distributed.is_initialized():
         until = time.monotonic() + _HELD_S
@@ -102,7 +102,7 @@ class Runner:
         self._told = False
         self._told_of_limit = False
         self._left_out = 0  # bytes held by parts left to eager mode, in the last measured call
-        self._to_measure = 3  # calls: one graph, several graphs, a plan for all
+        self._to_measure = 3  # calls to measure: one graph, several graphs, a plan for all
         self._compile()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -116,7 +116,7 @@ class Runner:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function. Our own errors are raised without PyTorch's wrapper."""
+        """Calls the function. Raises our own errors without PyTorch's wrapper."""
         if self._updates_inside and not self.updates_inside:
             self._plan_separate_step()
         while True:
@@ -134,17 +134,17 @@ class Runner:
 
     @property
     def updates_reason(self) -> str:
-        """Why it does not, although that was asked for; "" otherwise."""
+        """Returns why the optimizer does not step inside, although that was asked for, or ""."""
         inside = self.partitioner.options.updates
         return "" if inside is None else inside.reason
 
     @property
     def slices(self) -> list[Sliced]:
-        """What runs in pieces of rows, and what stays whole and why."""
+        """Returns the chains that run in pieces, and those that stay whole, with the reason."""
         return self.partitioner.compilations.sliced
 
     def _plan_separate_step(self) -> None:
-        """Compiles again: the backward may no longer update parameters."""
+        """Compiles again, because the backward may no longer update parameters."""
         self._updates_inside = False
         self.partitioner = ModelPartitioner(**self.wishes)
         self._compile()
@@ -196,7 +196,7 @@ class Runner:
     def _tell_unplanned(
         self, result: Any, memory: StepTracker | None, runs: int | None, before: Collection[Node]
     ) -> None:
-        """Warns if a step, or a part of it, was left to eager PyTorch and so has no budget."""
+        """Warns if a step, or a part of it, was left to eager PyTorch, where no budget holds."""
         if self._told or self.partitioner.options.target.budget is None:
             return
         tensors = [t for t in tree_iter(result) if isinstance(t, torch.Tensor)]
@@ -249,8 +249,8 @@ class Runner:
 
     def _beside(self, memory: MemoryTracker, leaves: list[torch.Tensor]) -> tuple[int, int]:
         """Returns the bytes left by the forward that no plan covers, and the peak that the step may
-        reach: they are alive in addition to the planned bytes until the backward reaches them, and
-        then the gradients of ``leaves``, their parameters, are."""
+        reach. Those bytes are alive in addition to the planned ones until the backward reaches
+        them; after that the gradients of ``leaves``, their parameters, are."""
         planned, live = 0, 0
         for plan in self.partitioner.plans:
             starts = plan.core.backward_starts
@@ -282,8 +282,8 @@ class Runner:
         follow(memory, nodes, tell)
 
     def _with_parts_left_out(self, error: BudgetError, memory: MemoryTracker | None) -> BudgetError:
-        """Describes a share: it counts from what was compiled, and the forward was seen to hold
-        more."""
+        """Adds to a share's error that the share counts only what was compiled, while the forward
+        was seen to hold more."""
         beside = self._left_out if memory is None else self._beside(memory, [])[0]
         if not beside:
             return error
@@ -318,8 +318,8 @@ class Runner:
                 self._compile()
 
     def _in_one_piece(self) -> contextlib.AbstractContextManager[Any]:
-        """Keeps graphs whole inside DistributedDataParallel if they share a budget; PyTorch would
-        cut each into one graph for each bucket of gradients."""
+        """Keeps graphs whole inside DistributedDataParallel if they share a budget. PyTorch would
+        cut each into one graph per bucket of gradients."""
         if (
             self.partitioner.one_graph
             and distributed.is_available()
@@ -359,15 +359,15 @@ class CompiledFunction:
 
     @property
     def compiler_notes(self) -> list[CompilerNote | NativeNote | Sliced]:
-        """The changes that Inductor made to the plans, with ``codegen="inductor"``; with
+        """With ``codegen="inductor"``, the changes that Inductor made to the plans; with
         ``"native"``, which ops of each graph run in our kernels, and why others do not; with
-        ``slices=True``, chains that stay whole as their number of rows is symbolic."""
+        ``slices=True``, the chains that stay whole because their number of rows is symbolic."""
         return self._runner.partitioner.compiler_notes
 
     @property
     def allocator_stats(self) -> AllocatorStats | None:
-        """What the first two steps under the newest plan took by PyTorch's allocator, and by their
-        tensors. None: no step has ended, or none was measured."""
+        """The bytes that PyTorch's allocator and the step's tensors took in the first two steps
+        under the newest plan. None if no step has ended, or none was measured."""
         return self._runner.allocator_stats
 
     @property
@@ -377,19 +377,19 @@ class CompiledFunction:
 
     @property
     def updates_reason(self) -> str:
-        """Why it does not, although ``updates="inside"`` asked for it; "" otherwise."""
+        """Why ``updates="inside"`` was not followed, or "" if it was, or was not asked for."""
         return self._runner.updates_reason
 
     @property
     def slices(self) -> list[Sliced]:
-        """What runs in pieces of rows, and what stays whole and why (``slices=True``). Empty before
-        the first step."""
+        """The chains that run in pieces of rows, and those that stay whole, with the reason
+        (``slices=True``). Empty before the first step."""
         return self._runner.slices
 
     def save_plans(self, path: Path) -> None:
-        """Writes the plans in force to a file, for ``compile(model, plans=path)``; gzipped if the
-        name ends in ``.gz``. If the model has several graphs, call it after
-        one whole step.
+        """Writes the plans in force to a file, for ``compile(model, plans=path)``. The file is
+        compressed if its name ends in ``.gz``. If the model has several graphs, call it after a
+        whole step.
 
         Raises:
             RuntimeError: nothing has been planned yet.
@@ -409,9 +409,9 @@ class CompiledFunction:
 
 
 class Context:
-    """Makes compiled functions, all with the same wishes. It replaces the Dynamo context of a
+    """Makes compiled functions that all have the same wishes. It replaces the Dynamo context of a
     compiled module, which front ends call to compile further functions of the module (Lightning
-    does for ``training_step``)."""
+    does so for ``training_step``)."""
 
     _hooks = None
 
@@ -420,14 +420,14 @@ class Context:
         self.codegen = codegen
         self.options = options
         self.runners: list[Runner] = []
-        self.watch: Watch | None = None  # until one of them is called for training
+        self.watch: Watch | None = None  # watches until one of the functions is called for training
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Context, (self.wishes, self.codegen, self.options)
 
     @property
     def fullgraph(self) -> bool:
-        """The option ``fullgraph``, with its meaning in ``torch.compile``."""
+        """The option ``fullgraph``, as in ``torch.compile``."""
         return bool(self.options["fullgraph"])
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -443,7 +443,7 @@ class Context:
             return runner(*args, **kwargs)
 
         call._cutback_runs = True  # type: ignore[attr-defined]
-        # as on PyTorch's own functions: what to inline inside another trace
+        # attributes that PyTorch's own functions have: what to inline inside another trace
         call._torchdynamo_inline = function  # type: ignore[attr-defined]
         call._torchdynamo_orig_callable = function  # type: ignore[attr-defined]
         call._torchdynamo_wrapper_id = id(call)  # type: ignore[attr-defined]
@@ -462,7 +462,7 @@ class Context:
 
     @property
     def allocator_stats(self) -> AllocatorStats | None:
-        """The figures of the function that takes most."""
+        """The figures of the function that takes the most memory."""
         found = [s for s in (runner.allocator_stats for runner in self.runners) if s is not None]
         return max(found, key=lambda stats: stats.peak_bytes, default=None)
 
@@ -473,12 +473,12 @@ class Context:
 
     @property
     def updates_reason(self) -> str:
-        """Why it does not, although ``updates="inside"`` asked for it; "" otherwise."""
+        """Why ``updates="inside"`` was not followed, or "" if it was, or was not asked for."""
         return next((runner.updates_reason for runner in self.runners if runner.updates_reason), "")
 
     @property
     def slices(self) -> list[Sliced]:
-        """The pieces of all functions."""
+        """The slices of all functions."""
         return [found for runner in self.runners for found in runner.slices]
 
     def save_plans(self, path: Path) -> None:
@@ -488,13 +488,13 @@ class Context:
             names = ", ".join(getattr(r.function, "__qualname__", "?") for r in planned)
             raise RuntimeError(
                 f"several functions of the module have plans of their own ({names}), and a file "
-                "holds those of one: compile that function by itself"
+                "holds the plans of one: compile that function separately"
             )
         (planned or self.runners)[0].save_plans(path)
 
 
 def _below(module: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """Accepts a state that has the names of the module itself."""
+    """Accepts a state whose names lack the prefix, as the module itself writes it."""
     own = [key for key in state if key.startswith(prefix)]
     if not any(key.startswith(f"{prefix}_orig_mod.") for key in own):
         for key in own:
@@ -502,13 +502,13 @@ def _below(module: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
 
 
 def _nothing() -> None:
-    """A backend without a configuration."""
+    """Stands for a backend without a configuration."""
 
 
 class CompiledModule(OptimizedModule):
     """A module under a budget; see :func:`compile`. It is what ``torch.compile`` returns for a
-    module: parameters, buffers, attributes and training mode are those of the module, and names in
-        its state begin with ``_orig_mod.``."""
+    module: parameters, buffers, attributes and training mode are those of the module, and the names
+    in its state begin with ``_orig_mod.``."""
 
     def __init__(self, module: torch.nn.Module, context: Context) -> None:
         super().__init__(module, context)
@@ -531,11 +531,12 @@ class CompiledModule(OptimizedModule):
 
     def _initialize(self) -> None:
         super()._initialize()
-        with contextlib.suppress(TypeError, ValueError):  # front ends ask what a model takes
+        # front ends look up the arguments of a model
+        with contextlib.suppress(TypeError, ValueError):
             self.forward.__signature__ = inspect.signature(self._orig_mod.forward)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the module; inside another compiled function it is inlined into that."""
+        """Runs the module. Inside another compiled function it is inlined into that function."""
         if torch.compiler.is_dynamo_compiling():
             return self._modules["_orig_mod"](*args, **kwargs)
         return super().__call__(*args, **kwargs)
@@ -549,14 +550,14 @@ class CompiledModule(OptimizedModule):
 
     @property
     def compiler_notes(self) -> list[CompilerNote | NativeNote | Sliced]:
-        """The notes of a compiled function, for all functions of the module."""
+        """The notes on the graphs of all functions of the module."""
         notes: list[CompilerNote | NativeNote | Sliced] = self.dynamo_ctx.compiler_notes
         return notes
 
     @property
     def allocator_stats(self) -> AllocatorStats | None:
-        """What the first two steps under the newest plan took by PyTorch's allocator, and by their
-        tensors. None: no step has ended, or none was measured."""
+        """The bytes that PyTorch's allocator and the step's tensors took in the first two steps
+        under the newest plan. None if no step has ended, or none was measured."""
         stats: AllocatorStats | None = self.dynamo_ctx.allocator_stats
         return stats
 
@@ -567,20 +568,20 @@ class CompiledModule(OptimizedModule):
 
     @property
     def updates_reason(self) -> str:
-        """Why it does not, although ``updates="inside"`` asked for it; "" otherwise."""
+        """Why ``updates="inside"`` was not followed, or "" if it was, or was not asked for."""
         return str(self.dynamo_ctx.updates_reason)
 
     @property
     def slices(self) -> list[Sliced]:
-        """What runs in pieces of rows, and what stays whole and why (``slices=True``). Empty before
-        the first step."""
+        """The chains that run in pieces of rows, and those that stay whole, with the reason
+        (``slices=True``). Empty before the first step."""
         found: list[Sliced] = self.dynamo_ctx.slices
         return found
 
     def save_plans(self, path: Path) -> None:
-        """Writes the plans in force to a file, for ``compile(model, plans=path)``; gzipped if the
-        name ends in ``.gz``. If the model has several graphs, call it after
-        one whole step.
+        """Writes the plans in force to a file, for ``compile(model, plans=path)``. The file is
+        compressed if its name ends in ``.gz``. If the model has several graphs, call it after a
+        whole step.
 
         Raises:
             RuntimeError: nothing has been planned yet.
@@ -592,8 +593,8 @@ Compiled = CompiledModule | CompiledFunction
 
 
 def uncompiled(step: Any) -> Any:
-    """Returns the original function or module if ``step`` was compiled here, or as a module by
-    PyTorch; otherwise ``step``."""
+    """Returns the original function or module if ``step`` was compiled here, or is a module
+    compiled by PyTorch; otherwise returns ``step``."""
     if isinstance(step, CompiledFunction):
         return step.__wrapped__
     return getattr(step, "_orig_mod", step) if isinstance(step, torch.nn.Module) else step

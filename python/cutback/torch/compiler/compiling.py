@@ -40,10 +40,10 @@ class _Session:
     """One ``torch.compile(..., backend="cutback")``: a partitioner for all its graphs.
 
     No wrapper of ours calls the model, so guards take up a pending plan. The guard of the first
-    graph makes the plan, and fails if PyTorch must recompile for it; the guards of the other graphs
-    fail once the first was recompiled. PyTorch checks each guard right after compiling, before the
-    graph has run, and treats a failure then as a bug. So a graph that makes a plan pending while it
-    is compiled is valid for one run."""
+    graph makes the plan, and fails if PyTorch must recompile for it. The guards of the other graphs
+    fail once the first graph was recompiled. PyTorch checks each guard right after compiling,
+    before the graph has run, and treats a failure at that point as a bug. So a graph that makes a
+    plan pending while it is compiled is valid for one run."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         options = dict(options)
@@ -55,8 +55,9 @@ class _Session:
         self.backend = make_backend(self.partitioner, codegen, guards=True)
         self.first: int | None = None  # frame number of the first graph
         self.round = 0
-        self.runs = 0  # of graphs
-        self.told = False  # modules that PyTorch leaves to eager mode
+        self.runs = 0  # number of graph runs
+        # True if a warning was given about modules that PyTorch leaves to eager mode
+        self.told = False
 
     def compile(self, gm: fx.GraphModule, inputs: Sequence[GraphInput]) -> GraphFunction:
         """Compiles a graph and installs its guard."""
@@ -81,7 +82,7 @@ class _Session:
 
     def _tell_of_hooks(self, gm: fx.GraphModule) -> None:
         """Warns about modules with backward hooks, which PyTorch leaves to eager mode between two
-        graphs. None of our code wraps that call, so its memory cannot be measured."""
+        graphs. None of our code wraps their call, so their memory cannot be measured."""
         reason = getattr(gm, "compile_subgraph_reason", None)
         hooked = reason is not None and _HOOKED in str(getattr(reason, "reason", "")).lower()
         if not hooked or self.told or self.partitioner.options.target.budget is None:
@@ -144,10 +145,10 @@ def cutback(
     options: dict[str, Any] | None = None,
     mode: str | None = None,
 ) -> GraphFunction:
-    """``torch.compile(model, backend="cutback", options={"budget": 0.5})``, and the same for
-    ``model.compile``.
+    """Backend of ``torch.compile(model, backend="cutback", options={"budget": 0.5})``, and likewise
+    of ``model.compile``.
 
-    Options are the arguments of :func:`compile`, except ``optimizer`` and those that
+    The options are the arguments of :func:`compile`, except ``optimizer`` and those that
     ``torch.compile`` has itself; and ``on_plan``, a function that is called with each plan. All
     graphs of one such call share its budget."""
     if mode is not None:
@@ -178,7 +179,8 @@ def _check_slices(slices: bool, codegen: str) -> None:
 def _updates(
     updates: str, optimizer: Any, max_norm: float | None, codegen: str
 ) -> tuple[torch.optim.Optimizer, str] | None:
-    """Returns the optimizer that steps parameters inside the backward, and why it must not.
+    """Returns the optimizer that is to step parameters inside the backward, and the reason if it
+    must not.
 
     Raises:
         ValueError, TypeError: an argument is invalid.
@@ -191,7 +193,7 @@ def _updates(
     optimizer = unwrapped(optimizer)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(
-            "updates='inside' are an optimizer's: compile(model, optimizer=..., updates='inside')"
+            "updates='inside' needs an optimizer: compile(model, optimizer=..., updates='inside')"
         )
     why = ""
     if max_norm is not None:
@@ -233,41 +235,41 @@ def compile(
     Args:
         model: module or function that computes the forward; its tensor arguments and parameters get
             their gradients from ``backward()`` as usual.
-        budget, measure, policy, device: see :class:`Partitioner`. The budget covers the step:
-            everything that forward and backward make, including tangents and gradients; parameters
-            and inputs belong to the caller. If the model has several graphs, the first step plans
-            them one by one; from the second step on one plan covers all of them, and the budget
-            holds for all together (:mod:`compiler.several`).
-        codegen: ``"eager"``: runs the planned ops in the planned order with PyTorch's own kernels:
-            the measured peak equals the planned one, and the bits do not depend on the budget.
-            ``"native"``: the same on a CPU, with runs of fusable ops as calls of our kernels
-            (docs/torch.md). ``"inductor"``: Inductor compiles the two planned graphs; it may
-            reorder and fuse ops. Plans are corrected by its estimate of the peak
+        budget, measure, policy, device: see :class:`Partitioner`. The budget covers the whole step:
+            everything that forward and backward allocate, including tangents and gradients;
+            parameters and inputs belong to the caller. If the model has several graphs, the first
+            step plans them one by one; from the second step on one plan covers all of them, and the
+            budget holds for all together (:mod:`compiler.several`).
+        codegen: ``"eager"`` runs the planned ops in the planned order with PyTorch's own kernels.
+            The measured peak equals the planned one, and the bits do not depend on the budget.
+            ``"native"`` does the same on a CPU, and runs groups of fusable ops as single calls of
+            our kernels (docs/torch.md). With ``"inductor"`` Inductor compiles the two planned
+            graphs; it may reorder and fuse ops. Plans are corrected by its estimate of the peak
             (:mod:`compiler.inductor`).
-        offload: with ``codegen="eager"``, allows values to move to the host and back. ``"only"``:
-            in addition nothing runs again. On CUDA the copies use pinned memory and separate
-            streams.
+        offload: with ``codegen="eager"``, allows values to move to the host and back. With
+            ``"only"``, in addition, nothing runs again. On CUDA the copies use pinned memory and
+            separate streams.
         pinned: maximum bytes that the host may hold for offload at one time: an int or ``"8GiB"``.
         exact: searches again at exactly this budget. The search's targets are up to 2 % apart, so
             this may find a faster plan; see :func:`cutback.plan`.
-        optimizer: with ``measure="total"``, the optimizer whose states count, including those that
-            its first step will allocate, and the memory of its step. With ``updates="inside"``, the
-            optimizer that steps the parameters.
+        optimizer: with ``measure="total"``, the optimizer whose states count (including those that
+            its first step will allocate), as does the memory of its step. With
+            ``updates="inside"``, the optimizer that steps the parameters.
         fullgraph, dynamic: as for ``torch.compile``.
         profile: measured times, see :class:`Partitioner`. They refer to the graphs of
             ``codegen="eager"`` for inputs of one size, so pass ``dynamic=False``.
-        random: ``"torch"``: PyTorch's random numbers; their masks are kept for the backward.
-            ``"counter"``: random numbers of our counter-based generator, seeded by one PyTorch draw
-            per step. The numbers differ from PyTorch's under the same seed, and no masks are kept,
-            because the backward can draw them again. Inductor's own generator already works like
-            that.
+        random: ``"torch"`` uses PyTorch's random numbers; their masks are kept for the backward.
+            ``"counter"`` uses our counter-based generator, seeded by one PyTorch draw per step. The
+            numbers differ from PyTorch's under the same seed, and no masks are kept, because the
+            backward can draw them again. Inductor's own generator already works like that.
         cse: see :class:`Partitioner`.
-        plans: instead of budget and policy, a file written by ``save_plans`` of such a result, in
-            this process or another. Its plans are followed and nothing is planned.
-        on_infeasible: what to do if no plan meets the budget: ``"error"``; ``"min"`` (at most 40 %
-            more time) or ``"smallest"`` (however slow): a ``UserWarning``, and the plan of that
-            budget; ``"warn"``: a ``UserWarning``, and everything is saved. None: an error in the
-            first step and ``"smallest"`` afterwards, for example for a longer batch in mid-epoch.
+        plans: instead of budget and policy, a file written by ``save_plans`` of an earlier result,
+            in this process or another. Its plans are followed, and nothing is planned.
+        on_infeasible: what to do if no plan meets the budget. ``"error"`` raises an error.
+            ``"min"`` (at most 40 % more time) and ``"smallest"`` (however slow) give a
+            ``UserWarning`` and use the plan of that budget. ``"warn"`` gives a ``UserWarning`` and
+            saves everything. None means an error in the first step and ``"smallest"`` afterwards,
+            for example for a longer batch in mid-epoch.
         pool: places the memory of the step in one segment of PyTorch's caching allocator, from the
             third step on (:mod:`graph.segment`). Supported for ``codegen="eager"``, steps of one
             graph, and budgets that bound its peak.
@@ -283,15 +285,14 @@ def compile(
             so the step is separate.
 
     Returns:
-        A module or function like ``model``, with the properties ``plans``, ``compiler_notes`` and
-        ``allocator_stats``, ``updates_inside``, ``updates_reason`` and ``slices``, and the
-        method ``save_plans(path)``.
+        A module or function like ``model``, with the properties ``plans``, ``compiler_notes``,
+        ``allocator_stats``, ``updates_inside``, ``updates_reason`` and ``slices``, and the method
+        ``save_plans(path)``.
 
     Raises:
         BudgetError: at the first call, if no plan meets the budget.
         UnsupportedGraphError: at the first call, if the model cannot be planned.
-        ValueError, TypeError: if an argument is wrong; at the first call, if ``plans`` are for
-            another model or other shapes.
+        ValueError, TypeError: an argument is invalid; at the first call, if ``plans`` are for
 
     >>> step = cutback.torch.compile(model, budget=0.5)
     >>> step(x).sum().backward()  # gradients are in .grad

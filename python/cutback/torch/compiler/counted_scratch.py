@@ -2,14 +2,13 @@
 
 The first two steps measure what each op takes from the allocator besides its results
 (:mod:`compiler.scratch`). Later plans count it as the ``workspace`` of that op. It is stored
-separately from the problem: a graph's problem, fingerprint and key do not contain it, so that a
-graph is recognized whatever was measured, and positions and shares are turned into bytes without
-it.
+separately from the problem: a graph's problem, fingerprint and key do not contain it. So a graph is
+recognized whatever was measured, and positions and shares are turned into bytes without it.
 
-Ranks may measure different scratch, and one may exceed its budget by it where another does not. So
-each rank decides independently whether to plan a step again. A plan that repeats collectives needs
-the same decision on all ranks, so it does not count measured scratch; if scratch takes the step
-over its budget, a warning is issued.
+Ranks may measure different scratch, which may take one rank over its budget and not another. So
+each rank decides for itself whether to plan a step again. A plan that repeats collectives needs the
+same decision on all ranks, so it does not count measured scratch; if scratch takes the step over
+its budget, a warning is issued.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ GRAIN = 64 * 1024
 budgets below 16 times that value, the multiple is ``PART`` of the budget."""
 
 PART = 0.01
-"""Scratch is counted if it exceeds what the problem already counts by this part of the budget."""
+"""Scratch is counted if it exceeds what the problem already counts by this fraction of the
+budget."""
 
 LEAST = 4096
 """Scratch below this number of bytes is not counted."""
@@ -37,8 +37,8 @@ def rows_of(problem: Problem, measured: Mapping[str, int], limit: int) -> list[l
     """Returns the scratch that plans of a graph must count.
 
     Args:
-        problem: of the graph.
-        measured: bytes by the name of an op.
+        problem: the graph's problem.
+        measured: maps the name of an op to bytes.
         limit: the budget in bytes.
     """
     rows = []
@@ -75,7 +75,7 @@ def with_scratch(problem: Problem, rows: Rows) -> Problem:
 
 
 def check_rows(rows: Rows, ops: int) -> None:
-    """Raises: ValueError: the rows are not of a graph with this many ops."""
+    """Raises ValueError if the rows cannot belong to a graph with this many ops."""
     for op, size in rows:
         if type(op) is not int or type(size) is not int or not 0 <= op < ops or size < 0:
             raise ValueError(

@@ -1,11 +1,11 @@
 """Finds what crosses from graph to graph in a step, when its first backward begins.
 
-Each run of a planned graph leaves a :class:`Run`: which of its arguments are results of earlier
-runs, which are leaves, and its node of autograd's graph. When the first backward begins all
-forwards have run, so :func:`common_of` can find what they share: equal tensors and equal autograd
-nodes are the same object. A result that Python still holds then is assumed to live to the end of
-the step. Eager code between graphs is known only through autograd's graph, which shows for which
-leaves and results it makes gradients.
+Each run of a planned graph leaves a :class:`Run`. It records which of the arguments are results of
+earlier runs, which are leaves, and the graph's node in autograd's graph. When the first backward
+begins, all forwards have run, so :func:`common_of` can find what they share: equal tensors and
+equal autograd nodes are the same object. A result that Python still holds at that time is assumed
+to live to the end of the step. Eager code between graphs is known only through autograd's graph,
+which shows for which leaves and results it makes gradients.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ..types import GraphInput, GraphValue
 
 _MANY = 64
-"""Number of runs that are remembered before those without a backward are forgotten."""
+"""Number of runs after which those without a backward are forgotten."""
 
 _LAST = sys.maxsize  # rank of gradients that arrive after those of a graph
 
@@ -55,7 +55,7 @@ class _Layout(NamedTuple):
         return cls(tuple(map(hint, t.shape)), tuple(map(hint, t.stride())), t.dtype)
 
     def made(self) -> torch.Tensor:
-        """Makes a tensor of this layout without memory."""
+        """Returns a tensor of this layout without memory."""
         return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device="meta")
 
 
@@ -120,7 +120,8 @@ class Run:
         self.key = key
         self.pipeline: Place | None = None
         self.node = weakref.ref(node)
-        # by argument: the run and the result that it came from, and whether its history is the same
+        # maps an argument to the run and result that it came from, and to whether its history is
+        # the same
         self.handed: dict[int, tuple[Run, int, bool]] = {}
         self.leaves: dict[int, weakref.ref[torch.Tensor]] = {}
         self.results: dict[int, weakref.ref[torch.Tensor]] = {}
@@ -132,8 +133,8 @@ class Run:
                 self.leaves[k] = weakref.ref(t)
 
     def lasting(self) -> Sizes:
-        """Returns the storages of what outlives the backward: results that the program keeps,
-        gradients of leaves, and in a pipeline those that are on their way to another stage."""
+        """Returns the storages that outlive the backward: results that the program keeps, gradients
+        of leaves, and in a pipeline those that are on their way to another stage."""
         found: Sizes = {}
         for ref in self.leaves.values():
             leaf = ref()
@@ -159,7 +160,7 @@ class Run:
         count = getattr(tensor, "_use_count", None)
         if count is None:
             return True
-        of_autograd = bool(count() > 1)  # the object and the tensor then hold each other
+        of_autograd = bool(count() > 1)  # then the object and the tensor hold each other
         del count
         return sys.getrefcount(tensor) - 2 - of_autograd > 0
 
@@ -169,10 +170,11 @@ class Trail:
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
-        self._results: dict[int, tuple[Run, int]] = {}  # id of a tensor that was alive at that time
+        # keyed by the id of a tensor that was alive at that time
+        self._results: dict[int, tuple[Run, int]] = {}
 
     def add(self, run: Run, args: Sequence[GraphInput]) -> None:
-        """Notes that a graph has run with these arguments."""
+        """Records that a graph has run with these arguments."""
         for i, t in enumerate(args):
             before, k = self._results.get(id(t), (None, 0))
             if before is not None and before.results[k]() is t:
@@ -200,7 +202,7 @@ class Trail:
 
 
 class _Shared:
-    """Determines what runs share."""
+    """Finds what runs share."""
 
     def __init__(self, runs: list[Run], problems: list[Problem], ends: list[Ends]) -> None:
         self.runs, self.problems, self.ends = runs, problems, ends
@@ -241,7 +243,7 @@ class _Shared:
         return "static" in self.problems[g].storages[s].flags
 
     def _find_handed(self, g: int) -> None:
-        """Finds arguments of a graph that are in memory made by an earlier graph."""
+        """Finds arguments of a graph whose memory an earlier graph made."""
         ops = self.problems[g].ops
         written = {v.storage for op in ops if "mutates" in op.flags for v in op.outputs}
         for k, (run, result, _) in self.runs[g].handed.items():
@@ -256,7 +258,7 @@ class _Shared:
                 self.common.handed.append([g, op, h, value])
 
     def _find_loose(self, g: int) -> None:
-        """Finds memory of results that goes to other graphs and that nothing else holds."""
+        """Finds the memory of results that goes to other graphs and that nothing else holds."""
         run, ends, storage_of = self.runs[g], self.ends[g], self.storage_of[g]
         known = {value: k for k, value in ends.results.items()}
         for s in {storage_of[v] for _, _, h, v in self.common.handed if h == g}:
@@ -325,7 +327,7 @@ class _Shared:
         tangent = self.ends[h].tangents.get(result) if kind == "result" else None
         if (kind == "result" and tangent is None) or (kind == "leaf" and len(parts) < 2):
             return
-        if not layouts:  # all of them from outside
+        if not layouts:  # all gradients come from outside
             if tangent is None or parts[0][0] <= h + 1:
                 return
             layouts = [tangent[1]]
@@ -344,7 +346,7 @@ class _Shared:
         self.common.flows.append(Flow(parts, size, to, 0 if fits else size))
 
     def _find_consumed(self) -> None:
-        """Finds memory of gradients that go to other graphs, which is not held to the end."""
+        """Finds the memory of gradients that go to other graphs and so is not held to the end."""
         taken = {(g, k) for flow in self.common.flows for _, k, g, _ in flow.parts}
         arrived = {tuple(flow.to) for flow in self.common.flows if flow.to}
         for g, problem in enumerate(self.problems):
@@ -373,9 +375,9 @@ class _Shared:
 
 
 def common_of(runs: list[Run], problems: list[Problem], ends: list[Ends]) -> Common:
-    """Returns what runs have in common, in the order of their forwards.
+    """Returns what runs share, in the order of their forwards.
 
     Args:
-        problems, ends: of the graph of each run.
+        problems, ends: one for the graph of each run.
     """
     return _Shared(runs, problems, ends).work_out()

@@ -1,8 +1,8 @@
 """Follows parts of a model that PyTorch leaves to eager mode into their backward.
 
-What such a part saves is seen when the forward ends. What its backward makes besides gradients,
-such as the values that ``torch.utils.checkpoint`` computes again, is seen only while it runs. So
-the tracker of a measured forward continues in those nodes of the model's autograd graph that are
+What such a part saves can be seen when the forward ends. What its backward makes besides gradients,
+such as the values that ``torch.utils.checkpoint`` computes again, can be seen only while it runs.
+So the tracker of a measured forward continues in those nodes of the model's autograd graph that are
 not compiled. A tracker that stayed on during the whole backward would not work: the engine restores
 the modes of a thread before each node.
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch.autograd.graph import Node
 
 MOST_NODES = 10_000
-"""Larger graphs are not followed."""
+"""Autograd graphs with more nodes are not followed."""
 
 
 _DATA_PARALLEL = ("/torch/nn/parallel/distributed.py", "/torch/distributed/fsdp/")
@@ -35,7 +35,7 @@ _PASSED_ON = (
     "/torch/_compile.py", "/torch/_dynamo/eval_frame.py", "/torch/_ops.py", "/torch/_tensor.py",
     "/torch/utils/", "/torch/distributed/",
 )  # fmt: skip
-"""Code between a data-parallel wrapper and the op that it calls."""
+"""Names of code between a data-parallel wrapper and the op that it calls."""
 
 
 class ForwardTracker(StepTracker):
@@ -51,7 +51,7 @@ class ForwardTracker(StepTracker):
 
 
 def _in_data_parallel() -> bool:
-    """True if the op that runs was called by a data-parallel wrapper of PyTorch's, not by the
+    """True if the running op was called by one of PyTorch's data-parallel wrappers, not by the
     module inside it."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:

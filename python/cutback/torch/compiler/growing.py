@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..types import GraphInput
 
 MOST_GROWTHS = 64
-"""How often a model is planned again because sizes are larger than those it was planned for."""
+"""How often a model may be planned again because sizes are larger than planned for."""
 
 
 class Symbols(NamedTuple):
@@ -36,7 +36,7 @@ class Symbols(NamedTuple):
 
     @property
     def planned(self) -> dict[sympy.Symbol, int]:
-        """Sizes that the plan uses, if they differ from the hint."""
+        """The sizes that the plan uses, if they differ from the hints."""
         sizes = self.largest
         if self.is_rounded:
             sizes = {symbol: rounded_up(size) for symbol, size in sizes.items()}
@@ -52,29 +52,30 @@ class Symbols(NamedTuple):
 
 
 class RoundedUpError(Exception):
-    """Raised if no plan meets the budget for rounded-up sizes; there may be one for the actual
+    """Raised if no plan meets the budget for rounded-up sizes. There may be one for the actual
     sizes."""
 
 
 class LargerError(Exception):
-    """Raised if a call, before any graph has run, has larger sizes than its plan was made for."""
+    """Raised before any graph of a call has run, if a size is larger than its plan was made for."""
 
 
 class Sizes:
-    """The largest sizes seen in each part of a model, by PyTorch's frame number."""
+    """The largest sizes seen in each part of a model, keyed by PyTorch's frame number."""
 
     def __init__(self) -> None:
-        self._largest: dict[int | None, list[list[int]]] = {}  # of its tensors
+        self._largest: dict[int | None, list[list[int]]] = {}  # sizes of the part's tensors
         self.growths = 0
         """How often plans were remade for larger sizes."""
         self.starts = 0
-        """The same count; graphs planned before the last time are planned again."""
+        """The same count, as of the last start from scratch; graphs planned before it are planned
+        again."""
         self.outgrown = False
         """True if the plans in force are for smaller sizes."""
         self.rounds = True
         """True if sizes are rounded up for planning."""
         self.rounded = False
-        """True if any size was rounded up since plans were last started from scratch."""
+        """True if any size was rounded up since the last start from scratch."""
 
     @property
     def told(self) -> bool:

@@ -1,11 +1,11 @@
 """Checks plans against Inductor's scheduler, before and after the first step.
 
 Inductor keeps the planned nodes, but chooses their fusion and order itself. Fusion saves memory
-that the plan counts; two runs of one op in one kernel cost memory that the plan does not: the
-kernel computes the value once and keeps it. So the two graphs are lowered and scheduled without
-generating code, and Inductor's own estimate of the peak is compared with the budget. If it is too
-high, the scheduler is first restricted (:class:`Lever`); then the plan is made again for a target
-reduced by the excess. The first step is measured.
+that the plan counts. Two runs of one op in one kernel cost memory that the plan does not count,
+because the kernel computes the value once and keeps it. So the two graphs are lowered and scheduled
+without generating code, and Inductor's own estimate of the peak is compared with the budget. If it
+is too high, the scheduler is first restricted (:class:`Lever`); then the plan is made again for a
+target reduced by the excess. The first step is measured.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ if TYPE_CHECKING:
     from ..types import GraphInput, GraphValue
 
 MOST_PLANS = 3
-"""How often a plan is made again because of Inductor's estimate."""
+"""How often a plan may be made again because of Inductor's estimate."""
 
 
 class CompilerNote:
     """The changes that Inductor made to the plan of one graph. Bytes are counted as in
-    :attr:`cutback.Plan.numbers`: everything that the step makes, including tangents and outputs."""
+    :attr:`cutback.Plan.numbers`: everything that the step allocates, including tangents and
+    outputs."""
 
     def __init__(self, limit: int | None, position: budgets.Position | None = None) -> None:
         self.limit_bytes = limit
-        """The budget in bytes. None: there is no budget, and nothing was estimated."""
+        """The budget in bytes, or None: without a budget nothing was estimated."""
         self.position = position
-        """The position given as budget, and the bytes of positions 0 and 1. None: the budget was
-        not a position."""
+        """The position given as budget, and the bytes of positions 0 and 1, or None if the budget
+        was not a position."""
         self.planned_bytes: list[int] = []
         """The peak of each plan that was made, counted op by op."""
         self.estimated_bytes: list[int] = []
@@ -60,9 +61,9 @@ class CompilerNote:
         """Number of runs in the last plan that share a kernel with another run of the same op, and
         so are not reruns."""
         self.lever = ""
-        """How Inductor was restricted, as text."""
+        """A description of how Inductor was restricted."""
         self.measured_bytes: int | None = None
-        """The peak of the first step; None: it has not ended yet."""
+        """The peak of the first step, or None if it has not ended yet."""
         self.problem: str | None = None
         """The reason why nothing was estimated."""
 
@@ -141,20 +142,20 @@ class Lever(NamedTuple):
     """A restriction of the scheduler."""
 
     name: str
-    apart: bool  # two runs of one op are not fused
-    narrow: bool  # CPU kernels are not fused horizontally at all
+    apart: bool  # True if two runs of one op are not fused
+    narrow: bool  # True if CPU kernels are not fused horizontally at all
 
 
 LEVERS = (
     Lever("", False, False),
-    Lever("runs of one op kept in kernels of their own", True, False),
+    Lever("runs of one op kept in separate kernels", True, False),
     Lever("kernels not fused side by side", True, True),
 )
 
 
 @contextmanager
 def held_back(lever: Lever) -> Iterator[None]:
-    """Compiles with a lever. With runs kept apart, Inductor's cache is neither read nor written,
+    """Compiles with a lever. If runs are kept apart, Inductor's cache is neither read nor written,
     because its keys do not include this choice."""
     from torch._inductor import config
     from torch._inductor.virtualized import V
@@ -183,7 +184,7 @@ def _copy(gm: fx.GraphModule) -> fx.GraphModule:
 
 def peak_of(timeline: Sequence[BufferInfo]) -> int:
     """Returns the peak of Inductor's buffers, from the lifetimes that ``compute_memory_timeline``
-    gives. Buffers that never end are outputs; before torch 2.13 ``estimate_peak_memory`` subtracts
+    gives. Buffers that never end are outputs; before torch 2.13, ``estimate_peak_memory`` subtracts
     them at the start."""
     change: Counter[int] = Counter()
     for buffer in timeline:
@@ -264,8 +265,8 @@ def best_estimate(
     forward: fx.GraphModule, backward: fx.GraphModule, num_fwd_outputs: int, limit: int,
     levers: Sequence[Lever],
 ) -> tuple[int, int, Lever]:  # fmt: skip
-    """Returns the estimate with the first lever that keeps to the limit, or else the lowest one:
-    (bytes, merged runs, lever)."""
+    """Returns the estimate (bytes, merged runs, lever) with the first lever that keeps to the
+    limit, or else the lowest estimate."""
     tries = []
     for k, lever in enumerate(levers):
         with held_back(lever):

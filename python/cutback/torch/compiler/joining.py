@@ -1,8 +1,8 @@
 """Joins the problems of several graphs that run one after another, and splits a joint plan.
 
-The forwards run in order and the backwards in reverse. If the sharing between the graphs is known
-(:class:`Common`, which :mod:`compiler.crossing` finds in a step), the problem models with
-additional ops what autograd does between them:
+The forwards run in order and the backwards in reverse. If it is known what the graphs share
+(:class:`Common`, which :mod:`compiler.crossing` finds in a step), the problem has additional ops
+that model what autograd does between the graphs:
 
 - A value that one graph passes to the next stays in the memory that the first graph made, and its
   op runs once, because the graphs have separate code and one cannot run an op of another. PyTorch's
@@ -13,8 +13,8 @@ additional ops what autograd does between them:
 - Gradients of one leaf, or of a value passed to several graphs, are added in new memory when the
   second one arrives: after the backward of its graph, before leaves copy their gradients.
 
-Otherwise a value that crosses is counted in the graph that makes it, outputs to the end, and its
-gradient is counted on both sides, so that the plan errs on the safe side.
+Otherwise a value that crosses is counted in the graph that makes it and outputs are counted to the
+end, and its gradient is counted on both sides, so that the plan errs on the safe side.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..graph.leaves import KIND
 from ..graph.moving import Move, Schedule
 
 OWN = -1
-"""Used instead of a graph number for an op that no graph runs."""
+"""Stands in for a graph number if no graph runs an op."""
 
 _FORWARD: frozenset[Flag] = frozenset({"effect"})
 _BACKWARD: frozenset[Flag] = frozenset({"backward", "effect"})
@@ -40,21 +40,21 @@ class Flow(NamedTuple):
     """Gradients of one tensor that flow to a leaf or into the backward of an earlier graph."""
 
     parts: list[list[int]]
-    """In order of arrival: the graph after whose backward it arrives (the number of graphs: before
-    all), the rank among those, the graph, and the value there. Graph :data:`OWN` means a part of
-    the step without a graph."""
+    """In order of arrival. Each part has the graph after whose backward it arrives (the number of
+    graphs means before all), its rank among those, its graph, and the value there. Graph
+    :data:`OWN` means a part of the step without a graph."""
     bytes: int
     to: list[int]
     """Graph and op of the tangent; empty if the gradients flow to a leaf."""
     copy: int
-    """Bytes of the copy that the receiver takes; 0: it takes what arrives."""
+    """Bytes of the copy that the receiver makes; 0 if it takes what arrives."""
 
 
 class Common(NamedTuple):
-    """What graphs share, by their numbers in the order of the forwards. Lists of ints."""
+    """What graphs share, as lists of ints. Graphs are numbered in the order of the forwards."""
 
     handed: list[list[int]]
-    """Graph, op of its placeholder, earlier graph, value there."""
+    """Each entry: graph, op of its placeholder, earlier graph, value there."""
     read: list[list[int]]
     """Graph and value, one pair for each storage in ``loose``."""
     loose: list[list[int]]
@@ -90,7 +90,7 @@ class _Joined:
         self.common = common
         self.order: list[tuple[int, int]] = []
         self.ops: list[Op] = []
-        self.lies_in: list[list[_Ref]] = []  # by op: the storages of its outputs
+        self.lies_in: list[list[_Ref]] = []  # for each op, the storages of its outputs
         self.value: dict[_Ref, int] = {}
         self.n_values = 0
         self.n_own = 0
@@ -102,12 +102,13 @@ class _Joined:
                 rows.append(at)
                 at += len(op.outputs)
             self.first_value.append(rows)
-        self.same: dict[_Ref, _Ref] = {}  # storage -> the one that it is
+        self.same: dict[_Ref, _Ref] = {}  # maps a storage to the one that it is the same as
         self.own_storage: dict[_Ref, Storage] = {}
         self.handed = {(g, i): (h, v) for g, i, h, v in common.handed}
         self.idle = {(g, i) for g, i in common.idle}
-        self.tangents: dict[_Ref, tuple[Flow, _Ref]] = {}  # tangent's op -> what arrives there
-        self.arrived: dict[int, _Ref] = {}  # flow -> sum of what has arrived
+        # maps a tangent's op to what arrives there
+        self.tangents: dict[_Ref, tuple[Flow, _Ref]] = {}
+        self.arrived: dict[int, _Ref] = {}  # maps a flow to the sum of what has arrived
 
     def memory(self, ref: _Ref) -> _Ref:
         """Returns the storage of a value."""
@@ -128,7 +129,7 @@ class _Joined:
         self.order.append(place)
 
     def own(self, kind: str, reads: list[_Ref], bytes: int | None, hold: bool = False) -> _Ref:
-        """Adds an op that no graph runs; ``bytes``: size of its result. Returns the result."""
+        """Adds an op that no graph runs and returns its result; ``bytes`` is the size of that."""
         ref = (OWN, self.n_own)
         self.n_own += 1
         op = Op(
@@ -181,8 +182,8 @@ class _Joined:
             self.own("handed_on", [(g, v) for g, v in self.common.read], None)
 
     def made(self, gradient: _Ref) -> _Ref:
-        """Returns a gradient, or, if it has an update, the value that its memory is allocated for:
-        plans have no steps for views of it."""
+        """Returns the gradient itself or, if it is updated, the value that its memory is allocated
+        for, because plans have no steps for views of it."""
         g, v = gradient
         s = self.storage_of[g][v]
         return (
@@ -234,7 +235,7 @@ class _Joined:
     # ---- the whole ------------------------------------------------------------------------------
 
     def problem(self) -> Problem:
-        """The problem."""
+        """Returns the joint problem."""
         ps = self.problems
         loose = {(g, s) for g, s in self.common.loose}
         unused = {(g, value.storage) for g, i in self.idle for value in ps[g].ops[i].outputs}
@@ -280,7 +281,7 @@ class _Joined:
         )
 
     def keep_over(self, storages: list[Storage]) -> None:
-        """Removes inputs from the lists of memory to take over that something holds here."""
+        """Removes inputs that something holds here from the lists of memory to take over."""
         lies_in = [value.storage for op in self.ops for value in op.outputs]
         for op in self.ops:
             op.over = tuple(k for k in op.over if not storages[lies_in[op.inputs[k]]].flags)
@@ -301,7 +302,7 @@ class _Joined:
         return replace(storage, flags=storage.flags - HELD) if key in loose else storage
 
     def write(self) -> tuple[Problem, list[tuple[int, int]]]:
-        """Returns the problem and what its ops are."""
+        """Returns the problem, and what each of its ops stands for."""
         self.forward()
         self.starts = len(self.ops)
         self.backward()
@@ -311,16 +312,17 @@ class _Joined:
 def join(
     problems: list[Problem], common: Common | None = None
 ) -> tuple[Problem, list[tuple[int, int]]]:
-    """Joins the problems of several graphs that run one after another. Returns the problem and, by
-    its op ids, (graph, op) or (:data:`OWN`, number). A single graph is its own joint problem."""
+    """Joins the problems of several graphs that run one after another. Returns the problem and, for
+    each of its ops, (graph, op) or (:data:`OWN`, number). A single graph is its own joint
+    problem."""
     if len(problems) == 1 and common in (None, NOTHING):
         return problems[0], [(0, i) for i in range(len(problems[0].ops))]
     return _Joined(problems, common or NOTHING).write()
 
 
 def lenient(problem: Problem) -> Problem:
-    """Returns the problem with backward ops that may run late and again. It serves to evaluate
-    schedules that were planned for single graphs, each of which may do that."""
+    """Returns the problem with backward ops that may run late and again. It is used to evaluate
+    schedules that were planned for single graphs, where ops may do that."""
     return replace(problem, reruns="all")
 
 

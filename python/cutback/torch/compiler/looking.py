@@ -39,8 +39,7 @@ class ModelSteps(ModelActions):
                 kept.follow(self.graphs.by_key[key].schedule)
 
     def _forget_earlier_steps(self, key: str, args: Sequence[GraphInput]) -> None:
-        """Forgets pending calls of steps that have ended. A warning says once that they hold
-        memory."""
+        """Forgets pending calls of steps that have ended. Warns once that they hold memory."""
         kept = self.steps.pending.forget_earlier_steps(key, args)
         if kept is not None:
             self.steps.left.ended.clear()
@@ -54,11 +53,11 @@ class ModelSteps(ModelActions):
             together.tell_of_kept(sum(kept.values()), held)
 
     def _on_backward(self, run: Run) -> None:
-        """Called when a backward begins, the first of a step or a later one; ``run``: the run of
-        its graph.
+        """Handles the begin of a backward, the first of a step or a later one; ``run`` is the run
+        of its graph.
 
         Raises:
-            BudgetError: the step runs one graph once, which cannot meet its share.
+            BudgetError: the step runs one graph once, and the graph cannot meet its share.
         """
         if self.state is State.UNMET and self.steps.seen is None:
             saves = self.options.on_infeasible == "warn"
@@ -74,8 +73,8 @@ class ModelSteps(ModelActions):
         self._look_at_loss(run, pending)
 
     def _look_at_loss(self, run: Run, pending: Together) -> None:
-        """Warns once if a loss outside of the model takes the step over the budget. Several calls
-        and pipelines have warnings of their own."""
+        """Warns once if a loss outside of the model takes the step over the budget. Several calls,
+        and pipelines, have separate warnings."""
         known = self.graphs.by_key.get(run.key)
         others = sum(pending.values()) != 1 or run.pipeline is not None
         if self.ever.told_of_loss or known is None or others or self.options.offload:
@@ -134,7 +133,7 @@ class ModelSteps(ModelActions):
         held, limit = shared.held_now(seen)
         steps.covered.append(seen)  # warned once
         if held <= limit and self.state is not State.UNMET:
-            steps.share(seen)  # another planning round must not undo it
+            steps.share(seen)  # another planning round must not undo this
             self._note_shared(shared.shared(seen, held, limit))
             self._end_min()
             return
@@ -149,7 +148,7 @@ class ModelSteps(ModelActions):
         together.tell_of_pending(sum(seen.values()), held, budget, not may_plan)
 
     def _note_shared(self, shared: budgets.Shared) -> None:
-        """Notes in each plan what the calls that share the budget take together."""
+        """Records in each plan what the calls that share the budget take together."""
         for plan in self.plans:
             if plan.shared is None or plan.shared.calls <= shared.calls:
                 plan.shared = shared

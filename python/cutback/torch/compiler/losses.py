@@ -1,11 +1,11 @@
-"""Finds what a loss that is computed outside of a compiled model takes at least.
+"""Finds a lower bound of the memory of a loss that is computed outside of a compiled model.
 
 A plan covers the compiled graph. The loss of a script such as ``criterion(step(x), y)`` is eager
-code between the forward and the backward: it keeps results of its own, and its backward makes
+code between the forward and the backward. It keeps results of its own, and its backward makes
 gradients of the size of the model's results while the model holds what it saved. When the backward
-of the graph begins, that of the loss has run, and what its nodes saved is gone. But the nodes are
-still there, and each knows the shapes of the gradients that it got and made. From these follows a
-lower bound, without measuring anything.
+of the graph begins, that of the loss has run, and what its nodes saved is gone. But the nodes still
+exist, and each knows the shapes of the gradients that it received and made. A lower bound follows
+from these shapes, without measuring anything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch.autograd.graph import Node
 
 MOST_NODES = 1000
-"""Larger graphs count as nothing."""
+"""Autograd graphs with more nodes are not examined."""
 
 LEAST = 64 * 1024
 """A step that is over its budget by fewer bytes is not worth a warning."""
@@ -42,7 +42,7 @@ _PASS_ON = frozenset(
         "Unsqueeze", "Squeeze", "Clone", "AsStrided", "ToCopy", "Expand",
     )
 ) | {"SubBackward1", "AddBackward1", "TransposeBackward1", "SqueezeBackward1"}  # fmt: skip
-"""Nodes whose gradients are, or may be, the one that they got."""
+"""Nodes whose gradients are, or may be, the one that they received."""
 
 _EXPAND = frozenset({"SumBackward0", "SumBackward1"})
 """Nodes whose gradients may be a few elements that are repeated."""
@@ -50,7 +50,7 @@ _EXPAND = frozenset({"SumBackward0", "SumBackward1"})
 _KEEP_RESULT = frozenset(
     f"{name}Backward0" for name in ("LogSoftmax", "Softmax", "Sigmoid", "Tanh", "Exp", "Sqrt")
 )
-"""Nodes that keep the result of their op, which is as large as the gradient that they get."""
+"""Nodes that keep the result of their op, which is as large as the gradient that they receive."""
 
 _KEEP_INPUT = frozenset(
     f"{name}Backward0"
@@ -62,12 +62,12 @@ _KEEP_INPUT = frozenset(
 """Nodes that keep the input whose gradient they make. Their op has a new result."""
 
 _DENSE = frozenset({"SubBackward0", "AddBackward0", "MulBackward0", "DivBackward0", _COMPILED})
-"""Nodes of results that are not a few elements that are repeated."""
+"""Nodes whose results are not a few elements that are repeated."""
 
 
 def losses_of_backward() -> list[torch.Tensor]:
-    """Returns what the backward that runs in this thread began with. Empty: it was begun in another
-    thread, or not from Python."""
+    """Returns the tensors that the backward in this thread began with. Returns an empty list if it
+    was begun in another thread, or not from Python."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") == "torch.autograd":
@@ -85,7 +85,7 @@ class _Gradient(NamedTuple):
 
 
 def _gradients_of(node: Node) -> list[_Gradient]:
-    """Returns the gradients that a node gets."""
+    """Returns the gradients that a node receives."""
     metas = getattr(node, "_input_metadata", ())
     sizes = (math.prod(map(hint, meta.shape)) * meta.dtype.itemsize for meta in metas)
     return [_Gradient(size, meta.dtype) for size, meta in zip(sizes, metas, strict=True)]
@@ -93,7 +93,7 @@ def _gradients_of(node: Node) -> list[_Gradient]:
 
 def _in_order(losses: list[torch.Tensor]) -> Iterator[Node]:
     """Yields the nodes of losses outside of compiled graphs, each after those that give it a
-    gradient. Yields nothing if there are too many."""
+    gradient. Yields nothing if the graph has too many nodes."""
     done: dict[Node, None] = {}
     seen: set[Node] = set()
     stack = [(t.grad_fn, False) for t in losses if t.grad_fn is not None]
@@ -113,15 +113,15 @@ def _in_order(losses: list[torch.Tensor]) -> Iterator[Node]:
 
 
 def _bytes_of_roots(losses: list[torch.Tensor]) -> int:
-    """Returns the bytes of losses whose op has a new result. With a mean, some keep an array of the
-    size of their input."""
+    """Returns the bytes of losses whose op has a new result. Some ops, such as a mean, keep an
+    array of the size of their input."""
     new = (t for t in losses if t.grad_fn is not None and t.grad_fn.name() in _KEEP_INPUT)
     return sum(t.untyped_storage().nbytes() for t in new)
 
 
 def least_bytes(losses: list[torch.Tensor], gone: int = 0) -> int:
     """Returns a lower bound of the bytes that the backward of losses takes, down to the compiled
-    graph: the gradient that a node gets, those that it makes, and the result or input that it
+    graph: the gradient that a node receives, those that it makes, and the result or input that it
     keeps.
 
     Args:
@@ -157,7 +157,7 @@ def tell(least: int, held: int, budget: str) -> None:
 
     Args:
         least: see :func:`least_bytes`.
-        held: bytes that the graph holds meanwhile.
+        held: bytes that the graph holds at the same time.
         budget: the budget in force as text.
     """
     taken = least + held

@@ -1,4 +1,4 @@
-"""The arguments of a partitioner: fixed when it is made, and never changed afterwards."""
+"""The arguments of a partitioner. They are fixed when it is made."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Target:
     measure: str
     """The measure that the budget bounds, one of :data:`MEASURES`."""
     fastest: bool = False
-    """Without a budget: minimize time only, instead of using no more memory than PyTorch."""
+    """Without a budget: True minimizes only time, instead of using no more memory than PyTorch."""
 
     @property
     def is_share(self) -> bool:
@@ -58,7 +58,7 @@ class Target:
 
 
 def smallest(measure: str) -> Target:
-    """The target of the smallest plan, whatever time that takes."""
+    """Returns the target of the smallest plan, however slow."""
     return Target(budgets.parse("smallest", measure), measure)
 
 
@@ -116,25 +116,25 @@ class Options:
     collective_again: bool = True
     """True if plans may repeat collectives, provided that all processes have the same plan."""
     network_bytes_per_s: float | None = None
-    """None: the default of :func:`graph.gathers.rate_of`."""
+    """None means the default of :func:`graph.gathers.rate_of`."""
     on_infeasible: str | None = None
-    """One of :data:`budgets.INFEASIBLE`. None: an error for a :class:`Partitioner`; for a whole
-    model an error in the first step, ``"smallest"`` afterwards."""
+    """One of :data:`budgets.INFEASIBLE`. None means an error for a :class:`Partitioner`; for a
+    whole model, an error in the first step and ``"smallest"`` afterwards."""
     pool: bool = False
-    """True: place the memory of a step in one segment of the allocator (:mod:`graph.segment`)."""
+    """True places the memory of a step in one segment of the allocator (:mod:`graph.segment`)."""
 
     updates: Inside | None = None
     """Steps parameters inside the backward."""
     packed: bool = False
-    """True: masks and indices may be kept packed (:mod:`graph.packing`)."""
+    """True allows masks and indices to be kept packed (:mod:`graph.packing`)."""
     slices: bool = False
-    """True: chains of rows run in pieces (:mod:`graph.slices`)."""
+    """True runs chains of rows in pieces (:mod:`graph.slices`)."""
 
     @property
     def not_packed(self) -> str | None:
-        """The option that keeps all values from being packed, or None. Policies say for every
-        value whether it is saved, measured times have none for packing, values on their way to the
-        host are not packed, and a segment is laid out without packing."""
+        """Returns the option that keeps all values from being packed, or None. Policies say for
+        every value whether it is saved, measured times do not include packing, values on their way
+        to the host are not packed, and a segment is laid out without packing."""
         given = {
             "policy": self.policy is not None,
             "offload": self.may_move,
@@ -153,7 +153,7 @@ def check_infeasible(wish: str | None) -> str | None:
     """Checks ``on_infeasible``.
 
     Raises:
-        ValueError: it is not one of :data:`budgets.INFEASIBLE`.
+        ValueError: ``wish`` is not one of :data:`budgets.INFEASIBLE`.
     """
     if wish is not None:
         budgets.choice("on_infeasible", wish, budgets.INFEASIBLE)
@@ -185,14 +185,10 @@ def slices_unsupported(codegen: str) -> NotImplementedError:
 
 
 def check_slices(slices: bool, profile: Measured | None) -> None:
-    """Checks that slices and measured times do not come together.
-
-    Raises:
-        ValueError: they do.
-    """
+    """Raises ValueError if slices and measured times are used together."""
     if slices and profile is not None:
         raise ValueError(
-            "slices=True with profile=: a profile has the times of whole operations, and none of "
+            "slices=True with profile=: a profile has the times of whole operations, but not of "
             "their pieces. Leave out one of them"
         )
 
@@ -201,7 +197,7 @@ def check_rate(rate: float | None) -> float | None:
     """Checks ``network_bytes_per_s``.
 
     Raises:
-        ValueError, TypeError: it is not a positive number.
+        ValueError, TypeError: ``rate`` is not a positive number.
     """
     if rate is None:
         return None
@@ -213,10 +209,10 @@ def check_rate(rate: float | None) -> float | None:
 
 
 def check_measure(measure: str, total: Total | None) -> None:
-    """Checks that an optimizer and the measure that counts it come together.
+    """Checks that an optimizer is given if, and only if, the measure counts one.
 
     Raises:
-        ValueError: they do not, or there is no such measure.
+        ValueError: the two do not go together, or the measure does not exist.
     """
     if measure not in MEASURES:
         raise ValueError(
@@ -225,7 +221,7 @@ def check_measure(measure: str, total: Total | None) -> None:
         )
     if total is not None and measure != "total":
         raise ValueError(
-            f"measure={measure!r}: an optimizer counts only under measure='total'; give that, "
+            f"measure={measure!r}: an optimizer counts only under measure='total'; use that, "
             "or leave the optimizer out"
         )
     if total is None and measure == "total":

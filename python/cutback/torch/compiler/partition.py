@@ -91,7 +91,7 @@ class InForce:
     stats: AllocatorStats | None = None
     """Figures measured before these plans were in force."""
     placed: Placed | None = None
-    """The placement of a plan's memory. None: left to the allocator."""
+    """The placement of a plan's memory, or None if the allocator places it."""
 
     @property
     def allocator_stats(self) -> AllocatorStats | None:
@@ -132,7 +132,7 @@ class AtHand:
     row: str = "cpu"
     """Its row of the device table."""
     writes_by_floats: bool | None = None
-    """The result of :func:`backward_writes_by_floats`; None: not computed."""
+    """The result of :func:`backward_writes_by_floats`, or None before it is computed."""
     watch: inductor.Watch | None = None
     """Measures the first step of its code, if Inductor compiles it for us."""
     returned_views: tuple[int, ...] = ()
@@ -149,7 +149,7 @@ class AtHand:
     target: Target | None = None
     """The target of PyTorch's own setting, if no budget was given here."""
     updating: Updating | None = None
-    """Its parameters that an optimizer steps inside the backward."""
+    """Those of its parameters that an optimizer steps inside the backward."""
     agreed: Agreed | None = None
     """Its plan, if that repeats collectives and all processes follow it."""
 
@@ -163,10 +163,10 @@ class Compilations:
     last: weakref.ref[CompileContext] | None = None
     """The compilation of the last graph."""
     sliced: list[Sliced] = field(default_factory=list)
-    """What runs in pieces of rows, each once."""
+    """The chains that run in pieces of rows, without repetitions."""
 
     def note_slices(self, found: list[Sliced]) -> list[Sliced]:
-        """Adds those that are new, and returns them."""
+        """Adds the slices that are new, and returns them."""
         new = [s for s in found if s not in self.sliced]
         self.sliced += new
         return new
@@ -179,46 +179,46 @@ class Partitioner(CustomPartitionerFn):
     ``torch._dynamo.backends.common.aot_autograd``.
 
     Args:
-        budget: memory budget of each graph. A float from 0 to 1: a position between the smallest
-            plan that costs little extra time (0) and what None takes (1), which is never refused;
-            bytes or ``"6GiB"``; ``"0.4x"`` or ``"40%"``: a share of what None takes; ``"min"``: the
-            smallest plan that costs at most 40 % more time; ``"smallest"``: the smallest plan,
-            however slow. None: no more memory than PyTorch's ``aot_eager`` takes, nor than the
-            model with its own checkpoints; with a policy, only the policy decides. ``"fastest"``:
-            no limit, so only a policy or a checkpoint in the model causes recomputation.
-        measure: ``"live"``: peak of live bytes, counted op by op; ``"saved"``: bytes alive between
-            forward and backward; ``"total"``: ``"live"`` plus what model and optimizer hold, which
-            only :func:`compile` and :func:`trace` support.
-        policy: determines what may or must be saved: a name (``"dots_saveable"``,
-            ``"everything_saveable"``,
-            ``"nothing_saveable"``), operations to save, or a function ``(ctx, op, *args,
-            **kwargs) -> CheckpointPolicy | None`` that is asked for each forward op with its fake
-            arguments; or a function that sees the whole graph (:func:`cutback.torch.mutwo.select`,
-            :func:`cutback.policies.mu_two`).
-        device: row of the device table for times; None: the row of the graph's device.
+        budget: memory budget of each graph. A float from 0 to 1 is a position between the smallest
+            plan that costs little extra time (0) and what None takes (1); it is never refused.
+            Bytes or ``"6GiB"`` are a limit; ``"0.4x"`` or ``"40%"`` is a share of what None takes.
+            ``"min"`` means the smallest plan that costs at most 40 % more time, ``"smallest"`` the
+            smallest plan, however slow. None uses no more memory than PyTorch's ``aot_eager``, and
+            no more than the model with its own checkpoints; with a policy, only the policy decides.
+            ``"fastest"`` has no limit: only a policy or a checkpoint in the model causes
+            recomputation.
+        measure: what the budget bounds. ``"live"``: peak of live bytes, counted op by op;
+            ``"saved"``: bytes alive between forward and backward; ``"total"``: ``"live"`` plus what
+            model and optimizer hold, which only :func:`compile` and :func:`trace` support.
+        policy: says which values may or must be saved: a name (``"dots_saveable"``,
+            ``"everything_saveable"``, ``"nothing_saveable"``); operations to save; a function
+            ``(ctx, op, *args, **kwargs) -> CheckpointPolicy | None`` that is called for each
+            forward op with its fake arguments; or a function that sees the whole graph
+            (:func:`cutback.torch.mutwo.select`, :func:`cutback.policies.mu_two`).
+        device: row of the device table for times; None means the row of the graph's device.
         on_plan: function called with the :class:`cutback.Plan` of each graph.
         profile: measured times that replace the device table's: the result of
             :func:`cutback.torch.profile` for this step, a mapping from op name to seconds, or the
             path of a file with either. From a profile of several graphs each graph takes its own
             part; offload uses the measured link.
-        random: ``"torch"``: PyTorch's random numbers, drawn once and kept; ``"counter"``: those of
-            our counter-based generator, which the backward draws again.
+        random: ``"torch"`` draws PyTorch's random numbers once and keeps them; ``"counter"`` uses
+            our counter-based generator, whose numbers the backward draws again.
         cse: merges common subexpressions; the bits are the same either way.
-        offload: allows values to move to the host and back (``docs/problem.md``). ``"only"``: in
-            addition nothing runs again. Not supported if Inductor compiles the graphs.
+        offload: allows values to move to the host and back (``docs/problem.md``). With ``"only"``,
+            in addition, nothing runs again. Not supported if Inductor compiles the graphs.
         pinned: maximum bytes that the host may hold for offload at one time: an int or ``"8GiB"``.
         exact: searches again at exactly this budget, see :func:`cutback.plan`.
         collective_again: under a budget, allows all-gathers, broadcasts and all-to-alls of the
             graph to run again instead of keeping their results, if all processes of the group have
-            the same plan. Supported for models that are compiled by :func:`compile` or by name and
-            are one graph of fixed sizes, unless Inductor compiles it.
+            the same plan. Supported for a model that :func:`compile` or the backend ``"cutback"``
+            compiles to one graph of fixed sizes, unless Inductor compiles that graph.
         network_bytes_per_s: bytes per second that a process sends to its peers in one direction,
-            which determines the time of collectives. None: 1e9 on a CPU, otherwise that of the
-            device's row (``docs/torch.md``).
-        on_infeasible: what to do if no plan meets the budget: ``"error"`` (the default); ``"min"``
-            or ``"smallest"``: a ``UserWarning``, and the plan of that budget; ``"warn"``: a
-            ``UserWarning``, and everything is saved.
-        packed: plans may keep masks as bits and indices of poolings in 1, 2 or 4 bytes, where that
+            which determines the time of collectives. None means 1e9 on a CPU, and otherwise the
+            rate in the device's row (``docs/torch.md``).
+        on_infeasible: what to do if no plan meets the budget. ``"error"`` (the default) raises an
+            error. ``"min"`` and ``"smallest"`` give a ``UserWarning`` and use the plan of that
+            budget. ``"warn"`` gives a ``UserWarning`` and saves everything.
+        packed: allows masks to be kept as bits and pooling indices in 1, 2 or 4 bytes, where that
             pays; the results have the same bits (docs/torch.md). Without a budget nothing is
             packed. With ``policy``, ``profile``, ``offload`` or ``pool`` nothing is packed either,
             and a ``UserWarning`` says so.
@@ -301,12 +301,12 @@ class Partitioner(CustomPartitionerFn):
 
     @property
     def one_graph(self) -> bool:
-        """Refuse a second graph of the same compilation."""
+        """Returns False: a second graph of the same compilation is allowed."""
         return False
 
     @property
     def has_plans(self) -> bool:
-        """The plans come from a file."""
+        """True if the plans come from a file."""
         return False
 
     @property
@@ -325,7 +325,7 @@ class Partitioner(CustomPartitionerFn):
         return self.in_force.compiler_notes
 
     def begin(self, writes_by_floats: bool | None, is_last: bool) -> None:
-        """Called when PyTorch begins to compile another graph."""
+        """Prepares for another graph, which PyTorch begins to compile."""
         self.at_hand = AtHand(self.at_hand.row, writes_by_floats, place=Place(is_last=is_last))
 
     def __call__(
@@ -338,8 +338,8 @@ class Partitioner(CustomPartitionerFn):
         is_leaf: IsLeaf | None = None,
         **options: object,
     ) -> Modules:
-        """Returns the forward and backward graph; PyTorch calls this. ``is_leaf``: tells which
-        inputs keep their gradients; None: all."""
+        """Returns the forward and backward graph; PyTorch calls this. ``is_leaf`` tells which
+        inputs keep their gradients; None means all."""
         at_hand = self.at_hand
         collects = gc.isenabled()
         gc.disable()  # planning makes no garbage, and collection would take a third of the time
@@ -354,7 +354,7 @@ class Partitioner(CustomPartitionerFn):
                                   by_inductor, is_leaf)  # fmt: skip
             graph = self._with_collectives(graph)
             schedule = self._choose(graph)
-            graph = at_hand.sized.graph or graph  # for other sizes
+            graph = at_hand.sized.graph or graph  # may be imported again for other sizes
             at_hand.kept = None if by_inductor else self._keep(gm, graph, schedule)
             modules = emit(gm, graph, schedule) if at_hand.kept is None else at_hand.kept.modules
             if by_inductor:
@@ -397,7 +397,7 @@ class Partitioner(CustomPartitionerFn):
         return graph
 
     def _with_collectives(self, graph: Imported) -> Imported:
-        """Returns the graph; collectives may run again in its problem if its plan may repeat
+        """Returns the graph. Collectives may run again in its problem if its plan may repeat
         them."""
         return graph
 
@@ -419,7 +419,7 @@ class Partitioner(CustomPartitionerFn):
     @property
     def _takes_over(self) -> bool:
         """True if plans of the current graph take memory over. Without a budget they do not,
-        because shares and positions count from what the step takes then."""
+        because shares and positions are relative to the bytes of such a plan."""
         return self._target.budget is not None
 
     @property
@@ -478,7 +478,7 @@ class Partitioner(CustomPartitionerFn):
         return self.at_hand.target or self.options.target
 
     def _choose(self, graph: Imported) -> moving.Schedule:
-        """Returns a schedule of the graph and notes its plan."""
+        """Returns a schedule of the graph and records its plan."""
         return self._plan_alone(graph)
 
     def _keep(
@@ -518,7 +518,7 @@ class Partitioner(CustomPartitionerFn):
     def _fall_back(self, problem: Problem, error: BudgetError, tell: bool = True) -> Made:
         """Returns the plan to use for a problem for which no plan meets the budget.
 
-        Raises:
+        BudgetError: ``on_infeasible`` asks for an error.
             BudgetError: if that is what was asked for.
         """
         wish, measure = self._infeasible(self._has_run), self.options.target.measure
@@ -539,8 +539,8 @@ class Partitioner(CustomPartitionerFn):
     # ---- plans ----------------------------------------------------------------------------------
 
     def _own(self, graph: Imported, target: Target) -> Problem | None:
-        """Returns the problem without the policy, if a share or position counts from that. None: it
-        is the same problem."""
+        """Returns the problem without the policy, if a share or position is relative to that, or
+        None if it is the same problem."""
         if self.options.policy is None or not target.is_relative:
             return None
         return with_wishes(graph, of_tags)
@@ -550,7 +550,7 @@ class Partitioner(CustomPartitionerFn):
         counted: Problem | None = None,
     ) -> Made:  # fmt: skip
         """Makes a plan of a problem, with the link and the optimizer's step where they count. Does
-        not note it.
+        not record it.
 
         Args:
             own: see :meth:`_own`.

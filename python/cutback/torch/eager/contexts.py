@@ -15,7 +15,7 @@ from .policy import Policy, resolve
 
 
 def checkpoint_contexts(policy_fn_or_list: Policy) -> Contexts:
-    """The two contexts of PyTorch's selective checkpoint for a policy, with stricter checks.
+    """Returns PyTorch's two selective-checkpoint contexts for a policy, with stricter checks.
 
     Replaces ``torch.utils.checkpoint.create_selective_checkpoint_contexts``::
 

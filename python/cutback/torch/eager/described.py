@@ -30,25 +30,25 @@ ONCE: frozenset[Flag] = frozenset(
 
 @dataclass
 class Described:
-    """A region's problem, and its mapping to the region."""
+    """A region's problem, and how its ops and values map to the region."""
 
     problem: Problem
     values: list[int]
     """The storage of each value."""
     keys: dict[tuple[int, int], int]
-    """(node number, result index) -> value."""
+    """Maps (node number, result index) to the value."""
     funcs: list[tuple[TorchOp, Shapes]]
     """The op of each node, and the shapes of its results."""
     slots_of: dict[int, list[int]]
-    """Backward op -> slots that it reads."""
+    """Maps a backward op to the slots that it reads."""
     slots: list[int]
     """The value of each slot."""
     made: list[tuple[int, weakref.ref[torch.UntypedStorage], weakref.ref[Tensor]]]
     """Storages made in the region: storage id, storage, tensor."""
 
     def keeps(self) -> bool:
-        """True if memory made in the region is still alive; call it after the results are freed.
-        Then the region has filled a cache or made parameters, and its next run may differ."""
+        """True if memory made in the region is still alive: the region has filled a cache or made
+        parameters, and its next run may differ. Call it after the results are freed."""
         return any(storage() is not None for _, storage, _ in self.made)
 
     @property
@@ -68,8 +68,9 @@ class Described:
         return self.problem.check()
 
     def all_again(self) -> tuple[Problem, set[int]]:
-        """The problem of this region if everything that can be recomputed is, and the set of those
-        values. Values written in place and values saved by a policy inside are not among them.
+        """Returns the problem of this region if everything that can be recomputed is recomputed,
+        and the set of the recomputed values. Values written in place and values saved by a policy
+        inside are not among them.
 
         Each in-place write gets separate memory in this problem, because the old contents are
         recomputed or copied for the ops that read them and run again.
@@ -77,7 +78,7 @@ class Described:
         problem = deepcopy(self.problem)
         ops, storages = problem.ops, problem.storages
         set_apart(ops, storages)
-        last_write = _last_writes(ops)  # remaining writes into shared memory
+        last_write = _last_writes(ops)  # last op that writes into each shared memory
         again = set()
         storage_of = [value.storage for value in problem.values]
         id = 0
@@ -94,7 +95,7 @@ class Described:
         return problem, again
 
     def before_writes(self) -> set[int]:
-        """The ops that read memory that is overwritten later."""
+        """Returns the ops that read memory that is overwritten later."""
         last_write = _last_writes(self.ops)
         return {
             now
@@ -108,7 +109,7 @@ class Described:
 
 
 def _last_writes(ops: list[Op]) -> dict[int, int]:
-    """Storage -> the last op that writes into it in place."""
+    """Maps each storage to the last op that writes into it in place."""
     return {
         value.storage: now
         for now, op in enumerate(ops)
@@ -124,13 +125,12 @@ def set_apart(
     copies_inputs: bool = False,
 ) -> None:
     """Gives the result of an in-place write separate memory if ``is_wanted(value, op)`` is true for
-    a value that the op overwrites. Memory from outside is not changed unless ``copies_inputs``:
-    then it counts twice from the write on, because the region copies the old value. Both count to
-    the end."""
+    a value that the op overwrites. Memory from outside is not changed unless ``copies_inputs`` is
+    set. It then counts twice from the write to the end, because the region copies the old value."""
     if any(op.kind.startswith("aten.set_") for op in ops):
         return  # set_ hides which storage a tensor is in
-    now_in = list(range(len(storages)))  # storage -> the storage that holds its contents now
-    holds: dict[int, list[int]] = {}  # storage -> values in it since the last write
+    now_in = list(range(len(storages)))  # maps a storage to the one that has its contents now
+    holds: dict[int, list[int]] = {}  # maps a storage to the values in it since the last write
     id = 0
     for now, op in enumerate(ops):
         for value in op.outputs:

@@ -1,4 +1,4 @@
-"""Arguments of ``torch.utils.checkpoint.checkpoint``: checks those that assume that a region runs
+"""Checks the arguments of ``torch.utils.checkpoint.checkpoint`` that assume that a region runs
 again as a whole, which does not happen here."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def refuse_unusual(
         )
     if not early_stop:
         raise ValueError(
-            "early_stop=False reruns the whole region, but here only the ops run again that the "
+            "early_stop=False reruns the whole region, but here only those ops run again that the "
             "backward needs: leave it out, or use torch.utils.checkpoint.checkpoint"
         )
 
@@ -76,10 +76,8 @@ def refuse_hooks(respect: bool | None) -> None:
 def decorator(
     checkpoint: Callable[..., Out], given: dict[str, Any]
 ) -> Callable[[Callable[P, Out]], Callable[P, Out]]:
-    """The decorator that ``@checkpoint(...)`` returns; ``given`` holds all arguments of that call.
-
-    Raises:
-        TypeError: if there are positional arguments but no function.
+    """Returns the decorator for ``@checkpoint(...)``; ``given`` holds all arguments of that
+    call.
     """
     options = {k: v for k, v in given.items() if k not in ("fn", "args", "kwargs")}
     options |= given["kwargs"]

@@ -51,7 +51,7 @@ from .values import (
 )
 
 _PLAIN = {int, float, bool, type(None), str, torch.dtype, torch.device, complex}
-_MASK_BYTES = 1024  # smaller noise is held as it is, which saves two ops
+_MASK_BYTES = 1024  # smaller noise is held as it is, without a mask, which saves two ops
 _BERNOULLI = torch.ops.aten.bernoulli_.float
 _DETACH = torch.ops.aten.detach.default
 _SET = torch.ops.aten.set_
@@ -61,7 +61,7 @@ _active = threading.local()
 
 
 def active() -> Region | None:
-    """The region that is recording on this thread."""
+    """Returns the region that is recording on this thread, or None."""
     return getattr(_active, "region", None)
 
 
@@ -73,7 +73,7 @@ def _to_noise(dtype: torch.dtype, divisor: float) -> Callable[[Tensor], Tensor]:
 
 
 def _record_of(t: Tensor, key: str) -> Record | None:
-    """The record of a tensor's storage, if it has one."""
+    """Returns the record of a tensor's storage, or None."""
     try:
         return t.untyped_storage().__dict__.get(key)  # type: ignore[no-any-return]
     except (NotImplementedError, RuntimeError):
@@ -81,8 +81,8 @@ def _record_of(t: Tensor, key: str) -> Record | None:
 
 
 def _leaf(t: Tensor) -> bool:
-    """True if the tensor is a leaf. Views are not queried: if the base was written, the query would
-    change a view's place in the backward, and so the order in which gradients are added."""
+    """True if the tensor is a leaf. Does not query views: if the base was written, the query would
+    change the view's position in the backward, and so the order in which gradients are added."""
     return not t._is_view() and bool(t.is_leaf)
 
 
@@ -105,7 +105,7 @@ class Region(TorchDispatchMode):
         self.factory: weakref.ref[Tensor] | None = None  # result of the last op, if a factory op
         self.recent: list[Value] = []  # latest held results; keeps them alive until they are read
         self.seen: list[Value] = []  # values whose memory was overwritten
-        self.shares = False  # whether any storage has several version counters
+        self.shares = False  # True if any storage has several version counters
         # leaves from outside that are held as objects: value, leaf, storage, place
         self.leaves: list[
             tuple[weakref.ref[Value], weakref.ref[Tensor], torch.UntypedStorage, Place]
@@ -113,7 +113,7 @@ class Region(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """True: the mode sees calls of compiled code, but not the ops inside."""
+        """Returns True: the mode sees calls of compiled code, but not the ops inside."""
         return True
 
     def __enter__(self) -> Region:
@@ -142,7 +142,7 @@ class Region(TorchDispatchMode):
     # ---- values
 
     def alias(self, t: Tensor) -> Tensor:
-        """Like `alias_of`, but also callable outside a dispatch."""
+        """Like `alias_of`, but may also be called outside a dispatch."""
         before, self.paused = self.paused, True
         try:
             return alias_of(t)
@@ -150,8 +150,8 @@ class Region(TorchDispatchMode):
             self.paused = before
 
     def _source(self, t: Tensor, record: Record | None) -> Value:
-        """A new value for a tensor that no logged op can make. It is held: as a mask if it is
-        dropout noise, as the object if it is a leaf from outside, else as an alias."""
+        """Makes a new value for a tensor that no logged op can make, and holds it: as a mask if it
+        is dropout noise, as the object if it is a leaf from outside, and otherwise as an alias."""
         weak, dtype, divisor = self.noise
         known = record is not None and divisor != 0.0 and weak() is record and t.dtype is dtype
         if known and t.nbytes >= _MASK_BYTES:
@@ -175,7 +175,7 @@ class Region(TorchDispatchMode):
         return value
 
     def value_of(self, t: Tensor) -> Value:
-        """The value of a tensor; a new one if the tensor is unknown."""
+        """Returns the value of a tensor; makes a new one if the tensor is unknown."""
         try:
             storage = t.untyped_storage()
         except (NotImplementedError, RuntimeError):  # sparse and other tensors without storage
@@ -287,8 +287,8 @@ class Region(TorchDispatchMode):
         return out
 
     def _renewed(self, made: Tensor) -> Tensor:
-        """A factory function detaches its result if the result is held, and returns the new object.
-        This is not an op of the region; the record now refers to the new object."""
+        """Replaces the result of a factory function by a detached copy if the result is held. This
+        is not an op of the region; the record now refers to the new object."""
         out = made.detach()
         record = made.untyped_storage().__dict__.get(self.key)
         if record is not None:
@@ -350,8 +350,8 @@ class Region(TorchDispatchMode):
     def _decide(
         self, info: OpInfo, node: Node, args: Arguments, kwargs: Keywords, out: Result
     ) -> str | Collection[int]:
-        """Which results to hold: "" (none), "once" (all, because the op must not run again), "here"
-        (all), "host" (all, in host memory), or a collection of indices."""
+        """Returns which results to hold: "" (none), "once" (all, because the op must not run
+        again), "here" (all), "host" (all, in host memory), or a collection of indices."""
         if info.pinned and info.runs_once(args, kwargs):
             return "once"
         policy = self.policies[-1]
@@ -381,8 +381,8 @@ class Region(TorchDispatchMode):
     # ---- writes
 
     def _keep_readable(self, record: Record, t: Tensor) -> None:
-        """Called before a storage is overwritten through `t`: copies the held values in it that a
-        logged op reads, and keeps for slots the memory as autograd would read it."""
+        """Prepares for a write to a storage through `t`: copies the held values in it that a logged
+        op reads, and keeps the memory for slots as autograd would read it."""
         record.drop_views()
         for value in record.all():
             if value.tensor is None or value.version < 0 or not value.read:
@@ -417,14 +417,14 @@ class Region(TorchDispatchMode):
         self.seen.append(value)
 
     def _detached(self, t: Tensor) -> None:
-        """Called if `t` is detached. Unless autograd does it, the result gets a separate version
+        """Handles a detach of `t`. Unless autograd does it, the result gets a separate version
         counter."""
         exclude = torch._C._dispatch_tls_local_exclude_set()
         if not exclude.has(torch._C.DispatchKey.ADInplaceOrView):
             self._share(t)
 
     def _share(self, t: Tensor) -> None:
-        """Notes that the memory of `t` gets a second version counter."""
+        """Records that the memory of `t` gets a second version counter."""
         record = _record_of(t, self.key)
         if record is not None and record.counter is None:
             record.named()  # needs `t` to find the places
@@ -432,7 +432,7 @@ class Region(TorchDispatchMode):
             self.shares = True
 
     def _share_source(self, source: Argument) -> None:
-        """Called if a tensor is set to the memory of `source`, a tensor or a storage."""
+        """Handles a tensor that is set to the memory of `source`, a tensor or a storage."""
         if isinstance(source, torch.UntypedStorage):
             record = source.__dict__.get(self.key)
             source = None if record is None else record.tensor()
@@ -440,9 +440,10 @@ class Region(TorchDispatchMode):
             self._share(source)
 
     def _slot(self, value: Value, t: Tensor) -> Value:
-        """The value that a slot for `t` references: `value`, or a separate one if autograd may read
-        something else from this slot than from others. That is so if `t` has another version
-        counter, or if `t` or the held tensor is a leaf that may get other memory (``.data =``)."""
+        """Returns the value that a slot for `t` references: `value`, or a separate one if autograd
+        may read something else from this slot than from others. That happens if `t` has another
+        version counter, or if `t` or the held tensor is a leaf that may get other memory (``.data
+        =``)."""
         held = value.tensor
         if held is t:
             return value
@@ -582,7 +583,7 @@ class Region(TorchDispatchMode):
     # ---- autograd's slots
 
     def pack(self, t: Tensor) -> Any:
-        """The pack hook: what autograd keeps instead of the tensor."""
+        """The pack hook: returns what autograd keeps instead of the tensor."""
         value = self.value_of(t)
         value.packs += 1
         origin = value

@@ -1,5 +1,5 @@
-"""Facts about dispatched ops that matter for rerunning them, derived from schemas and tags, once
-per overload."""
+"""Facts about dispatched ops that matter for rerunning them. They are derived from schemas and
+tags, once per overload."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Budgets and plans of eager regions.
 
-The first run of a region is recorded (watch.py) and planned. An eager region can only follow a
-plan's decisions about which forward values are held and how long results of reruns are held: the
-forward runs as written, and autograd orders the backward. So a plan is converted to the schedule
-that the region will actually run, and the bytes of that schedule are compared with the budget.
+The first run of a region is recorded (watch.py) and planned. An eager region can follow only two
+kinds of decisions in a plan: which forward values are held, and how long results of reruns are
+held. The forward runs as written, and autograd orders the backward. So a plan is converted to the
+schedule that the region will actually run, and the bytes of that schedule are compared with the
+budget.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ GivenPlan: TypeAlias = Plan | Mapping[str, Json] | str | None
 Wish: TypeAlias = tuple[str, Budget]
 """A budget, or a plan as JSON, in comparable form."""
 
-_MOST_PLANS = 1024  # entries per cache; a program that cycles through more never finds its plans
+# entries per cache; a program that cycles through more regions never reuses a plan
+_MOST_PLANS = 1024
 _MOST_WAYS = 8  # planned variants per region (data-dependent branches)
 _MOST_WATCHED = 8  # consecutive runs recorded to plan a new variant of a region
 _STEPS = 8  # smaller targets tried to find the smallest plan that a region can follow
@@ -53,7 +55,7 @@ _SMALLEST = ("min", "smallest")
 
 
 class Script:
-    """A schedule in terms of a run: node numbers and slot numbers."""
+    """A schedule as node numbers and slot numbers of a run."""
 
     def __init__(self, schedule: Schedule) -> None:
         seen = schedule.seen
@@ -88,7 +90,7 @@ class Run:
         self.last: dict[Value, int] = {}  # held value -> time of its last read
 
     def at(self, now: int) -> None:
-        """Called before a slot of backward op `now` is read."""
+        """Prepares for the read of a slot by backward op `now`."""
         if self.script is None:
             return  # the region continued without a plan
         if now != self.now:
@@ -99,7 +101,8 @@ class Run:
         self.left -= 1
 
     def done(self) -> None:
-        """Called after a slot was read; after the op's last one, drops values not needed later."""
+        """Counts a slot as read. After the op's last one, drops values that are not needed
+        later."""
         if self.left == 0:
             self.expire(self.now + 1)
 
@@ -231,10 +234,10 @@ def _unpack_planned(run: Run, value: Value, number: int) -> Tensor:
 _lock = threading.Lock()
 _candidates: OrderedDict[Hashable, tuple[Script, ...]] = OrderedDict()
 _strayed: OrderedDict[Hashable, int] = OrderedDict()
-"""Regions that deviated from their plans -> number of runs that are still recorded for that."""
+"""Regions that deviated from their plans, and how many of their runs are still to be recorded."""
 _planned: OrderedDict[Hashable, Planned] = OrderedDict()
 _unplanned: OrderedDict[Hashable, None] = OrderedDict()
-"""Regions that ran under a transform, with the transform; used to warn once."""
+"""Regions that ran under a transform, with the transform; a set, so that each warns only once."""
 
 
 def forget_plans() -> None:
@@ -262,7 +265,7 @@ _next_number = count()
 
 
 def _number(thing: Any) -> Hashable:
-    """A number that identifies an object. Unlike ``id``, it is never used again."""
+    """Returns a number that identifies an object. Unlike an ``id``, it is never used again."""
     try:
         number: int = _numbers.setdefault(thing, next(_next_number))
         return number
@@ -271,8 +274,8 @@ def _number(thing: Any) -> Hashable:
 
 
 def _identity(fn: Callable[..., Any]) -> Hashable:
-    """A key that identifies a function across steps. Layers of a model have different keys, and a
-    lambda over a layer has the same key in each step."""
+    """Returns a key that identifies a function across steps. Layers of a model have different keys,
+    and a lambda over a layer has the same key in each step."""
     if isinstance(fn, torch.nn.Module):
         return _number(fn), fn.training
     if isinstance(fn, functools.partial):
@@ -331,7 +334,7 @@ def search(seen: Described, budget: Budget) -> tuple[Plan, Schedule]:
 
 
 def _everything(seen: Described) -> tuple[Plan, Schedule]:
-    """The plan that saves everything."""
+    """Returns the plan that saves everything."""
     plan = _plan_for(seen, None)
     return plan, Schedule(seen, plan.core)
 
@@ -370,8 +373,9 @@ def _plan_for(seen: Described, budget: budgets.NativeBudget | None) -> Plan:
 
 
 def _at_last(seen: Described, limit: int) -> tuple[Plan, Schedule]:
-    """The first that fits of: the plan for ``"min"``, the smallest at any time, and saving
-    everything. So the smallest bytes that an error reports are always a valid budget.
+    """Returns the first of these plans that fits: the plan for ``"min"``, the smallest regardless
+    of time, and the plan that saves everything. So the smallest bytes that an error reports are
+    always a valid budget.
 
     Raises:
         cutback.BudgetError: if none fits; its ``smallest_bytes`` can be followed by the region.
@@ -401,8 +405,8 @@ def _smallest(seen: Described, max_extra: float | None = None) -> tuple[Plan, Sc
 
 
 def _least(seen: Described, plan: Plan, schedule: Schedule) -> tuple[Plan, Schedule]:
-    """The smallest plan that the region can follow, given a smallest plan that it cannot. The
-    result's budget is the bytes that the region will use."""
+    """Returns the smallest plan that the region can follow, given a smallest plan that it cannot.
+    The result's budget is the number of bytes that the region will use."""
     device = plan.core.device
     best = schedule.live_bytes(device), plan, schedule
     least, target = plan.numbers["live_bytes"], best[0]
@@ -413,7 +417,7 @@ def _least(seen: Described, plan: Plan, schedule: Schedule) -> tuple[Plan, Sched
         try:
             other = _plan_for(seen, budgets.of_bytes(target, "live"))
         except BudgetError:
-            break  # a search for a budget may miss plans that the one for the smallest finds
+            break  # a search for a budget may miss plans that the search for the smallest finds
         schedule = Schedule(seen, other.core)
         best = min(best, (schedule.live_bytes(device), other, schedule), key=lambda row: row[0])
     live, plan, schedule = best
@@ -421,7 +425,7 @@ def _least(seen: Described, plan: Plan, schedule: Schedule) -> tuple[Plan, Sched
 
 
 def _under(plan: Plan, limit: int, position: budgets.Position | None = None) -> Plan:
-    """The plan with the requested budget instead of the smaller target it was found for."""
+    """Replaces the target that a plan was found for by the requested, larger budget."""
     asked = plan.core.asked(budgets.MEASURES.index("live"), limit)
     return Plan.of(asked, position=position)
 
@@ -440,8 +444,8 @@ def _with_first(
     script: Script, limit: int | None, position: budgets.Position | None, says: bool
 ) -> Planned:
     """Adds the script for the backward of the first run. Its forward held nothing that can be
-    recomputed, so it follows a plan that saves none of that: one within the limit if possible, else
-    the smallest."""
+    recomputed, so the script follows a plan that saves no such values: one within the limit if
+    possible, and otherwise the smallest."""
     if limit is None:
         return Planned(script, None, "")
     seen = script.schedule.seen
@@ -495,7 +499,7 @@ def _planned_for(seen: Described, budget: Budget, plan: GivenPlan) -> Planned:
     if document.get("fingerprint") != ours:
         raise ValueError(
             f"plan: it was made for region {document.get('fingerprint')}, but this is {ours}; "
-            "make a new one with cutback.torch.checkpoint_plan on arguments like these. (If the "
+            "make a new plan with cutback.torch.checkpoint_plan on arguments like these. (If the "
             "first run fills caches or makes parameters, run the function once before.)"
         )
     try:  # checks that its steps are a schedule of this region
@@ -538,7 +542,7 @@ def run_planned(
     budget: Budget,
     plan: GivenPlan,
 ) -> Out:
-    """`checkpoint` with a budget or a plan."""
+    """Runs `checkpoint` with a budget or a plan."""
     wish = check_wish(budget, plan)
     key = _key(fn, args, kwargs, wish)
     scripts = _candidates.get(key, ())
@@ -584,7 +588,7 @@ def _watch_on(key: Hashable, found: bool) -> None:
 def plan_region(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], budget: Budget
 ) -> Plan:
-    """`checkpoint_plan`."""
+    """Implements `checkpoint_plan`."""
     budgets.parse(budget, "live")  # reports mistakes before anything runs
     # as at the start of a step, in which autocast casts weights again
     torch.clear_autocast_cache()

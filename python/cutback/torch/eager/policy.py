@@ -32,7 +32,7 @@ class SaveList:
         self.known: dict[OpInfo, CheckpointPolicy] = {}
 
     def ask(self, info: OpInfo, args: Arguments, kwargs: Keywords, out: Result) -> CheckpointPolicy:
-        """The decision for an op.
+        """Returns the decision for an op.
 
         Raises:
             ValueError: if the list contains the op and it mutates an argument.
@@ -58,7 +58,7 @@ class Function:
         self.ctx = SelectiveCheckpointContext(is_recompute=False)
 
     def ask(self, info: OpInfo, args: Arguments, kwargs: Keywords, out: Result) -> CheckpointPolicy:
-        """The function's decision for one call.
+        """Returns the function's decision for one call.
 
         Raises:
             ValueError: if the answer is ``MUST_SAVE`` for an op that mutates an argument.

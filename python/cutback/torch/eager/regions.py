@@ -2,8 +2,8 @@
 
 PyTorch's checkpoint reruns the whole region when the first of its values is needed. Here the
 region's ops are logged while it runs, and autograd saves references into that log instead of
-tensors. When the backward reads one, only the ops that lead to it run again. No compiler is
-involved, and the code of the region runs once.
+tensors. When the backward reads such a reference, only the ops that lead to it run again. No
+compiler is involved, and the code of the region runs once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .transforms import disables_hooks, refuse_plan, transform_around, warn_of_h
 
 @_disable_dynamo
 def _outside_of_graphs(given: dict[str, Any]) -> Any:
-    """A region inside compiled code. Dynamo breaks the graph here instead of tracing this module,
-    and the region runs in eager mode."""
+    """Runs a region inside compiled code. Dynamo breaks the graph here instead of tracing this
+    module, and the region runs in eager mode."""
     options = {k: v for k, v in given.items() if k not in ("fn", "args", "kwargs")}
     return checkpoint(given["fn"], *given["args"], **options, **given["kwargs"])
 
@@ -50,8 +50,8 @@ def checkpoint(
     respect_saved_tensors_hooks: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Runs ``fn(*args, **kwargs)`` so that its backward needs less memory. It replaces
-    ``torch.utils.checkpoint.checkpoint`` and takes its arguments.
+    """Runs ``fn(*args, **kwargs)`` so that its backward needs less memory. A drop-in replacement
+    for ``torch.utils.checkpoint.checkpoint``, with the same arguments.
 
     Args:
         fn: a function of tensors, or a module. Without it the result is a decorator.
@@ -59,10 +59,10 @@ def checkpoint(
             -> torch.utils.checkpoint.CheckpointPolicy``, or a list of ops to save. Ops may be named
             by overload (``torch.ops.aten.mm.default``) or packet (``torch.ops.aten.mm``). Without
             a policy, all values that can be recomputed are.
-        budget: instead of a policy, the bytes that the region's forward and backward may have
-            alive, as for :func:`cutback.plan`: ``3_000_000``, ``"6GiB"``; a position, ``0.5``;
+        budget: instead of a policy, the most bytes that the forward and backward of the region may
+            hold, as for :func:`cutback.plan`: ``3_000_000``, ``"6GiB"``; a position, ``0.5``;
             ``"min"``, the smallest at no more than 40 % extra time; ``"smallest"``. Gradients
-            count, the region's inputs and parameters do not. The first run of a region with new
+            count; the region's inputs and parameters do not. The first run of a region with new
             shapes recomputes everything it can, and is recorded and planned; later runs follow the
             plan.
         plan: instead of a policy, a plan from :func:`checkpoint_plan`, or its JSON.
@@ -76,7 +76,7 @@ def checkpoint(
             ``policy_fn``. For other pairs, ``fn`` runs in the first context, and the second must do
             nothing, because ``fn`` does not run again.
         determinism_check: ``"default"`` or ``"none"``; there is no second run to compare.
-        debug, early_stop: must have their defaults.
+        debug, early_stop: only their defaults are allowed.
         respect_saved_tensors_hooks: True is an error inside saved-tensor hooks.
 
     Returns:
@@ -154,7 +154,7 @@ def _outermost_planned(
     budget: Budget,
     plan: GivenPlan,
 ) -> Out:
-    """Runs an outermost region under a budget or plan; its arguments are checked."""
+    """Runs an outermost region under a budget or plan. The caller has checked the arguments."""
     if disables_hooks():
         check_wish(budget, plan)
         warn_of_hooks(stacklevel=3)
@@ -168,7 +168,7 @@ def _outermost(
     fn: Callable[..., Out], args: tuple[Any, ...], kwargs: dict[str, Any],
     policy: SaveList | Function | None, offload: bool,
 ) -> Out:  # fmt: skip
-    """Runs an outermost region without a budget; its arguments are checked."""
+    """Runs an outermost region without a budget. The caller has checked the arguments."""
     if disables_hooks():
         warn_of_hooks(stacklevel=3)
         return fn(*args, **kwargs)
@@ -188,7 +188,7 @@ def checkpoint_sequential(
     offload: bool = False,
 ) -> Any:
     """Runs functions in sequence, with a :func:`checkpoint` around each segment but the last, whose
-    backward comes first anyway. It replaces PyTorch's ``checkpoint_sequential``.
+    backward comes first anyway. A drop-in replacement for PyTorch's ``checkpoint_sequential``.
 
     For a budget use ``checkpoint(sequential, input, budget=...)``, which does not need segments.
 
@@ -235,8 +235,8 @@ def checkpoint_sequential(
 def checkpoint_plan(
     fn: Callable[..., Any], *args: Any, budget: int | float | str | None = None, **kwargs: Any
 ) -> Plan:
-    """The plan that ``checkpoint(fn, *args, budget=budget, **kwargs)`` makes. Runs ``fn`` once, or
-    twice if the first run created persistent state (a cache, lazy parameters).
+    """Makes the plan that ``checkpoint(fn, *args, budget=budget, **kwargs)`` follows. Runs ``fn``
+    once, or twice if the first run created persistent state (a cache, lazy parameters).
 
     ``checkpoint(fn, ..., plan=...)`` accepts the plan, also as JSON and in another process, for
     arguments of the same shapes.

@@ -1,7 +1,7 @@
 """Finds the memory that a node of autograd's graph allocates, by running it on fake tensors.
 
 A formula of autograd may allocate temporaries, pass its gradient on, or return several parts of one
-storage, which then lives as long as the last of them. This is not visible from outside. So the node
+storage, which then lives as long as the last of them. This cannot be seen from outside. So the node
 is called with fake gradients and fake saved values, and the lifetime of each new storage is
 tracked. User-defined functions are not called, because they may have side effects.
 """
@@ -138,8 +138,8 @@ class Rehearsal:
             return torch.empty_like(fake)
 
     def copied_for(self, a: Tensor, leaf: Tensor | None) -> Made:
-        """The copy of a gradient that autograd makes for a leaf, in the leaf's layout. A lazily
-        conjugated gradient is first resolved into another copy. ``leaf``: None if unknown."""
+        """Copies a gradient into the layout of a leaf, as autograd does. A lazily conjugated
+        gradient is first resolved into another copy. ``leaf`` is None if it is unknown."""
         if leaf is None or leaf.layout is not torch.strided:
             return Made([self.copy_of(a)], 0)
         followed = _Followed({storage_of(a)})
@@ -151,7 +151,7 @@ class Rehearsal:
         return Made([out], followed.peak)
 
     def sum_of(self, a: Tensor, b: Tensor) -> Made:
-        """The sum of two gradients. A lazily conjugated gradient is first resolved into a copy."""
+        """Adds two gradients. A lazily conjugated gradient is first resolved into a copy."""
         followed = _Followed({storage_of(a), storage_of(b)})
         with _disable_current_modes(), torch.no_grad(), self.mode, followed:
             out = a + b

@@ -24,7 +24,7 @@ _NEAR = 8  # in chains of at most this many ops, all results that slots need are
 
 
 def held(value: Value, tensor: Tensor) -> Tensor:
-    """The tensor of a held value.
+    """Returns the tensor of a held value.
 
     Raises:
         RuntimeError: if it was overwritten.
@@ -48,8 +48,9 @@ def _modified(tensor: Tensor, version: int, expected: int) -> RuntimeError:
 
 
 def _found(seen: Seen) -> Tensor | None:
-    """The contents that autograd would read from a slot whose memory was written; None if autograd
-    would raise an error, but the region has not ended and can still recompute the value.
+    """Returns the contents that autograd would read from a slot whose memory was written. Returns
+    None if autograd would raise an error, but the region has not ended and can still recompute the
+    value.
 
     Raises:
         RuntimeError: if autograd would raise one.
@@ -104,8 +105,8 @@ def _run(node: Node, made: dict[Value, Tensor]) -> Tensor | Sequence[Tensor]:
 
 
 def chain(target: Value) -> tuple[list[Node], dict[Node, list[Value]]]:
-    """The ops that lead from held values to `target`, in the order in which they ran, and the
-    results needed from each of them."""
+    """Returns the ops that lead from held values to `target`, in the order in which they ran, and
+    the results needed from each of them."""
     wanted: dict[Node, list[Value]] = {}
     stack = [target]
     seen = {target}
@@ -127,10 +128,10 @@ def chain(target: Value) -> tuple[list[Node], dict[Node, list[Value]]]:
 
 
 class _Spacing:
-    """Chooses results of a long chain to hold for later slots: those needed by slots among the last
-    `stride` ops, and one of every `stride` ops before. If n values are needed one by one,
-    backwards, about 2 * sqrt(n) are held at a time, and each is computed about twice. Views are
-    neither counted nor chosen."""
+    """Chooses which results of a long chain to hold for later slots: those that slots need among
+    the last `stride` ops, and one in every `stride` ops before. If n values are needed one after
+    another, from the last to the first, about 2 * sqrt(n) are held at a time, and each is computed
+    about twice. Views are neither counted nor chosen."""
 
     __slots__ = ("due", "near", "node", "stride", "target")
 
@@ -207,8 +208,9 @@ def _reads_a_function() -> bool:
 
 
 def _outside(value: Value) -> Value | None:
-    """The value that ops read, if a saved tensor is in memory from outside. None if it is not from
-    outside, no op reads it, or it requires a gradient, so that no backward writes into it."""
+    """Returns the value that ops read, if a saved tensor is in memory from outside. Returns None if
+    it is not from outside, if no op reads it, or if it requires a gradient, so that no backward
+    writes into it."""
     source = value.outside or value
     while source.node is not None and source.node.info.view:
         source = source.node.inputs[0]
@@ -231,8 +233,9 @@ def _copy_for_reruns(source: Value) -> None:
 
 
 def own_memory(value: Value) -> Tensor | None:
-    """The saved tensor in its original memory, if an ``autograd.Function`` reads it and the memory
-    is still alive, so that writes in its backward are visible. None: recompute the value.
+    """Returns the saved tensor in its original memory, if an ``autograd.Function`` reads it and the
+    memory is still alive, so that writes in its backward are visible. Returns None if the value
+    must be recomputed.
 
     Raises:
         RuntimeError: if an earlier backward has written into the memory.

@@ -1,5 +1,5 @@
 """The schedule that an eager region follows under a plan. The forward runs as written and autograd
-orders the backward, so the plan only decides which forward values are held, and how long the result
+orders the backward, so the plan decides only which forward values are held, and how long the result
 of a rerun is held. The bytes of the resulting schedule are compared with the budget.
 """
 
@@ -21,8 +21,9 @@ class Schedule:
     def __init__(
         self, seen: Described, plan: _native.Plan, gone: Collection[int] | None = None
     ) -> None:
-        """``gone``: for a forward that already ran without a plan, the values it did not hold. A
-        forward under a plan holds the results of ops whose inputs are overwritten later."""
+        """Builds the schedule. ``gone`` has the values that a forward did not hold because it ran
+        without a plan. A forward under a plan holds the results of ops whose inputs are overwritten
+        later."""
         self.seen = seen
         self._gone = gone or ()
         self.steps: list[int] = []
@@ -52,10 +53,10 @@ class Schedule:
     def _wishes(self, plan: _native.Plan, starts: int) -> None:
         """Extracts from the plan's steps the values that the forward holds, and for each rerun in
         the backward, the last read of its results. Times are ids of backward ops."""
-        runs: dict[int, int] = {}  # op -> its run: -1 in the forward, else a number
+        runs: dict[int, int] = {}  # maps an op to its run: -1 in the forward, else a number
         number = count()
-        reads: dict[tuple[int, int], int] = {}  # (value, run) -> last reader
-        made: dict[tuple[int, int], int] = {}  # (value, run) -> time of the run
+        reads: dict[tuple[int, int], int] = {}  # maps (value, run) to the last reader
+        made: dict[tuple[int, int], int] = {}  # maps (value, run) to the time of the run
         now = starts
         self.held: set[int] = set()
         steps, backward_starts = [step.op for step in plan.steps], plan.backward_starts
@@ -79,14 +80,15 @@ class Schedule:
             for k in range(len(ops[op_id].outputs)):
                 made[first[op_id] + k, runs[op_id]] = now
         self.held.difference_update(self._gone)
-        # value -> (time of the rerun, time of the last read), in order
+        # maps a value to (time of the rerun, time of the last read), in order
         self.lives: dict[int, list[tuple[int, int]]] = {}
         for (value, run), last in sorted(reads.items(), key=lambda item: item[0]):
             if run >= 0:
                 self.lives.setdefault(value, []).append((made[value, run], last))
 
     def read_by(self, now: int) -> set[int]:
-        """The values that a backward op reads from its slots; for views, the viewed values."""
+        """Returns the values that a backward op reads from its slots; for views, the viewed
+        values."""
         known = self._read_by.get(now)
         if known is None:
             slots = self.seen.slots_of.get(now, ())
@@ -94,7 +96,7 @@ class Schedule:
         return known
 
     def until(self, value: int, now: int) -> int:
-        """The time until which the plan needs a value that was made at time `now`."""
+        """Returns the time until which the plan needs a value that was made at time `now`."""
         last = -1
         for begin, end in self.lives.get(value, ()):
             if begin <= now:
@@ -138,8 +140,8 @@ class Schedule:
             self.steps.append(now)
 
     def _behind(self, values: Iterable[int]) -> set[int]:
-        """The held values that these values keep alive: they reference the ops that lead to them,
-        whether or not those run again."""
+        """Returns the held values that these values keep alive. A value references the ops that
+        lead to it, whether or not those run again."""
         ops = self.seen.ops
         found: set[int] = set()
         seen: set[int] = set()
@@ -157,10 +159,10 @@ class Schedule:
         return found
 
     def _as_held(self) -> Problem:
-        """The problem with extra reads that model references: each op also reads the values that
-        are held until it has run (for its slots in the backward, for its inputs in the forward). A
-        value that is overwritten but needed later exists as a copy, while a slot has the current
-        contents of its memory."""
+        """Returns the problem with extra reads that model references: each op also reads the values
+        that are held until it has run (for its slots in the backward, for its inputs in the
+        forward). A value that is overwritten but needed later exists as a copy, while a slot has
+        the current contents of its memory."""
         problem = deepcopy(self.seen.problem)
         slots, slots_of = self.seen.slots, self.seen.slots_of
         read = {slot for row in slots_of.values() for slot in row}
@@ -183,7 +185,7 @@ class Schedule:
         return problem
 
     def _wanted_by_reruns(self) -> dict[int, int]:
-        """The values that reruns make or read, all mapped to the first op of the backward."""
+        """Maps the values that reruns make or read to the first op of the backward."""
         wanted: dict[int, int] = {}
         for op_id in self.steps[self._forward_steps :]:
             op = self.seen.ops[op_id]
@@ -194,7 +196,8 @@ class Schedule:
         return wanted
 
     def live_bytes(self, device: str | None) -> int:
-        """The peak of live bytes of the schedule; ``device``: as in :attr:`_native.Plan.device`.
+        """Returns the peak of live bytes of the schedule. ``device`` is as in
+        :attr:`_native.Plan.device`.
 
         Raises:
             NotImplementedError: if a rerun reads memory that was overwritten in a way that the

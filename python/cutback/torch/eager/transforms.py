@@ -1,8 +1,9 @@
 """Regions that run under a function transform (``torch.func``) or forward-mode AD.
 
-Under these, a region's function sees wrapped tensors without storage, or tensors with tangents. So
-it can be run with recomputation, but it cannot be recorded and planned. Inside ``torch.func.grad``
-and functions built on it, PyTorch also disables saved-tensor hooks, so nothing can be recomputed.
+Under these, a region's function sees wrapped tensors without storage, or tensors with tangents. The
+region can still run with recomputation, but cannot be recorded and planned. Inside
+``torch.func.grad`` and functions built on it, PyTorch also disables saved-tensor hooks, so nothing
+can be recomputed.
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ def _active() -> list[str]:
 
 
 def transform_around() -> str | None:
-    """The innermost transform, or forward AD, that prevents planning here; None if there is
-    none."""
+    """Returns the innermost transform, or forward AD, that prevents planning here, or None."""
     active = _active()
     if active:
         return _NAMES.get(active[-1], "a torch.func transform")
@@ -61,7 +61,7 @@ def warn_of_no_plan(around: str, stacklevel: int) -> None:
 
 
 def refuse_plan(around: str) -> NoReturn:
-    """Raises NotImplementedError: `checkpoint_plan` was called under a transform."""
+    """Raises NotImplementedError because `checkpoint_plan` was called under a transform."""
     raise NotImplementedError(
         f"checkpoint_plan: a region cannot be planned inside {around}. Call it outside, with plain "
         "tensors; checkpoint(..., budget=...) works here, but ignores the budget"

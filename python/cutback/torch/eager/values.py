@@ -2,12 +2,12 @@
 
 Without checkpointing, a slot (a saved tensor) has the contents of its memory at the time of the
 backward. If a write increments the tensor's version counter, autograd raises an error. A write
-through `.data` (the same memory with a separate counter) is invisible to it, and the backward reads
-the new contents. So a slot has two sides: the value, from which ops are rerun as they first ran,
-and, once memory was written through another counter, the memory as autograd would read it (`Seen`).
-PyTorch cannot tell whether two tensors share a counter; only a write shows the difference. Nearly
-all storages have one counter, at no cost here. A second counter appears through a dispatched
-`detach` that does not come from autograd, or through `set_`.
+through `.data` (the same memory with a separate counter) is invisible to autograd, and the backward
+reads the new contents. So a slot has two sides. One is the value, from which ops are rerun as they
+first ran. The other, once memory was written through another counter, is the memory as autograd
+would read it (`Seen`). PyTorch cannot tell whether two tensors share a counter; only a write shows
+the difference. Nearly all storages have one counter, and cost nothing extra here. A second counter
+appears through a dispatched `detach` that does not come from autograd, or through `set_`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ADINPLACE = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 
 @final
 class Value:
-    """A tensor that an op of the region made, or one from outside."""
+    """A tensor made by an op of the region, or one from outside."""
 
     __slots__ = (
         "__weakref__",
@@ -53,10 +53,10 @@ class Value:
     version: int  # version counter of `tensor` when it was held; only set if there is a tensor
 
     def __init__(self, node: Node | None, index: int) -> None:
-        self.node = node  # the op that makes it; None: held, or it cannot be recomputed
-        self.index = index  # index among the node's results; -1: the only one
+        self.node = node  # the op that makes it; None if it is held or cannot be recomputed
+        self.index = index  # index among the node's results; -1 if it is the only one
         self.tensor: Tensor | None = None  # the held tensor
-        self.read = False  # whether a logged op reads it
+        self.read = False  # True if a logged op reads it
         self.packs = 0  # number of slots that were filled with it or a view of it
         self.source = ""  # if no op made it, what is held: an "alias" or the "object"
         self.seen: Seen | None = None  # contents of its slots after a write unseen by autograd
@@ -73,7 +73,7 @@ class Seen:
         self.tensor = tensor  # a tensor at the place of the saved one
         self.counter = counter  # a tensor that shares the saved tensor's version counter
         self.version = version  # the counter when the tensor was saved
-        self.settled = False  # the region has ended and autograd has not seen the write
+        self.settled = False  # True if the region has ended and autograd has not seen the write
 
     def unseen(self) -> bool:
         """True if autograd has not seen the write."""
@@ -81,7 +81,7 @@ class Seen:
 
 
 class Memory:
-    """The memory of a saved tensor, while somebody else keeps the tensor alive. An
+    """The memory of a saved tensor, while something else keeps the tensor alive. An
     ``autograd.Function`` may write into it in its backward."""
 
     __slots__ = ("base", "itself", "place", "read", "version")
@@ -90,13 +90,14 @@ class Memory:
         self, base: Callable[[], Tensor | None], place: Place | None, version: int
     ) -> None:
         self.base = base  # weak reference to the tensor that owns the memory
-        self.place = place  # place of the saved tensor in it; None: all of the base
+        self.place = place  # place of the saved tensor in it; None if that is all of the base
         self.version = version  # version counter of the base when it was saved
-        self.itself = False  # the slot was filled with the base object itself
-        self.read = False  # a backward has read it and may have written into it
+        self.itself = False  # True if the slot was filled with the base object itself
+        self.read = False  # True if a backward has read it and may have written into it
 
     def tensor(self) -> Tensor | None:
-        """The saved tensor in its memory; None if the memory is gone or was written since."""
+        """Returns the saved tensor in its memory, or None if the memory is gone or was written
+        since."""
         base = self.base()
         if base is None or base.layout is not torch.strided:
             return None
@@ -113,7 +114,8 @@ class Memory:
 
 
 def held_value(tensor: Tensor, version: int, index: int = -1) -> Value:
-    """A value held as a tensor, valid while its version counter equals `version`."""
+    """Makes a value that is held as a tensor and is valid while its version counter equals
+    `version`."""
     value = Value(None, index)
     value.tensor = tensor
     value.version = version
@@ -131,7 +133,7 @@ class Node:
 
     __slots__ = ("args", "grad", "info", "inputs", "kwargs", "nested", "number", "results")
 
-    nested: bool  # whether kwargs contain values
+    nested: bool  # True if kwargs contain values
     number: int  # position in the region
 
     def __init__(self, info: OpInfo, number: int) -> None:
@@ -148,8 +150,8 @@ class Node:
 
 
 def for_record(value: Value) -> Value | weakref.ref[Value]:
-    """The reference that a storage's record keeps. It is weak for a held value, because that value
-    references the storage and must not be kept alive by the record."""
+    """Returns the reference that a storage's record keeps. It is weak for a held value, because
+    that value references the storage and must not be kept alive by the record."""
     return weakref.ref(value) if value.tensor is not None and value.version >= 0 else value
 
 
@@ -167,7 +169,7 @@ class Record:
         self.values: dict[Place, Value | weakref.ref[Value]] | None = (
             None  # by place; None while there is only `first` or `held`
         )
-        self.outside = False  # whether the storage is from outside of the region
+        self.outside = False  # True if the storage is from outside of the region
         self.counter: Tensor | None = None  # the first version counter, once there is a second one
         self.slots: list[
             tuple[weakref.ref[Value], Place, Tensor, int]
@@ -224,8 +226,8 @@ def place_of(t: Tensor) -> Place:
 
 
 def alias_of(t: Tensor) -> Tensor:
-    """An alias with the same data and version counter but without autograd history. Only call it
-    inside a dispatch."""
+    """Returns an alias with the same data and version counter but without autograd history. Call it
+    only inside a dispatch."""
     include = torch._C._dispatch_tls_local_include_set()
     exclude = torch._C._dispatch_tls_local_exclude_set()
     with torch._C._ForceDispatchKeyGuard(include, exclude - _ADINPLACE):
@@ -233,15 +235,16 @@ def alias_of(t: Tensor) -> Tensor:
 
 
 def counter_of(t: Tensor) -> Tensor:
-    """An empty tensor that shares the version counter of `t`. Only call it inside a dispatch."""
+    """Returns an empty tensor that shares the version counter of `t`. Call it only inside a
+    dispatch."""
     counter = alias_of(t)
     counter.data = torch.empty(0, dtype=t.dtype, device=t.device)
     return counter
 
 
 def tensor_at(storage: torch.UntypedStorage, place: Place, device: torch.device) -> Tensor:
-    """A tensor at a place of a storage, with a new version counter. Only call it inside a dispatch
-    or outside of all regions."""
+    """Returns a tensor at a place of a storage, with a new version counter. Call it only inside a
+    dispatch or outside of all regions."""
     offset, shape, strides, dtype, conj, neg = place
     t = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, shape, strides)
     if conj:

@@ -4,9 +4,9 @@ The forward ops are those of the log. If the program holds a tensor beyond its l
 "release" reads it once more, because the planner cannot free that memory. The backward has one op
 for each node of autograd's graph, in the order of autograd's engine (ready nodes by decreasing
 sequence number). It reads the gradients that reach the node and the values that the node saved. To
-find those, the node's `_saved_*` attributes are read: they call the unpack hook, which records the
-slot here instead of making the tensor. Then the node is run on fake tensors (rehearse.py), to find
-the memory that it allocates and passes on.
+find those, the recorder reads the node's `_saved_*` attributes. They call the unpack hook, which
+here records the slot instead of making the tensor. Then the node is run on fake tensors
+(rehearse.py), to find the memory that it allocates and passes on.
 """
 
 from __future__ import annotations
@@ -59,14 +59,15 @@ _PASS_ON = {
 }  # fmt: skip
 
 probing = threading.local()
-"""``slots``: numbers of the slots that a node has read; ``make``: makes the tensor to return."""
+"""``slots`` has the numbers of the slots that a node has read; ``make`` makes the tensor to
+return."""
 _dummy = torch.empty(0)
 _LEAF = "torch::autograd::AccumulateGrad"
 _INTO_A_VIEW = "torch::autograd::CopySlices"
 
 
 class Slot:
-    """What autograd keeps instead of a tensor, in a region with a budget or plan."""
+    """Stands in for a tensor that autograd saves, in a region with a budget or plan."""
 
     __slots__ = ("number", "run", "value")
 
@@ -77,7 +78,7 @@ class Slot:
 
 
 def probed(slot: Slot) -> Tensor | None:
-    """The answer to a node whose saved tensors are probed; None outside of a probe."""
+    """Returns the answer to a node whose saved tensors are probed, or None outside of a probe."""
     slots = getattr(probing, "slots", None)
     if slots is None:
         return None
@@ -112,7 +113,7 @@ class Watching(Region):
         self.ops: list[Op] = []
         self.storages: list[Storage] = []
         self.values: list[int] = []  # storage of each value
-        self.keys: dict[tuple[int, int], int] = {}  # (node number, result index) -> value
+        self.keys: dict[tuple[int, int], int] = {}  # maps (node number, result index) to the value
         self.funcs: list[tuple[TorchOp, Shapes]] = []  # op and result shapes of each node
         self.slots: list[int] = []  # value of each slot
         self.layouts: list[Layout | None] = []  # layout of each slot
@@ -122,8 +123,8 @@ class Watching(Region):
         self._storage_ids: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = (
             weakref.WeakKeyDictionary()
         )
-        self._last_read: dict[int, int] = {}  # storage -> op
-        self._restored: dict[int, int] = {}  # mask -> bytes of the noise that it encodes
+        self._last_read: dict[int, int] = {}  # maps a storage to the last op that reads it
+        self._restored: dict[int, int] = {}  # maps a mask to the bytes of the noise that it encodes
         self._ends: list[weakref.finalize[[int], Tensor | torch.UntypedStorage]] = []
         # (storage id, storage, tensor) of storages made in the region
         self.made: list[tuple[int, weakref.ref[torch.UntypedStorage], weakref.ref[Tensor]]] = []
@@ -326,7 +327,7 @@ class Watching(Region):
     # ---- the backward
 
     def problem(self) -> Described:
-        """The whole region as a problem."""
+        """Returns the whole region as a problem."""
         for number, weak in enumerate(self._packed):
             value = weak()
             if value is not None and value.seen is not None:  # the slot reads overwritten memory
@@ -350,8 +351,8 @@ class Watching(Region):
         )
 
     def _saved(self, node: GraphNode) -> tuple[list[int], bool]:
-        """The numbers of the slots that a node of autograd's graph reads, and whether that is all
-        that it saved. It is not if hooks inside the region hold some of the tensors."""
+        """Returns the numbers of the slots that a node of autograd's graph reads, and whether they
+        are all that it saved. They are not if hooks inside the region hold some of the tensors."""
         if node.name() == "CheckpointFunctionBackward":  # use_reentrant=True
             raise _torchs_checkpoint(node)
         probing.slots = []
@@ -375,7 +376,7 @@ class Watching(Region):
             probing.slots = None
 
     def _order(self) -> list[GraphNode]:
-        """The nodes of the region in the order in which autograd's engine will run them."""
+        """Returns the nodes of the region in the order in which autograd's engine will run them."""
         waiting: dict[GraphNode, int] = {}
         stack = [node for node, _, _ in self._heads]
         seen = set(stack)
@@ -410,7 +411,7 @@ class Watching(Region):
 
     def _backward(self) -> list[int]:
         self._rehearsal = Rehearsal()
-        self._fakes: dict[int, Tensor] = {}  # slot -> fake tensor
+        self._fakes: dict[int, Tensor] = {}  # maps a slot to its fake tensor
         for node, at, _ in self._heads:
             if self._inside(node):
                 op = self._new_op("tangent", ["backward"], ())
@@ -458,7 +459,7 @@ class Watching(Region):
             made = self._rehearsal.run(node, fakes, saved, takes, during)
         if made is None:
             made = self._assume(node, given, takes)
-        # storage of a fake tensor -> a value in that storage
+        # maps the storage of a fake tensor to a value in that storage
         values = {storage_of(g.fake): g.value for g in given}
         values |= {storage_of(self._fakes[k]): self.slots[k] for k in slots if k in self._fakes}
         results = [(p, t) for p, t in zip(places, made.outputs, strict=True) if p[0] is not None]
@@ -490,8 +491,8 @@ class Watching(Region):
     def _assume(
         self, node: GraphNode, given: list[Gradient], takes: Sequence[Layout | None]
     ) -> Made:
-        """Assumptions about a node that cannot run on fake tensors: each result is fresh, unless
-        the node is known to pass on its gradient."""
+        """Returns assumptions about a node that cannot run on fake tensors: each result is fresh,
+        unless the node is known to pass on its gradient."""
         outputs: list[Tensor | None] = []
         size = 0
         for layout in takes:
@@ -507,9 +508,9 @@ class Watching(Region):
         return Made(outputs, size)
 
     def _arrive(self, place: Edge, new: Gradient) -> None:
-        """A gradient reaches a node. A second one is added to the first in fresh memory: autograd
-        only reuses the first one's memory if nothing else references it and no dispatch mode (such
-        as a memory tracker's) is active."""
+        """Delivers a gradient to a node. A second one is added to the first in fresh memory:
+        autograd reuses the first one's memory only if nothing else references it and no dispatch
+        mode (such as a memory tracker's) is active."""
         old = self._waiting.get(place)
         if old is None:
             self._waiting[place] = new
@@ -518,7 +519,7 @@ class Watching(Region):
         self._waiting[place] = self._copy("accumulate", made, [old.value, new.value])
 
     def _take(self, place: Edge) -> None:
-        """Called for each gradient of a leaf. When it is complete, the leaf takes the tensor if
+        """Delivers a gradient to a leaf. When the sum is complete, the leaf takes the tensor if
         nothing else references it and its layout matches the leaf's; otherwise it takes a copy."""
         if place not in self._leaves:
             return
@@ -545,10 +546,11 @@ class Watching(Region):
 
 
 def _others(raw: SavedTensor | tuple[SavedTensor, ...] | None, node: GraphNode) -> bool:
-    """True if foreign hooks inside the region hold saved tensors of a node; do not call those.
+    """True if foreign hooks inside the region hold saved tensors of a node; such hooks must not be
+    called.
 
     Raises:
-        NotImplementedError: if they are those of PyTorch's checkpoint.
+        NotImplementedError: if the hooks are those  of PyTorch's checkpoint.
     """
     for saved in raw if isinstance(raw, tuple) else (raw,):
         hook = getattr(saved, "unpack_hook", None)  # not available in torch 2.11
@@ -577,7 +579,7 @@ def _torchs_checkpoint(node: GraphNode) -> NotImplementedError:
 
 
 def shapes_of(out: Result) -> Shapes:
-    """Shapes and dtypes of an op's results. A plan only holds if they repeat."""
+    """Shapes and dtypes of an op's results. A plan is valid only if they repeat."""
     if isinstance(out, Tensor):
         return tuple(out.shape), out.dtype
     if isinstance(out, (tuple, list)):
