@@ -20,7 +20,7 @@ DECAY = 0.999  # default decay of averages
 
 
 def _flat(p: Tensor, x: Tensor | None, what: str, name: str) -> Array | None:
-    """The memory of a tensor that belongs to a parameter.
+    """Returns the memory of a tensor that belongs to a parameter.
 
     Raises:
         TypeError, ValueError: ``x`` is not a tensor, or its layout differs from the parameter's.
@@ -77,7 +77,7 @@ class Beside(NamedTuple):
         averages: Iterable[Tensor | None] | None,
         copies: Iterable[Tensor | None] | None,
     ) -> Beside:
-        """The arguments of ``step``, checked as far as they are known without parameters.
+        """Returns the arguments of ``step``, checked as far as they are known without parameters.
 
         Raises:
             TypeError, ValueError: an argument is not a number, or is outside its range.
@@ -120,7 +120,7 @@ class Beside(NamedTuple):
         table.ask(self.extras.arguments(averages, copies, len(params), scale))
 
     def written(self) -> list[Tensor]:
-        """The tensors that are written: averages and copies."""
+        """Returns the tensors that are written: averages and copies."""
         return [x for x in (*(self.averages or ()), *(self.copies or ())) if x is not None]
 
 

@@ -108,7 +108,7 @@ class Profiler(NamedTuple):
 
 
 def memory_profiler() -> Profiler | None:
-    """The profiler, or None if this PyTorch lacks it."""
+    """Returns the profiler, or None if this PyTorch lacks it."""
     try:
         from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy
         from torch._C._profiler import _ExperimentalConfig, _RecordFunctionFast

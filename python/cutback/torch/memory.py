@@ -79,8 +79,8 @@ def _seen(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
 
 
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The plain tensors inside a wrapper subclass (for a DTensor: this rank's shard); for any other
-    tensor, the tensor itself."""
+    """Returns the plain tensors inside a wrapper subclass (for a DTensor: this rank's shard); for
+    any other tensor, the tensor itself."""
     if not is_traceable_wrapper_subclass_type(type(tensor)):
         return [tensor]
     inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]

@@ -112,7 +112,7 @@ class OnePass(torch.optim.Optimizer):
         raise NotImplementedError
 
     def _row(self, group: Group) -> tuple[float, ...]:
-        """The group's numbers in the core's order."""
+        """Returns the group's numbers in the core's order."""
         raise NotImplementedError
 
     def _begin(self, p: Tensor, state: ParamState, group: Group) -> ParamState:
@@ -128,13 +128,13 @@ class OnePass(torch.optim.Optimizer):
         return (*self._keys, rest) if rest else self._keys
 
     def _type_of(self, p: Tensor, key: str) -> torch.dtype:
-        """The type of a state."""
+        """Returns the type of a state."""
         if self.half is None or p.dtype not in _HALVES:
             return p.dtype
         return torch.int16 if key == "remainder" else torch.float32
 
     def _shape_of(self, p: Tensor, key: str) -> tuple[int, ...]:
-        """The shape of a state."""
+        """Returns the shape of a state."""
         return tuple(p.shape)
 
     def _empty(self, p: Tensor, key: str) -> Tensor:
@@ -242,7 +242,7 @@ class OnePass(torch.optim.Optimizer):
             raise
 
     def _lacks(self, given: dict[str, Any], error: KeyError) -> ValueError:
-        """The error for a state in which PyTorch did not find an expected key."""
+        """Returns the error for a state in which PyTorch did not find an expected key."""
         try:
             for g, group in enumerate(given["param_groups"]):
                 for i, number in enumerate(group["params"]):
@@ -509,7 +509,7 @@ class OnePass(torch.optim.Optimizer):
         return tuple(states)
 
     def _lasting(self, state: ParamState) -> ParamState:
-        """The part of a newly made state that becomes part of the optimizer's state."""
+        """Returns the part of a newly made state that becomes part of the optimizer's state."""
         return state
 
     def _forget_empty(self, known: Known, begun: Iterable[int]) -> None:
@@ -575,7 +575,7 @@ class Counting(OnePass):
         return ()
 
     def _needed(self, group: Group, p: Tensor) -> tuple[str, ...]:
-        """The states of this parameter of the group, in PyTorch's order."""
+        """Returns the states of this parameter of the group, in PyTorch's order."""
         return self._keys
 
     def _check_needed(self, place: str, p: Tensor, state: ParamState, group: Group) -> None:

@@ -235,8 +235,8 @@ class SGD(OnePass, torch.optim.SGD):
         return tuple([float(options[key]) for key in keys])
 
     def _begin(self, p: Tensor, state: ParamState, group: Group) -> ParamState:
-        """The first step sets the buffer to the gradient; the step count shows whether it has been
-        taken."""
+        """Adds a buffer, which the first step sets to the gradient. The step count shows whether
+        that step has been taken."""
         begun = dict(state)
         if group["momentum"] != 0 and state.get("momentum_buffer") is None:
             buffer = self._empty(p, "momentum_buffer")

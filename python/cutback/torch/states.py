@@ -47,7 +47,7 @@ def rows_of(
     options: Mapping[str, Any],
     row: Callable[[Group], tuple[float, ...]],
 ) -> list[tuple[float, ...]]:
-    """The numbers of all groups. ``options`` has the defaults of the optimizer.
+    """Returns the numbers of all groups. ``options`` has the defaults of the optimizer.
 
     Raises:
         TypeError: an option of a group is not a number.
@@ -83,7 +83,7 @@ def _refuse_other_types(owner: str, g: int, group: Group, options: Mapping[str, 
 
 
 def kind(dtype: torch.dtype) -> torch.dtype:
-    """The type itself, or one type that stands for all that may be cast to each other."""
+    """Returns the type itself, or one type that stands for all that may be cast to each other."""
     if dtype.is_complex:
         return torch.complex64
     return torch.float32 if dtype.is_floating_point else dtype
@@ -141,8 +141,8 @@ def number_of(x: StateValue) -> float | None:
 
 
 def laid_out_like(p: Tensor, x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """A copy of ``x`` with this type or that of ``p``, and with the layout of ``p``; None if the
-    shapes differ."""
+    """Returns a copy of ``x`` with this type or that of ``p``, and with the layout of ``p``; None
+    if the shapes differ."""
     if not isinstance(x, Tensor) or x.layout is not torch.strided or x.device != p.device:
         return None
     if x.shape != p.shape or x.dtype not in (dtype, p.dtype):
@@ -176,7 +176,7 @@ def check_numbers(owner: str, given: StateDict, keys: Iterable[str]) -> None:
 
 
 def with_tensors(owner: str, given: StateDict) -> StateDict:
-    """A ``state_dict`` whose NumPy arrays are tensors, which PyTorch's code expects.
+    """Returns a ``state_dict`` whose NumPy arrays are tensors, which PyTorch's code expects.
 
     Raises:
         TypeError: an array has a type that tensors do not have.
@@ -200,7 +200,7 @@ def with_tensors(owner: str, given: StateDict) -> StateDict:
 
 
 def by_name(owner: str, given: StateDict, groups: Sequence[Group]) -> StateDict:
-    """A ``state_dict`` whose parameters are in the order of ``groups``, if both have names
+    """Returns a ``state_dict`` whose parameters are in the order of ``groups``, if both have names
     (``named_parameters()``) and they are the same. With other names the order counts, as in
     PyTorch, but a name known to both must be at the same position.
 

@@ -50,7 +50,7 @@ def _whole(t: torch.Tensor) -> torch.Tensor:
 
 
 def _like(row: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-    """The tensor in a row with the layout that ``t`` has in its storage."""
+    """Returns the tensor in a row with the layout that ``t`` has in its storage."""
     return row.as_strided(t.size(), t.stride(), t.storage_offset())
 
 
@@ -123,7 +123,7 @@ def arrive(host: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 @has_side_effect
 def ready(t: torch.Tensor) -> torch.Tensor:
-    """The same tensor, once it has arrived."""
+    """Returns the same tensor, once it has arrived."""
     _wait(t.device, t)
     return t
 

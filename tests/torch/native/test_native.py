@@ -446,7 +446,7 @@ def test_says_what_stays_foreign() -> None:
     forward = step.compiler_notes[0]
     assert isinstance(forward, NativeNote)
     reasons = {f.op: f.reason for f in forward.foreign}
-    assert reasons["aten.addmm"] == "products stay PyTorch's"
+    assert reasons["aten.addmm"] == "products stay with PyTorch"
     assert reasons["aten.native_dropout"] == "PyTorch draws its random numbers"
     assert "operations in" in str(forward) and "aten.addmm" in str(forward)
     for note in step.compiler_notes:
@@ -456,7 +456,7 @@ def test_says_what_stays_foreign() -> None:
     gm = traced(lambda x: ((x @ x).sin() @ x.half().float()).exp().sum(), torch.randn(4, 4))
     times = {"mm": 1.0, "mm_1": 5.0, "sin": 2.0, "exp": 2.0}
     _, note = lower(gm, "forward", planned=Planned(times))
-    assert str(note.foreign[0]).startswith("2 aten.mm (products stay PyTorch's, 60% of the time)")
+    assert str(note.foreign[0]).startswith("2 aten.mm (products stay with PyTorch, 60% of the time)")
 
 
 def test_other_devices() -> None:

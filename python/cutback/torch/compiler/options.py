@@ -63,17 +63,17 @@ def smallest(measure: str) -> Target:
 
 
 def modest(measure: str) -> Target:
-    """The target of the smallest plan that costs little extra time (``"min"``)."""
+    """Returns the target of the smallest plan that costs little extra time (``"min"``)."""
     return Target(budgets.parse("min", measure), measure)
 
 
 def everything(measure: str) -> Target:
-    """The target of the plan that saves everything."""
+    """Returns the target of the plan that saves everything."""
     return Target(None, measure, fastest=True)
 
 
 def fallback(wish: str, measure: str) -> Target:
-    """The target that ``on_infeasible`` asks for instead of an error."""
+    """Returns the target that ``on_infeasible`` asks for instead of an error."""
     if wish == "warn":
         return everything(measure)
     return modest(measure) if wish == "min" else smallest(measure)
@@ -177,7 +177,7 @@ class Door:
 
 
 def slices_unsupported(codegen: str) -> NotImplementedError:
-    """The error for slices with a code generator other than ``"eager"``."""
+    """Returns the error for slices with a code generator other than ``"eager"``."""
     return NotImplementedError(
         f"slices=True with codegen={codegen!r}: pieces run with PyTorch's kernels only. Use "
         "codegen='eager', or leave out slices="

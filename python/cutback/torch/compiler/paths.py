@@ -1,10 +1,10 @@
-"""Steps that take different paths through a model with graph breaks.
+"""Plans steps that take different paths through a model with graph breaks.
 
 A graph on several paths has one schedule, and the step of each path must keep to the budget. A plan
-for one path does not consider the others. So each path is first planned as if there were no other.
+for one path does not consider the others. So each path is first planned as if it were the only one.
 Then each graph takes its schedule from the plan of one of its paths (:func:`mixed`), and the memory
 of each path with these schedules is computed. The fastest choice in which every path keeps to its
-budget is used, or else the one that exceeds budgets least.
+budget is used. If there is none, the choice that exceeds budgets least is used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_PATHS = 8
 """Maximum number of paths that are planned together."""
 
 Choice = dict[str, Schedule]
-"""One schedule for each graph, by its key."""
+"""Maps each graph's key to its schedule."""
 
 
 def sharing(first: Shown, others: Iterable[Shown]) -> list[Shown]:
@@ -39,7 +39,7 @@ def sharing(first: Shown, others: Iterable[Shown]) -> list[Shown]:
 
 
 def mixed(plans: Sequence[Choice]) -> list[Choice]:
-    """Combines plans for single paths into choices: each choice puts another path first, and a
+    """Combines plans for single paths into choices. Each choice puts another path first, and a
     graph takes the schedule of the first path that contains it."""
     found: list[Choice] = []
     for first in plans:
@@ -54,19 +54,18 @@ def mixed(plans: Sequence[Choice]) -> list[Choice]:
 def best(
     choices: Iterable[Choice], excess: Callable[[Choice], int], time_of: Callable[[Choice], int]
 ) -> Choice:
-    """Returns the fastest choice that exceeds no budget, or else the one that exceeds budgets
-    least.
+    """Returns the fastest choice that exceeds no budget, or the one that exceeds budgets least.
 
     Args:
-        excess: largest number of bytes by which a path exceeds its budget.
-        time_of: the time of all paths.
+        excess: returns the largest number of bytes by which a path exceeds its budget.
+        time_of: returns the time of all paths.
     """
     return min(choices, key=lambda choice: (max(0, excess(choice)), time_of(choice)))
 
 
 def rewritten(plan: Plan, counted: Problem, steps: Steps) -> Plan:
     """Returns a plan for the same request with other steps. If they exceed its budget, the new plan
-    has none.
+    has no budget.
 
     Args:
         counted: the problem of the steps. The plan's own problem may have one more op at its end,

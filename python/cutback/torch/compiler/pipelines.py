@@ -1,13 +1,12 @@
-"""Finds what the schedule of a pipeline holds besides the graphs of a stage.
+"""Finds the memory that a pipeline's schedule holds besides the graphs of a stage.
 
-PyTorch's schedules keep a buffer for each microbatch of what a stage receives, gradients of inputs
-until they are sent, and the losses of a step with what their backwards need. All of that is made by
-code between the calls of a stage, which no plan sees. A stage that runs in a schedule finds the
-schedule in the frames of its callers.
+PyTorch's schedules keep a buffer per microbatch for what a stage receives, gradients of inputs
+until they are sent, and the losses of a step with what their backwards need. All of that is
+allocated by code between the calls of a stage, which no plan sees. A stage finds its schedule in
+the frames of its callers.
 
 A loss also takes memory while it and its backward run. That is measured for the first losses of a
-schedule: until then, :class:`LossMeter` takes the place of the schedule's method that computes
-them.
+schedule: until then, :class:`LossMeter` replaces the schedule's method that computes them.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ _METER = "_cutback_losses"
 _PLANNED = "cutback.planned"
 
 MOST_LOSSES = 2
-"""Number of losses of a schedule that are measured."""
+"""How many losses of a schedule are measured."""
 
 Sizes = dict[int, int]
-"""Bytes of storages, by their addresses as objects."""
+"""Maps the address of a storage object to its bytes."""
 
 
 class Place(NamedTuple):
-    """The place of a call of a stage in a schedule. It keeps no tensor alive."""
+    """The position of a stage's call in a schedule. It keeps no tensor alive."""
 
     stage: weakref.ref[Any]
     schedule: weakref.ref[Any] | None
@@ -53,7 +52,7 @@ class Place(NamedTuple):
     """Gradients of inputs, which the schedule sends to the stage before."""
 
     def note_gradients(self, args: Sequence[GraphInput]) -> None:
-        """Follows the gradients of inputs that are not parameters."""
+        """Follows the gradients of those inputs that are not parameters."""
         for t in args:
             if not isinstance(t, torch.Tensor) or isinstance(t, torch.nn.Parameter):
                 continue
@@ -65,7 +64,7 @@ class Place(NamedTuple):
             self.sent.append(weakref.ref(leaf.grad))
 
     def held(self) -> Sizes:
-        """Returns what is alive of the buffers and the losses, with what losses save."""
+        """Returns the storages of the buffers and losses that are alive, with what losses save."""
         found: Sizes = {}
         stage, schedule = self.stage(), self.schedule and self.schedule()
         for name in ("args_recv_info", "grad_recv_info"):
@@ -82,8 +81,8 @@ class Place(NamedTuple):
         return {**found, **{key: size for key, size in losses.items() if key not in self.given}}
 
     def meter(self, known: LossMeter | None) -> LossMeter | None:
-        """Returns what measures the losses of the schedule, ``known`` if it does. None: the stage
-        is not the last one, or there is no loss."""
+        """Returns the meter of the schedule's losses (``known`` if it belongs to this schedule), or
+        None if the stage is not the last one or there is no loss."""
         schedule = self.schedule and self.schedule()
         if known is not None and known.schedule() is schedule:
             return known
@@ -94,8 +93,8 @@ class Place(NamedTuple):
 
 
 class LossMeter:
-    """Measures what the first losses of a schedule take, with what they keep: when the backward of
-    a stage begins, that of its loss has run, and what the loss kept is gone."""
+    """Measures the memory of the first losses of a schedule, with what they keep. It measures while
+    they run, because what a loss kept is gone when the backward of its stage begins."""
 
     def __init__(self, schedule: Any) -> None:
         self.schedule = weakref.ref(schedule)
@@ -105,12 +104,12 @@ class LossMeter:
 
     @property
     def bytes(self) -> int:
-        """The most that a loss or its backward was seen to take so far."""
+        """The most bytes that a loss or its backward has taken so far."""
         return max(self._most, *(tracker.peak_bytes for tracker in self._trackers), 0)
 
     def _replace(self, schedule: Any) -> None:
-        """Takes the place of the schedule's method. A method that the program has set on this
-        schedule is called instead of its class's, and is put back at the end."""
+        """Replaces the schedule's method. A method that the program has set on this schedule is
+        called instead of its class's method, and is put back at the end."""
         own = vars(schedule).get(_METHOD)
 
         def call(output: Any, *args: Any, **kwargs: Any) -> Any:
@@ -129,11 +128,12 @@ class LossMeter:
         schedule.__dict__[_METHOD] = call
 
     def _measure(self, output: Any, compute: Callable[[], Any]) -> Any:
-        """Computes a loss of the output of a stage."""
+        """Computes the loss of a stage's output."""
         tracker = StepTracker()
         with tracker:
             loss = compute()
-        self._most = max(self._most, tracker.peak_bytes)  # ``follow`` begins again
+        # ``follow`` starts the tracker's peak again
+        self._most = max(self._most, tracker.peak_bytes)
         self._trackers.append(tracker)
         given = (t.grad_fn for t in tree_iter(output) if isinstance(t, torch.Tensor))
         losses = [t for t in tree_iter(loss) if isinstance(t, torch.Tensor)]
@@ -143,15 +143,16 @@ class LossMeter:
 
 
 def meter_of(schedule: Any) -> LossMeter:
-    """Returns what measures the losses of a schedule. All models of its last stage share it."""
+    """Returns the meter of a schedule's losses. All models of its last stage share it."""
     known = vars(schedule).get(_METER)
-    if not isinstance(known, LossMeter) or known.schedule() is not schedule:  # of a copy
+    # belongs to a schedule that this one is a copy of
+    if not isinstance(known, LossMeter) or known.schedule() is not schedule:
         known = schedule.__dict__[_METER] = LossMeter(schedule)
     return known
 
 
 def place() -> Place | None:
-    """Returns the place of the caller in a pipeline's schedule, or None if there is none."""
+    """Returns the position of the caller in a pipeline's schedule, or None."""
     package = sys.modules.get(f"{_PACKAGE}.stage")
     if package is None:
         return None
@@ -174,7 +175,7 @@ def place() -> Place | None:
 
 
 def mark(node: Node) -> None:
-    """Marks the node of a planned graph, whose plan counts what it holds."""
+    """Marks the autograd node of a planned graph: the plan counts what the node holds."""
     node.metadata[_PLANNED] = True
 
 
@@ -186,8 +187,8 @@ def add(found: Sizes, tensor: object) -> Sizes:
 
 
 def _saved(loss: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yields what the nodes between a loss and the planned stage hold for the backward. Leaves
-    belong to the caller."""
+    """Yields the tensors that the nodes between a loss and the planned stage hold for the backward.
+    Leaves belong to the caller."""
     stack: list[Node | None] = [loss.grad_fn]
     seen: set[Node] = set()
     while stack:

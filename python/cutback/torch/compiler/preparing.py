@@ -98,7 +98,7 @@ def _check_region_budgets(gm: fx.GraphModule, num_fwd_outputs: int) -> None:
 
 
 def refuse_region_budgets(gm: fx.GraphModule, num_fwd_outputs: int) -> None:
-    """Raises: UnsupportedGraphError: the model sets PyTorch's region budget, which has another
+    """Raises UnsupportedGraphError if the model sets PyTorch's region budget, which has another
     meaning: a share of the range from recomputing everything to saving what PyTorch would save."""
     _check_region_budgets(gm, num_fwd_outputs)
     for node in gm.graph.nodes:
@@ -123,15 +123,15 @@ class Preparation:
 
     policy: Policy = None
     random: str = "torch"
-    """``"counter"``: replace PyTorch's random operations by those of our generator."""
+    """``"counter"`` replaces PyTorch's random operations by those of our generator."""
     cse: bool = True
-    """Merge nodes that compute the same value."""
+    """True merges nodes that compute the same value."""
     emitted: bool = True
     """True if the plan is emitted as graphs of our own (:mod:`graph.emitter`), not as tags."""
     same_kernels: bool = True
     """True if a rerun uses the same separate kernels as the first run."""
     is_leaf: IsLeaf | None = None
-    """Tells which inputs keep their gradients; None: all of them."""
+    """Tells which inputs keep their gradients; None means all of them."""
     updating: updated.Updating | None = None
     """Parameters that an optimizer steps inside the backward."""
     takes_over: bool = False
@@ -139,9 +139,10 @@ class Preparation:
     packed: bool = False
     """True if masks and indices may be kept packed (:mod:`graph.packing`)."""
     sliced: Callable[[list[Sliced]], object] | None = None
-    """With slices: called with what runs in pieces (:mod:`graph.slices`). None: nothing does."""
+    """With slices: called with the chains that run in pieces (:mod:`graph.slices`). None means that
+    there are no slices."""
     seen: Callable[[fx.GraphModule], object] | None = None
-    """In a trace: called with the step's forward, before its backward is traced."""
+    """In a trace: called with the step's forward before its backward is traced."""
 
 
 def prepare(

@@ -1,4 +1,4 @@
-"""Records of a model's graphs and steps, one class for each lifetime."""
+"""Records of a model's graphs and steps, with one class for each lifetime."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .saved_plans import Part, SavedPlans
 from .together import MOST_CALLS, Pending, Together, covers
 
 Traces = Mapping[str, Mapping[str, Sequence[int]]]
-"""Bytes that ops allocate (positive) and free (negative), in order."""
+"""Bytes that ops allocate (positive) and free (negative), in order, by graph and op."""
 
 
 def key_of(problem: Problem) -> str:
@@ -40,20 +40,21 @@ class CompiledGraph(NamedTuple):
     frame: int | None
     ends: Ends
     own: Problem | None
-    """The problem that a share counts from, if it is a different one."""
+    """The problem that a share is relative to, if it is a different one."""
 
 
 @dataclass
 class Unmet:
-    """Describes that the only graph cannot meet its share alone."""
+    """The error of a model's only graph, which cannot meet its share alone."""
 
     error: BudgetError
     later: bool
-    """True if a step had been planned before."""
+    """True if a step was planned before."""
 
     @classmethod
     def of(cls, error: BudgetError, later: bool) -> Unmet:
-        """Keeps an error without the frames that it holds: their locals keep tensors alive."""
+        """Keeps an error without the frames that it references, because their locals keep tensors
+        alive."""
         error.__traceback__ = error.__context__ = error.__cause__ = None
         return cls(error, later)
 
@@ -63,7 +64,7 @@ class Shown(NamedTuple):
 
     keys: list[str]
     common: Common | None
-    """None: not known yet."""
+    """What the graphs share, or None if it is not known yet."""
 
 
 class PlannedPath(NamedTuple):
@@ -72,7 +73,7 @@ class PlannedPath(NamedTuple):
     plan: Plan
     shown: Shown
     parts: list[Part]
-    """Its part for each graph."""
+    """The part of each graph."""
 
 
 @dataclass
@@ -80,16 +81,16 @@ class ModelPlans(InForce):
     """The plans in force for a model. The whole object is replaced when plans are made again."""
 
     parts: list[Part] = field(default_factory=list)
-    """Each graph's part of plans for several graphs or calls."""
+    """Each graph's part of the plans for several graphs or calls."""
     paths: list[PlannedPath] = field(default_factory=list)
-    """If ``plans`` cover whole steps: one for each path that shares a graph with another one."""
+    """If ``plans`` cover whole steps: one path for each that shares a graph with another one."""
     by_graph: dict[str, Plan] = field(default_factory=dict)
-    """Before that: the plans of graphs that have the whole budget, by key."""
+    """Before plans cover whole steps: the plans of graphs that have the whole budget, by key."""
 
     def alone(self) -> dict[str, Plan]:
-        """Returns the plans of steps that run one graph, by the key of the graph: for example one
-        for each shape for which PyTorch compiles the model. Empty if a plan covers several
-        graphs."""
+        """Returns the plans of steps that run one graph, by the key of the graph. For example,
+        there is one for each shape for which PyTorch compiles the model. Empty if a plan covers
+        several graphs."""
         if any(len(path.shown.keys) > 1 for path in self.paths):
             return {}
         return {path.shown.keys[0]: path.plan for path in self.paths} or dict(self.by_graph)
@@ -122,19 +123,19 @@ class Graphs:
 
     by_key: dict[str, CompiledGraph] = field(default_factory=dict)
     problems: dict[int | None, Problem] = field(default_factory=dict)
-    """By frame, the graphs compiled since the plans in force were made."""
+    """The graphs compiled since the plans in force were made, by frame."""
     compilations: dict[int, int] = field(default_factory=dict)
-    """By frame, how often PyTorch has compiled it."""
+    """How often PyTorch has compiled each frame."""
     kept: list[weakref.ref[JointGraph]] = field(default_factory=list)
     """Joint graphs whose code can follow other plans, kept as long as the code is in use."""
     rounds: int = 0
     """How often plans were made again over several graphs or calls."""
     path_rounds: int = 0
-    """How often that was for a new path through known graphs."""
+    """How many of these rounds were for a new path through known graphs."""
     waited: int = 0
-    """Calls since a plan became due that could not make it because a step was running."""
+    """Calls since a plan became due in which a running step kept it from being made."""
     unmet: Unmet | None = None
-    """Set in the state ``UNMET``, and after it if everything is saved as a consequence."""
+    """Set in the state ``UNMET``, and after it if everything is therefore saved."""
     scratch: dict[str, Rows] = field(default_factory=dict)
     """Measured scratch that plans count, by the key of a graph."""
     traces: Traces = field(default_factory=dict)
@@ -143,21 +144,21 @@ class Graphs:
     scratch_rounds: Counter[str] = field(default_factory=Counter)
     """How often plans were made again to count the scratch of a graph, by its key."""
     apart: dict[str, bool] = field(default_factory=dict)
-    """If such plans are due for several graphs, each of which is a whole step: the keys, and
-    whether the graph's plan must be made again."""
+    """If plans that count scratch are due for several graphs, each of which is a whole step: the
+    keys, and whether the graph's plan must be made again."""
 
     def next_round(self) -> None:
-        """Called when plans were made again."""
+        """Begins another round after plans were made again."""
         self.waited, self.unmet = 0, None
         self.rounds += 1
 
     def forget_code(self) -> None:
-        """Called when all code will be recompiled."""
+        """Forgets the code of all graphs, which will be recompiled."""
         self.problems, self.compilations = {}, {}
         self.kept = []
 
     def keep(self, graph: JointGraph) -> None:
-        """Notes a compiled graph. Only its code keeps it alive."""
+        """Remembers a compiled graph. Only its code keeps it alive."""
         self.kept = [ref for ref in self.kept if ref() is not None]
         self.kept.append(weakref.ref(graph))
 
@@ -166,11 +167,11 @@ class Graphs:
         return [graph for ref in self.kept if (graph := ref()) is not None]
 
     def only(self, frame: int | None) -> bool:
-        """True if no other frame than this one has a graph."""
+        """True if no other frame has a graph."""
         return all(other == frame for other in self.problems)
 
     def may_wait(self) -> bool:
-        """Counts a call within a step. Returns true while the step may still show more calls; the
+        """Counts a call within a step. Returns True while the step may still show more calls. The
         count is limited because results of old calls may be held forever."""
         self.waited += 1
         return self.waited <= MOST_CALLS
@@ -178,21 +179,21 @@ class Graphs:
 
 @dataclass
 class Left:
-    """Memory that earlier calls of a step leave while others are pending."""
+    """Memory that earlier calls of a step leave behind while others are pending."""
 
     ended: deque[Run] = field(default_factory=lambda: deque(maxlen=2 * MOST_CALLS))
     """Runs whose backward has begun."""
     waiting: deque[Run] = field(default_factory=lambda: deque(maxlen=2 * MOST_CALLS))
     """Runs in a pipeline whose backward has not begun."""
     bytes: dict[frozenset[tuple[str, int]], int] = field(default_factory=dict)
-    """Bytes of gradients and kept results, by the pattern of the pending calls."""
+    """Bytes of gradients and kept results, keyed by the pattern of the pending calls."""
     meter: LossMeter | None = None
     """Measures the losses of a pipeline's last stage."""
     loss: int = 0
-    """Bytes that such a loss takes only while it runs."""
+    """Bytes that a loss of that stage takes only while it runs."""
 
     def has_grown(self) -> bool:
-        """Updates ``loss``, and returns true if it has grown."""
+        """Updates ``loss``, and returns True if it has grown."""
         now = 0 if self.meter is None else self.meter.bytes
         grows, self.loss = now > self.loss, max(now, self.loss)
         return grows
@@ -205,18 +206,18 @@ class Steps:
     pending: Pending = field(default_factory=Pending)
     trail: Trail = field(default_factory=Trail)
     wholes: dict[frozenset[tuple[str, int]], int] = field(default_factory=dict)
-    """Bytes that shares and positions count from, by pattern."""
+    """Bytes that shares and positions are relative to, by pattern."""
     ends: dict[frozenset[tuple[str, int]], PositionEnds] = field(default_factory=dict)
     """Ends of the positions, by pattern."""
     last: Shown | None = None
     """The last step that was examined."""
     by_pattern: dict[frozenset[tuple[str, int]], Shown] = field(default_factory=dict)
     paths: list[Shown] = field(default_factory=list)
-    """The graphs of steps that ran several graphs, each once; the latest are at the end."""
+    """The graphs of steps that ran several graphs once each, latest last."""
     seen: Together | None = None
     """Graphs that were pending together in this step and have not been examined yet."""
     as_min: dict[str, Schedule] = field(default_factory=dict)
-    """By key, the schedule of further runs of a graph in a step that no plan covers."""
+    """The schedule of further runs of a graph in a step that no plan covers, by key."""
     patterns: list[Together] = field(default_factory=list)
     """Patterns of calls that must share the budget."""
     covered: list[Together] = field(default_factory=list)
@@ -251,12 +252,12 @@ class Steps:
         return any(leaf is not None and leaf.grad is not None for leaf in leaves)
 
     def backward_of(self, run: Run) -> tuple[Together, int]:
-        """Called when the backward of a run begins. Returns the pending calls, and the bytes that
-        earlier calls left and that the schedule of a pipeline holds."""
+        """Handles the begin of a run's backward. Returns the pending calls, and the bytes left by
+        earlier calls or held by the schedule of a pipeline."""
         pending, left = Counter(self.pending.counts), dict[int, int]()
         if run.pipeline is not None:
             left.update(run.pipeline.held())
-            for other in self.left.waiting:  # plans count their results
+            for other in self.left.waiting:  # plans count the results of these runs
                 for key in other.alive():
                     left.pop(key, None)
             if run in self.left.waiting:
@@ -268,7 +269,7 @@ class Steps:
         return pending, sum(left.values())
 
     def look(self, graphs: dict[str, CompiledGraph], wanted: bool) -> Shown | None:
-        """Ends a step, and notes what its graphs share if that is needed."""
+        """Ends a step, and records what its graphs share, if that is needed."""
         runs: list[Run] = self.trail.take()
         unknown = any(run.key not in graphs for run in runs)
         if len(runs) < 2 or unknown or not wanted:
@@ -293,7 +294,7 @@ class Steps:
         return any(set(path.keys) == set(shown.keys) for path in self.paths)
 
     def cover(self, planned: list[Shown]) -> None:
-        """Notes that plans for these paths are in force. Plans of paths that share no graph with
+        """Records that plans for these paths are in force. Plans of paths that share no graph with
         them stay."""
         keys = {key for path in planned for key in path.keys}
         others = [path for path in self.paths if keys.isdisjoint(path.keys)]
@@ -301,17 +302,18 @@ class Steps:
 
     @property
     def together(self) -> list[Together]:
-        """Returns the calls that must share the budget, and the paths that those do not cover."""
+        """Returns the calls that must share the budget, and the paths that these calls do not
+        cover."""
         paths = [Counter(path.keys) for path in self.paths]
         return [*self.patterns, *(path for path in paths if not covers(self.patterns, path))]
 
     def covers_path(self, step: Together, is_relative: bool) -> bool:
-        """True if plans keep the step of a path to its budget, or if the warning that they do not
-        was given.
+        """True if plans keep a path's step to its budget, or if the warning that they do not was
+        given.
 
         Args:
-            is_relative: the budget depends on what a step takes, so a path has its own budget even
-                if it is a part of another path.
+            is_relative: True if the budget depends on what a step takes, so that a path has a
+                budget of its own even if it is a part of another path.
         """
         parts = [known for known in self.covered if not is_relative or max(known.values()) > 1]
         return step in self.covered or covers(parts, step)
@@ -330,7 +332,7 @@ class Steps:
 
 @dataclass
 class Ever:
-    """Facts that last as long as the compiled model."""
+    """Facts that stay valid as long as the compiled model exists."""
 
     ran: bool = False
     """True if a planned graph has run."""
@@ -341,7 +343,7 @@ class Ever:
     told_of_loss: bool = False
     told_of_rounds: bool = False
     told_of_step: tuple[int, int] = (-1, 0)
-    """The round and the growth count of sizes for which a step's bytes were reported."""
+    """The round, and the growth count of sizes, for which a step's bytes were reported."""
 
 
 @dataclass

@@ -1,19 +1,19 @@
-"""Computes what a step takes without a budget, and resolves the budgets that count from it: shares
-and positions.
+"""Computes what a step takes without a budget, and resolves the budgets that are relative to it:
+shares and positions.
 
 Two plans need no search: saving all that the backward reads (the preset ``autograd``), and the cut
-of PyTorch's partitioner (``torch-compat``), whose bytes are those that ``aot_eager`` takes. Both do
-what checkpoints in the model ask for. The reference is the plan with the lower peak. If the peaks
-are equal, it is the plan that saves less, because other ops run while saved values are held; then
-the faster one. So a compiled model takes no more memory than under ``aot_eager``, nor than with its
-own checkpoints.
+of PyTorch's partitioner (``torch-compat``), whose bytes are those that ``aot_eager`` takes. Both
+follow the checkpoints in the model. The reference is the plan with the lower peak. If the peaks are
+equal, it is the plan that saves less, because other ops run while saved values are held; if these
+are equal, too, it is the faster one. So a compiled model takes no more memory than under
+``aot_eager``, and no more than with its own checkpoints.
 
-For a budget in bytes, the fastest of these plans and the search's plan is used. Shares and
+For a budget in bytes, the fastest among these plans and the search's plan is used. Shares and
 positions are turned into bytes, so that a position and its bytes have the same plan.
 
-If results may take over memory (``over``), a search may still end at a plan that is slower or
-larger than the one that it finds with nothing taken over. That happens in graphs of few ops, where
-chance decides a lot. So for those, plans that cost much extra time are searched for as well with
+If results may take over memory (``over``), a search may find a plan that is slower or larger than
+the one that it finds with nothing taken over. That happens in graphs of few ops, where chance
+decides a lot. So in those graphs, if a plan costs much extra time, another one is searched for with
 nothing taken over, and the better of the two is used.
 """
 
@@ -31,7 +31,7 @@ from ...schedule import bytes_of as measured
 from ..graph.taking_over import separate
 
 FASTEST = "fastest"
-"""The budget that asks for speed, whatever the memory."""
+"""The budget that asks for speed, regardless of memory."""
 
 _PYTORCH = "torch-compat"
 
@@ -39,8 +39,8 @@ Row = devices.Device | None
 
 
 def _plans(problem: _native.Problem, device: Row) -> list[_native.Plan]:
-    """Returns the plans that need no search. If values must move, PyTorch's cut, which moves
-    nothing, is left out."""
+    """Returns the plans that need no search. If values must move, this leaves out PyTorch's cut,
+    which moves nothing."""
     row = devices.resolve(device)
     return [
         problem.plan(preset=budgets.parse_preset(preset), device=row)
@@ -57,7 +57,7 @@ def _reference(problem: _native.Problem, device: Row) -> _native.Plan:
 
 
 def preset_of(problem: _native.Problem, device: Row) -> str | None:
-    """Returns the preset of the reference. None: the plan that saves everything."""
+    """Returns the preset of the reference, or None for the plan that saves everything."""
     preset = _reference(problem, device).preset
     return preset if preset == _PYTORCH else None
 
@@ -68,7 +68,7 @@ def plan_of(problem: _native.Problem, device: Row) -> Plan:
 
 
 def bytes_of(problem: _native.Problem, device: Row, measure: str) -> int:
-    """Returns the bytes that a share counts from: the smallest peak of the plans that need no
+    """Returns the bytes that a share is relative to: the smallest peak of the plans that need no
     search."""
     return min(measured(plan.numbers, measure) for plan in _plans(problem, device))
 
@@ -84,25 +84,25 @@ Search = Callable[[_native.Problem, budgets.NativeBudget], Plan]
 """Finds the plan of a problem for a budget in bytes, or for a position."""
 
 _FEW_OPS = 100
-"""With more ops, plans are not searched for with nothing taken over, which takes as long again. The
-planner calls searches of fewer ops tiny (``CB_TINY_OPS``): each takes some 50 ms."""
+"""In graphs with more ops, plans are not searched for with nothing taken over, because that doubles
+the time. The planner calls searches of fewer ops tiny (``CB_TINY_OPS``): each takes some 50 ms."""
 
 _LITTLE_EXTRA = 10
-"""Percent of extra time. Cheaper plans are not searched for again."""
+"""Extra time in percent below which a plan is not searched for again."""
 
 
 class Searched(NamedTuple):
-    """A problem that plans are searched for in."""
+    """The problem, or the two problems, in which plans are searched for."""
 
     problem: _native.Problem
     apart: _native.Problem | None = None
-    """The problem with nothing taken over. None: it is the same problem."""
+    """The problem with nothing taken over, or None if it is the same problem."""
     in_both: bool = False
-    """True if ``apart`` is searched as well, although a plan of ``problem`` is known."""
+    """True if ``apart`` is searched, too, although a plan of ``problem`` is known."""
 
     @classmethod
     def of(cls, problem: Problem) -> Searched:
-        """Returns it for a problem."""
+        """Makes the record for a problem."""
         plain = separate(problem)
         if plain is problem:
             return cls(problem.check())
@@ -110,7 +110,7 @@ class Searched(NamedTuple):
 
     @property
     def base(self) -> _native.Problem:
-        """Returns the problem that shares and positions count from, if there is no policy."""
+        """Returns the problem that shares and positions are relative to, if there is no policy."""
         return self.apart or self.problem
 
 
@@ -118,11 +118,12 @@ class Question:
     """A problem to plan under budgets of one measure.
 
     Args:
-        own: the problem with only the model's own constraints; shares and positions count from it.
-        preset: determines what may run again, with ``measure="saved"``.
+        own: the problem with only the model's own constraints; shares and positions are relative to
+            it.
+        preset: says what may run again, with ``measure="saved"``.
         counted: the problem with measured scratch (:mod:`compiler.counted_scratch`), which plans
-            are made for. Shares and positions are those of ``problem``. None: the same problem,
-            with nothing else to search in.
+            are made for. Shares and positions are those of ``problem``. None means the same
+            problem, with nothing else to search in.
     """
 
     def __init__(
@@ -146,8 +147,8 @@ class Question:
 
     @cached_property
     def whole(self) -> int:
-        """Returns what the step takes without a budget: shares count from it, and it is position
-        1."""
+        """Returns what the step takes without a budget. Shares are relative to it, and it is
+        position 1."""
         if self.own is self.problem:
             return self._smallest_unsearched
         return bytes_of(self.own, self.device, self.measure)
@@ -160,7 +161,7 @@ class Question:
 
     def ends(self) -> PositionEnds:
         """Returns the ends of the positions: the bytes of the smallest plan that costs little extra
-        time, at most ``whole``, and ``whole``. If constraints make every plan larger than
+        time (at most ``whole``), and ``whole``. If constraints make every plan larger than
         ``whole``, both are the bytes of the smallest plan."""
         preset = budgets.parse_preset(self.preset)
         smallest, _ = self.problem.ends(self._number, preset, self.row)
@@ -179,8 +180,8 @@ class Question:
             search: replaces the core's search.
 
         Raises:
-            BudgetError: no plan meets the budget. Its shares count from what the step takes without
-                a budget.
+            BudgetError: no plan meets the budget. Its shares are relative to what the step takes
+                without a budget.
         """
         share = budget[2] if budgets.is_share(budget) else None
         if share is not None:
@@ -195,7 +196,7 @@ class Question:
             raise error.replace(share=share, position=position, **whole) from None
 
     def _plan_at(self, budget: budgets.NativeBudget, search: Search | None) -> Plan:
-        """Returns the plan for a position. One search of the core finds the ends and the plan."""
+        """Returns the plan for a position. One search by the core finds the ends and the plan."""
         found = None
         search = search or self._search
         if self.counted is self.problem:
@@ -221,7 +222,7 @@ class Question:
         return Plan.of(problem.plan(preset=preset, budget=budget, device=self.row))
 
     def _searched(self, budget: budgets.NativeBudget, search: Search) -> Plan:
-        """Returns the plan of a search.
+        """Returns the plan that a search finds.
 
         Raises:
             BudgetError: no plan meets the budget, with or without memory taken over.
@@ -240,9 +241,9 @@ class Question:
     def _better(self, found: Plan, budget: budgets.NativeBudget, search: Search) -> Plan:
         """Returns ``found``, or a faster plan for which nothing has to be taken over.
 
-        Only plans that cost more than a little extra time are compared. A larger budget may have
-        one that costs less and is not compared, and must not be slower than this one. So if the
-        other plan costs less, the next smaller ones are tried until one costs more."""
+        Only plans that cost more than a little extra time are compared. A larger budget may have a
+        cheaper plan, which is not compared and must not be slower than this one. So if the other
+        plan costs too little to be compared, the next smaller ones are tried until one is not."""
         n = found.numbers
         least_ps = n["once_ps"] + n["once_ps"] * _LITTLE_EXTRA // 100
         if self.apart is None or not self.in_both or n["time_ps"] <= least_ps:
@@ -260,8 +261,8 @@ class Question:
 
     def _fastest(self, budget: budgets.NativeBudget, search: Search) -> Plan:
         """Returns the fastest plan found that meets a budget in bytes: that of the search, or one
-        that needs no search. The search adds runs of single ops, and may find no plan at the peak
-        of a cut of the whole graph.
+        that needs no search. The search adds runs of single ops, and may not find a plan at the
+        peak of a cut of the whole graph.
 
         Raises:
             BudgetError: no plan meets the budget.
@@ -301,17 +302,17 @@ def _meets(plan: _native.Plan, budget: budgets.NativeBudget, measure: str) -> bo
 
 
 def counted_from(whole: int) -> dict[str, int | str]:
-    """Makes the shares of a BudgetError count from the reference, of ``whole`` bytes."""
+    """Makes the shares of a BudgetError relative to the reference, which takes ``whole`` bytes."""
     return {"reference_bytes": whole, "reference": "the step takes without a budget"}
 
 
 def has_few_ops(problem: Problem) -> bool:
-    """True if a search of the problem takes so little time that another one is worth it."""
+    """True if a search of the problem is so fast that another one is worth it."""
     return sum("placeholder" not in op.flags for op in problem.ops) < _FEW_OPS
 
 
 def taking_over(problem: _native.Problem, plan: Plan) -> Plan:
-    """Returns a plan of a problem with nothing taken over as a plan of the problem itself."""
+    """Converts a plan of a problem with nothing taken over to a plan of the problem itself."""
     document = {**plan.document, "fingerprint": problem.fingerprint}
     return Plan.of(problem.read_plan(json.dumps(document)))
 
@@ -339,7 +340,7 @@ def plan_unbounded(
     """Returns the smallest plan of a problem, or the plan that only follows its constraints.
 
     Args:
-        own: the problem that shares would count from.
+        own: the problem that shares would be relative to.
 
     Raises:
         BudgetError: no plan keeps all constraints.

@@ -1,4 +1,4 @@
-"""Makes plans that repeat collectives, and compares them with those of the other processes."""
+"""Makes plans that repeat collectives, and compares them with those of other processes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def repeats(problem: Problem, schedule: Schedule) -> bool:
 
 
 def _mark(problem: Problem, schedule: Schedule) -> str:
-    """Returns a hash of a graph and its plan, the same in all processes."""
+    """Returns a hash of a graph and its plan that is the same in all processes."""
     text = f"{fingerprint(problem)} {list(schedule.steps)} {schedule.backward_starts}"
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def settle(graph: Imported, plan: Callable[[], Agreed], may: bool) -> Agreed | None:
-    """Returns the plan of a graph that repeats collectives, if all processes have the same plan.
+    """Returns the plan of a graph if it repeats collectives and all processes have the same plan.
     All processes must call this to compare their plans.
 
     Args:
@@ -57,7 +57,7 @@ def settle(graph: Imported, plan: Callable[[], Agreed], may: bool) -> Agreed | N
 
 
 def follow(graph: Imported, schedule: Schedule) -> Imported:
-    """Returns the graph once all processes follow the same plan of a file, which repeats
+    """Returns the graph once all processes follow the same plan from a file that repeats
     collectives. Raises PlansDifferError if they do not.
     """
     mark = _mark(graph.problem, schedule)
@@ -79,12 +79,12 @@ class RepeatingPartitioner(Partitioner):
         return False
 
     def _repeats_from_file(self, problem: Problem) -> Schedule | None:
-        """Returns the schedule of a file for a problem in which collectives may run again."""
+        """Returns a file's schedule for a problem in which collectives may run again, or None."""
         return None
 
     def _with_collectives(self, graph: Imported) -> Imported:
         """Returns the graph with a problem in which collectives may run again, if a plan repeats
-        some and all processes have that plan."""
+        some of them and all processes have that plan."""
         if not graph.groups:
             return graph
         again = graph._replace(problem=replace(graph.problem, collective_again=True))
@@ -103,7 +103,7 @@ class RepeatingPartitioner(Partitioner):
         return graph
 
     def _plan_repeating(self, graph: Imported, target: Target) -> Agreed:
-        """Returns the plan of the graph if collectives may run again."""
+        """Returns a plan of the graph in which collectives may run again."""
         try:
             made = super()._make(graph.problem, target, self._own(graph, target))
         except BudgetError:
@@ -118,8 +118,8 @@ class RepeatingPartitioner(Partitioner):
         own: Problem | None = None,
         counted: Problem | None = None,
     ) -> Made:
-        """See :meth:`Partitioner._make`. Only the plan that all processes agreed on repeats
-        collectives."""
+        """Makes a plan like :meth:`Partitioner._make`. Only the plan that all processes agreed on
+        repeats collectives."""
         agreed = self.at_hand.agreed
         if agreed is not None and agreed.is_for(problem, target):
             return agreed.made
@@ -127,5 +127,5 @@ class RepeatingPartitioner(Partitioner):
 
 
 def _once(problem: Problem) -> Problem:
-    """Returns the problem with collectives that run once."""
+    """Returns the problem in which collectives run only once."""
     return replace(problem, collective_again=False) if problem.collective_again else problem

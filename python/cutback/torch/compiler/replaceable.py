@@ -1,14 +1,15 @@
 """Keeps joint graphs, so that another plan can take effect without recompilation.
 
 PyTorch traces and compiles a model once. AOTAutograd then calls our forward and our backward, and
-saves in between the values that the forward returns after its results. The numbers of sizes,
-objects and unchecked tensors among these are fixed in the code that it has generated; the number of
-other tensors is not. So a forward and a backward for another plan can replace the first ones
-(:meth:`JointGraph.follow`): the next forward runs under the new plan.
+saves in between the values that the forward returns after its results. Its generated code fixes how
+many of these are sizes, objects and unchecked tensors, but not how many are other tensors. So a
+forward and a backward for another plan can replace the first ones (:meth:`JointGraph.follow`), and
+the next forward runs under the new plan.
 
-Calls whose backward is still to come keep their plan: a forward of a later plan returns, before all
-tensors that it saves, one of no bytes whose shape says which plan that was (a shape survives hooks
-for saved tensors, which may pack it). The first plan's forward returns no such tensor.
+Calls whose backward is still to come keep their plan. A forward of a later plan returns, before all
+tensors that it saves, an empty tensor whose shape says which plan it followed (a shape survives
+hooks for saved tensors, which may pack the tensor). The first plan's forward returns no such
+tensor.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
     from ..types import GraphInput, GraphValue
 
 _MARK = 1 << 40
-"""A size that no tensor of a model has."""
+"""A size that no tensor of a model reaches."""
 
 Compile = Callable[["fx.GraphModule", str], "Boxed"]
-"""Turns a planned graph, ``"forward"`` or ``"backward"``, into a function."""
+"""Compiles a planned graph (``"forward"`` or ``"backward"``) to a function."""
 
 
 class _Version(NamedTuple):
-    """The code of one plan. AOTAutograd has compiled the backward of the first one."""
+    """The code of one plan. AOTAutograd has compiled the backward of the first plan."""
 
     schedule: Schedule
     crossing: Crossing
@@ -107,15 +108,15 @@ class JointGraph:
         Args:
             gm: the graph that AOTAutograd compiles.
             run: the function compiled from it.
-            metadata: AOTAutograd's of the graph.
-            compiler: called for each other plan; returns what compiles its graphs.
+            metadata: AOTAutograd's metadata of the graph.
+            compiler: called for each other plan; returns the function that compiles its graphs.
         """
         first, seen = self._first, list(metadata)
         if not self._is_as_emitted(gm) or not all(map(_is_plain, seen)):
             return run  # AOTAutograd has rewritten the graph, so it cannot be replaced
         self._compiler = compiler
         for meta in seen:
-            # it marks saved tensors by number, only for compiled autograd
+            # AOTAutograd marks saved tensors by number, only for compiled autograd
             getattr(meta, "dynamic_saved_tensors_idxs", {}).clear()
         self._versions = [
             _Version(self._schedule, first.crossing, self.returned_views, run, None, None, [])
@@ -137,7 +138,7 @@ class JointGraph:
         return call
 
     def backward(self, run: Boxed) -> Boxed:
-        """Returns the backward that is given to AOTAutograd; ``run``: the backward of the first
+        """Returns the backward that is given to AOTAutograd; ``run`` is the backward of the first
         plan."""
         if not self._versions:
             return run
@@ -157,8 +158,8 @@ class JointGraph:
         return call
 
     def _version_of(self, first_saved: GraphInput) -> _Version | None:
-        """Returns the plan that a forward followed, found by the first tensor that it saved. None:
-        the first plan."""
+        """Returns the plan that a forward followed, found by the first tensor that it saved, or
+        None for the first plan."""
         if not isinstance(first_saved, torch.Tensor) or first_saved.dim() != 2:
             return None
         size = int(first_saved.shape[1])
@@ -174,12 +175,12 @@ class JointGraph:
         """Follows another plan from the next forward on.
 
         Args:
-            schedule: of the plan, in op ids of ``graph.problem``.
-            fresh: makes new code, whose first runs are measured, even if code for this schedule
-                exists.
+            schedule: the plan's schedule, in op ids of ``graph.problem``.
+            fresh: True makes new code, whose first runs are measured, even if code for this
+                schedule exists.
 
         Returns:
-            False: PyTorch has to compile again for this plan. Nothing has changed then.
+            False, and nothing has changed, if PyTorch has to compile again for this plan.
         """
         known = [version.schedule for version in self._versions]
         if schedule in known and not (fresh and self.is_replaceable):

@@ -3,7 +3,7 @@
 The caller may overwrite such a tensor before ``backward()``. Eager PyTorch detects this by the
 version counter, which a view shares with the saved tensor. The tensor that AOTAutograd and Inductor
 return for a view has a separate counter, so the saved tensor does not show the write. The counter
-of the returned tensor does; it is compared when the backward begins.
+of the returned tensor does; it is checked when the backward begins.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _witness(position: int, out: torch.Tensor) -> _Witness:
 
 
 def _check(witnesses: Sequence[_Witness], gradients: Sequence[torch.Tensor | None]) -> None:
-    """A hook at the start of a backward.
+    """Hook at the start of a backward.
 
     Raises:
         RuntimeError: a returned tensor was overwritten.

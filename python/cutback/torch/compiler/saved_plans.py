@@ -1,12 +1,12 @@
-"""Plans on disk: one part for each graph of a step, found by fingerprint.
+"""Stores plans on disk, with one part for each graph of a step, found by fingerprint.
 
-A file holds what is needed to run the same plans in another process, on the same graphs: for each
-graph its fingerprint (``docs/problem.md``), one line for each op, and its part of the schedule; and
-for each plan its document, the graphs that it spans, and the rest of its problem: the link to the
-host, and the bytes of model and optimizer. The lines serve to explain what differs when a graph is
-refused.
+A file has what another process needs to run the same plans on the same graphs. For each graph it
+has the fingerprint (``docs/problem.md``), one line per op, and the graph's part of the schedule.
+For each plan it has the document, the graphs that it spans, and the rest of its problem: the link
+to the host, and the bytes of model and optimizer. The lines are used to explain what differs when a
+graph is refused.
 
-A step is an op, or a move: ``[action, op, number]`` (:class:`graph.moving.Move`).
+A step is an op or a move: ``[action, op, number]`` (:class:`graph.moving.Move`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .totals import Total, with_total
 FORMAT = "cutback.torch.plans"
 VERSIONS = (1, 2, 3, 4, 5)
 """Version 1 has neither moves nor totals; version 2 has no data shared by graphs; version 3 has no
-measured scratch, and up to version 4 nothing is taken over."""
+measured scratch; up to version 4 nothing is taken over."""
 
 Path = str | os.PathLike[str]
 
@@ -47,7 +47,7 @@ class Part(NamedTuple):
     steps: Sequence[Step]
     backward_starts: int
     scratch: Rows = ()
-    """Measured scratch, which the plan counts and ``problem`` does not."""
+    """Measured scratch, which the plan counts but ``problem`` does not."""
 
 
 class _Graph(NamedTuple):
@@ -58,8 +58,8 @@ class _Graph(NamedTuple):
     scratch: Rows = ()
 
     def schedule(self) -> Schedule:
-        """Returns its part of the plan. Raises ValueError if a step is invalid or the backward has
-        no start.
+        """Returns the schedule of this part. Raises ValueError if a step is invalid or the backward
+        has no start.
         """
         if type(self.backward_starts) is not int or self.backward_starts not in range(
             len(self.steps) + 1
@@ -97,13 +97,13 @@ def _step(row: Any) -> Step:
 
 def fingerprint(problem: Problem) -> str:
     """Returns a hash of a problem's structure, sizes and flags. It does not depend on what plans
-    may do in the backward, because plans of the narrower class belong to the wider one, nor on
-    memory taken over, which the code generator decides."""
+    may do in the backward, because a plan that may do less is also valid where plans may do more.
+    Nor does it depend on memory taken over, which the code generator decides."""
     return replace(separate(problem), reruns="forward").check().fingerprint
 
 
 def _line(op: Op) -> str:
-    """``"aten.mm.default f32[6,5]"``"""
+    """Describes an op as text: ``"aten.mm.default f32[6,5]"``."""
     return " ".join([op.kind or op.name, *(value.type for value in op.outputs)])
 
 
@@ -141,7 +141,7 @@ class SavedPlans:
         self.graphs: list[_Graph] = []
         self.plans: list[_Saved] = []
         self.kernels: dict[str, bool] = {}
-        """With ``codegen="native"``: whether an operation runs in our kernels."""
+        """With ``codegen="native"``: True for operations that run in our kernels."""
 
     def add(
         self, plan: Plan, parts: list[Part], total: Total | None, common: Common | None = None
@@ -156,7 +156,7 @@ class SavedPlans:
             graph = _Graph(
                 fingerprint(part.problem), ops, list(part.steps), part.backward_starts, part.scratch
             )
-            if len(parts) > 1 and graph in self.graphs:  # it is also on another path
+            if len(parts) > 1 and graph in self.graphs:  # the graph is also on another path
                 graphs.append(self.graphs.index(graph))
                 continue
             graphs.append(len(self.graphs))
@@ -172,11 +172,11 @@ class SavedPlans:
         )
 
     def knows(self, problem: Problem) -> bool:
-        """True if it has a plan for this graph."""
+        """True if the file has a plan for this graph."""
         return any(graph.fingerprint == fingerprint(problem) for graph in self.graphs)
 
     def find(self, problem: Problem) -> int:
-        """Finds the saved graph that matches a problem. Raises ValueError if none does; the text
+        """Finds the saved graph that matches a problem. Raises ValueError if none does; the message
         says what differs from the most similar graph.
         """
         own = fingerprint(problem)
@@ -200,7 +200,8 @@ class SavedPlans:
         )
 
     def _slices_differ(self, problem: Problem) -> str:
-        """Says that only one of the file and a problem is of a step in pieces."""
+        """Says that the file and the problem differ in whether the step runs in pieces, if they
+        do."""
         if self.slices == is_sliced(problem):
             return ""
         return " (these were saved " + (
@@ -232,7 +233,7 @@ class SavedPlans:
         """Reads a file written by :meth:`write`.
 
         Raises:
-            ValueError: the file holds something else. OSError: it cannot be read.
+            ValueError: the file holds something else. OSError: the file cannot be read.
         """
         saved = cls()
         saved.source = os.fspath(path)
@@ -282,10 +283,11 @@ def check_part(problem: Problem, schedule: Schedule) -> None:
     """Checks a graph's part of a plan, step by step.
 
     Raises:
-        ValueError: the steps are none of this graph.
+        ValueError: the steps do not belong to this graph.
     """
     steps: list[schedules.Step | int] = []
-    leaving: dict[int, int] = {}  # number of a move -> op whose memory has not been freed
+    # maps the number of a move to the op whose memory has not been freed
+    leaving: dict[int, int] = {}
     starts = 0
     for t, step in enumerate(schedule.steps):
         if t == schedule.backward_starts:
@@ -309,7 +311,7 @@ def plan_of(of_graphs: Problem, saved: _Saved) -> Plan:
     """Returns a saved plan with its problem, checked.
 
     Args:
-        of_graphs: the problem made from its graphs.
+        of_graphs: the problem made from the plan's graphs.
 
     Raises:
         ValueError: the plan is not for this problem.

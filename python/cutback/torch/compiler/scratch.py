@@ -2,14 +2,14 @@
 profiler.
 
 Plans and trackers count what ops return. A kernel may allocate more and free it before it returns
-(scratch): on the CPU the backward of a batch norm holds a second gradient of its input. So the
-first two forwards and backwards of every graph with a budget run as code that marks each op in the
-profiler's events (``graph/codegen.py``) and reports its result to a tracker. The allocator's level
-at any moment inside an op is then the tracker's count without this op, plus what the op has
-allocated so far. Two steps are measured because kernels may allocate more in their first run, or in
-their second; :mod:`compiler.counted_scratch` says how plans count the larger of the two.
+(scratch): on the CPU, for example, the backward of a batch norm holds a second gradient of its
+input. So the first two forwards and backwards of every graph with a budget run as code that marks
+each op in the profiler's events (``graph/codegen.py``) and reports its result to a tracker. At any
+moment inside an op, the allocator's level is then the tracker's count without this op, plus what
+the op has allocated so far. Two steps are measured because kernels may allocate more in their first
+run, or in their second; :mod:`compiler.counted_scratch` says how plans count the larger of the two.
 
-The profiler is PyTorch's legacy one from before Kineto: it does not use device clocks, takes
+The profiler is PyTorch's legacy one that preceded Kineto. It does not use device clocks, takes
 microseconds to start and stop, and does not conflict with a profiler that the user has prepared but
 not started. While the user's own profiler runs, or a CUDA graph is captured, nothing is measured,
 and later steps are measured instead.
@@ -58,9 +58,9 @@ class GraphPeak(NamedTuple):
     tensor_bytes: int
     """Peak bytes of tensors only."""
     op: str
-    """What ran at the peak: ``"aten.mm.default"``."""
+    """The op that ran at the peak, such as ``"aten.mm.default"``."""
     op_bytes: int
-    """Its scratch there."""
+    """The scratch of that op."""
 
 
 class AllocatorStats(NamedTuple):
@@ -77,11 +77,11 @@ class AllocatorStats(NamedTuple):
     peak_bytes: int
     """Peak bytes, including scratch of kernels."""
     tensor_bytes: int
-    """Peak bytes of tensors, counted as in plans and :class:`MemoryTracker` count."""
+    """Peak bytes of tensors, counted as plans and :class:`MemoryTracker` count them."""
     op: str
-    """What ran at the peak: ``"aten.mm.default"``."""
+    """The op that ran at the peak, such as ``"aten.mm.default"``."""
     op_bytes: int
-    """Its scratch there: bytes that it allocated and freed while it ran."""
+    """The scratch of that op: bytes that it allocated and freed while it ran."""
     by_op: dict[str, int]
     """The largest scratch of each kind of op that uses any, largest first."""
     graphs: list[GraphPeak]
@@ -89,7 +89,7 @@ class AllocatorStats(NamedTuple):
 
     @property
     def scratch_bytes(self) -> int:
-        """The bytes that scratch adds to the peak."""
+        """The bytes that scratch adds to the peak of tensors."""
         return self.peak_bytes - self.tensor_bytes
 
     def __repr__(self) -> str:
@@ -137,8 +137,8 @@ class _Profile:
 
 
 class _Pause:
-    """Pauses the profiler: PyTorch would print that it does not know the size of freed memory that
-    was allocated earlier."""
+    """Pauses the profiler. Otherwise PyTorch would print that it does not know the size of freed
+    memory that was allocated earlier."""
 
     def __init__(self, profile: _Profile) -> None:
         self.profile = profile
@@ -151,7 +151,8 @@ class _Pause:
 
 
 def _traces(events: Sequence[ProfilerEvent]) -> Iterator[list[int]]:
-    """Returns what the marked ops of one thread allocated and freed. Its events are in order."""
+    """Yields the bytes that each marked op of one thread allocated and freed. The events are in
+    order."""
     depth = 0
     trace: list[int] = []
     inside = None  # depth of the op
@@ -182,7 +183,7 @@ class Kernels:
 
     def __init__(self, tell: Callable[[Kernels], None]) -> None:
         self.stats: AllocatorStats | None = None
-        """Figures of the step that took most so far."""
+        """Figures of the step that took the most memory so far."""
         self.scratch: dict[str, dict[str, int]] = {}
         """The largest scratch so far, by the key of a graph and the name of an op."""
         self.traces: dict[str, dict[str, list[int]]] = {}
@@ -190,9 +191,9 @@ class Kernels:
         self.steps = 0
         """Number of measured steps."""
         self.alone: dict[str, AllocatorStats] = {}
-        """The same figures for steps that ran one graph, by its key."""
+        """Figures of steps that ran one graph, by the graph's key."""
         self.latest: str | None = None
-        """The graph that the last step ran, if it ran one."""
+        """The key of the graph that the last step ran, or None if it ran several."""
         self.lock = threading.Lock()
         self._tell = tell
         self._graphs: list[Graph] = []
@@ -203,19 +204,19 @@ class Kernels:
         self._tracker: StepTracker | None = None
 
     def graph(self) -> Graph:
-        """Adds and returns a graph of the model."""
+        """Adds a graph of the model and returns it."""
         graph = Graph(self)
         self._graphs.append(graph)
         return graph
 
     @property
     def _searches(self) -> bool:
-        """True if kernels may take more in this step than in later ones."""
+        """True if kernels may allocate more in this step than in later ones."""
         return self.steps == 0 and hooks.searches_kernels()
 
     @property
     def is_done(self) -> bool:
-        """True if no step is measured any more."""
+        """True if no more steps are measured."""
         return self.steps >= STEPS
 
     def is_done_alone(self, key: str) -> bool:
@@ -232,7 +233,7 @@ class Kernels:
         """Records what a forward or backward took.
 
         Args:
-            scratch: by operation and node.
+            scratch: bytes by operation and node.
         """
         self._rows.append(row)
         self._keys.append(graph.key)
@@ -243,7 +244,7 @@ class Kernels:
                 nodes[node] = max(size, nodes.get(node, 0))
 
     def ended(self) -> None:
-        """Called when the backward of a graph has ended; the last one ends the step."""
+        """Handles the end of a graph's backward. The last backward ends the step."""
         if any(graph.runs for graph in self._graphs):
             return
         self._graphs = [graph for graph in self._graphs if not graph.is_done]
@@ -279,19 +280,19 @@ class Graph:
     def __init__(self, kernels: Kernels) -> None:
         self.kernels = kernels
         self.key: str | None = None
-        """See :func:`compiler.records.key_of`."""
+        """The key of the graph (:func:`compiler.records.key_of`)."""
         self.forward = _Block(self, is_backward=False)
         self.backward = _Block(self, is_backward=True)
-        self.runs = 0  # of the forward, in this step
+        self.runs = 0  # forwards of this step so far
         self._steps = 0
 
     @property
     def is_done(self) -> bool:
-        """True if the graph is not measured any more."""
+        """True if the graph is no longer measured."""
         return self._steps >= STEPS
 
     def ended(self) -> None:
-        """Called when its backward has run."""
+        """Handles the end of the graph's backward."""
         self.runs = 0
         self._steps += 1
         if self.is_done:
@@ -307,17 +308,17 @@ class _Block:
         self.watched: Boxed | None = None
         self._tracker: StepTracker | None = None
         self._profile = _Profile()
-        self._op = ("", "", 0)  # name, node, bytes before it
-        # of each op: name, node, bytes after it, bytes of its result
+        self._op = ("", "", 0)  # name, node, and bytes before it
+        # for each op: name, node, bytes after it, bytes of its result
         self._rows: list[tuple[str, str, int, int]] = []
         self._constants: list[torch.Tensor] = []
 
     def constants(self, tensors: list[torch.Tensor]) -> None:
-        """Sets the tensors of the graph that no op makes."""
+        """Sets the graph's constants: tensors that no op makes."""
         self._constants = tensors
 
     def op(self, name: str, node: str) -> AbstractContextManager[None]:
-        """See :class:`graph.codegen.Watch`, also for the methods below."""
+        """See :class:`graph.codegen.Watch`, which also explains the methods below."""
         assert _PROFILER is not None and self._tracker is not None
         self._op = name, node, self._tracker.live_bytes
         return _PROFILER.mark(_MARK)
@@ -354,8 +355,8 @@ class _Block:
         return call
 
     def _measure(self, run: Boxed, watched: Boxed, args: list[GraphInput]) -> Sequence[GraphValue]:
-        """Measures one run. If it raises, a later run is measured. Only a limited number of
-        forwards is measured; what further ones save counts as arguments of their backward."""
+        """Measures one run. If it raises, a later run is measured. The number of measured forwards
+        is limited; what further forwards save counts as arguments of their backward."""
         tracker = self._tracker = self.graph.kernels.tracker()
         tracker.given(self._constants, count=False)
         tracker.given(args, count=self.is_backward)
@@ -393,13 +394,13 @@ class _Block:
 
 
 def excess_of_all_text(taken: int, limit: int | None, stays: bool) -> str | None:
-    """Returns the warning for the case that no plan meets the budget once scratch is counted. None:
-    the plan exceeds the budget only slightly.
+    """Returns the warning for the case that no plan meets the budget once scratch is counted, or
+    None if the plan exceeds the budget only slightly.
 
     Args:
         taken: bytes of the plan that is used.
         limit: the budget in bytes.
-        stays: whether that is the plan in force, because the smallest plan takes hardly less.
+        stays: True if that is the plan in force, because the smallest plan takes hardly less.
     """
     if limit is not None and taken <= limit * (1 + MARGIN):
         return None
@@ -415,11 +416,11 @@ def excess_of_all_text(taken: int, limit: int | None, stays: bool) -> str | None
 
 
 def excess_text(stats: AllocatorStats, limit: int, budget: str, lower: str | None) -> str | None:
-    """Returns the warning for a step whose scratch exceeds its budget by more than the tolerance.
-    None: tensors alone exceed the budget, which has another reason.
+    """Returns the warning for a step whose scratch exceeds its budget by more than the tolerance,
+    or None if tensors alone exceed the budget, which has another reason.
 
     Args:
-        limit: limit for what the planned graphs make.
+        limit: limit in bytes for what the planned graphs allocate.
         budget: the budget as text.
         lower: a budget that is lower by the excess, or None.
     """
@@ -427,9 +428,9 @@ def excess_text(stats: AllocatorStats, limit: int, budget: str, lower: str | Non
         return None
     if stats.peak_bytes - limit < LEAST:
         return None
-    advice = "No lower budget leaves that much room: leave it in addition to the budget"
+    advice = "No lower budget leaves that much memory: leave it in addition to the budget"
     if lower is not None:
-        advice = f"Give a lower budget (about {lower}), or leave that room in addition to it"
+        advice = f"Give a lower budget (about {lower}), or leave that much memory in addition to it"
     return (
         f"kernels take scratch that plans do not count, most of it {stats.op} "
         f"({budgets.text(stats.op_bytes)}): with it the step's peak is "

@@ -1,8 +1,8 @@
-"""One budget over the several graphs of a model with graph breaks.
+"""Applies one budget to the several graphs of a model with graph breaks.
 
-PyTorch compiles such a model piece by piece: the first graph is fixed and has run before the second
-is seen. So the graphs of the first step are planned one by one, as for ``"min"``. By the first
-backward the step has shown which graphs it has and what goes from one to the other
+PyTorch compiles such a model piece by piece: the first graph has been compiled and has run before
+the second one is known. So the graphs of the first step are planned one by one, as for ``"min"``.
+By the first backward the step has shown which graphs it has and what each passes to the next
 (:mod:`compiler.crossing`). The next call joins their problems and plans them as one
 (:mod:`compiler.joining`). The code of the graphs then follows the parts of that plan without
 recompilation (:mod:`compiler.replaceable`). From then on the budget holds for the whole step. A
@@ -12,9 +12,9 @@ Steps may take different paths through a model, so a graph on several paths runs
 graphs on each. A path that no plan covers is examined in its first backward; if it exceeds the
 budget, the next call plans all paths that have graphs in common (:mod:`compiler.paths`).
 
-A graph that no graph break ends, so that no other graph follows, has a plan for the whole budget
-from the first step on. The table of :mod:`compiler.states` lists the transitions between these
-situations.
+A graph that does not end at a graph break is the only one of its step. It gets a plan for the whole
+budget from the first step on. The table of :mod:`compiler.states` lists the transitions between
+these situations.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from ..types import GraphFunction, GraphInput, GraphValue
 
 MOST_SCRATCH_ROUNDS = 2
-"""How often plans are made again to count scratch. The second plan may rerun ops whose scratch was
-measured only by then."""
+"""How often plans are made again to count scratch. The second plan may rerun ops whose scratch is
+measured only then."""
 
 
 _PLANNING = threading.RLock()
@@ -67,20 +67,20 @@ _PLANNING = threading.RLock()
 
 
 class ModelPartitioner(ModelSteps):
-    """The partitioner of one model. A budget in bytes or a share is one budget for all graphs. It
-    observes the events of the model."""
+    """The partitioner of one model. A budget in bytes, or a share, is one budget for all graphs.
+    Events of the model call its methods."""
 
     # ---- a graph is compiled --------------------------------------------------------------------
 
     def begin(self, writes_by_floats: bool | None, is_last: bool) -> None:
-        """Called when PyTorch begins to compile another graph."""
+        """Prepares for another graph, which PyTorch begins to compile."""
         self.forget_if_gone()
         super().begin(writes_by_floats, is_last)
         self.at_hand.place.frame, self.at_hand.sized.start = self.frame(), self.sizes.starts
 
     def forget_if_gone(self) -> bool:
         """True if PyTorch has dropped the compiled code since graphs were last compiled. PyTorch
-        then reuses frame numbers, so data stored under the old ones must go. Call this while
+        then reuses frame numbers, so data stored under the old numbers is deleted. Call this while
         PyTorch compiles."""
         last = self.compilations.last
         if last is not None and last() is CompileContext.try_get():
@@ -173,7 +173,7 @@ class ModelPartitioner(ModelSteps):
         )  # fmt: skip
 
     def _as_it_is(self, again: Callable[[], Imported]) -> Imported:
-        """Returns the current graph, for sizes that are not rounded up."""
+        """Returns the current graph for sizes that are not rounded up."""
         self.at_hand.sized.symbols = self.at_hand.sized.symbols._replace(is_rounded=False)
         with sizes_as(self.at_hand.sized.symbols.planned):
             self.at_hand.sized.graph = graph = again()
@@ -188,8 +188,8 @@ class ModelPartitioner(ModelSteps):
         return kept
 
     def larger(self, inputs: Sequence[GraphInput]) -> dict[sympy.Symbol, int]:
-        """Returns the values for the symbols of the graph that is being compiled; see
-        :meth:`growing.Sizes.larger`."""
+        """Returns the values for the symbols of the graph that is being compiled
+        (:meth:`growing.Sizes.larger`)."""
         if self.bounds_sizes:
             self.at_hand.sized.symbols = self.sizes.larger(self.at_hand.place.frame, inputs)
         return self.at_hand.sized.symbols.planned
@@ -242,15 +242,15 @@ class ModelPartitioner(ModelSteps):
         return True
 
     def _restart_if_outgrown(self) -> bool:
-        """Returns true, and drops the plans in force, if sizes have grown beyond them."""
+        """Drops the plans in force and returns True if sizes have grown beyond them."""
         if not self.sizes.restart_if_outgrown():
             return False
         self._fire(Event.SIZE_OUTGROWN)
         return True
 
     def _needs_another_round(self) -> bool:
-        """Makes one plan for the graphs that the last step has shown, if one is needed. Returns
-        whether it did.
+        """Makes one plan for the graphs that the last step has shown, if that is needed. Returns
+        True if it did.
 
         Raises:
             BudgetError: no plan of all graphs meets the budget.
@@ -262,7 +262,7 @@ class ModelPartitioner(ModelSteps):
                 return False  # a step is running
         elif self.state in DUE and steps.is_in_pipeline() and self.graphs.may_wait():
             return False  # the rest of the step may still leave gradients
-        elif self.state is not State.UNMET:  # which its step is to settle first
+        elif self.state is not State.UNMET:  # in that state the step settles it first
             self._look_at_pending()
         if self.state not in DUE or not (steps.patterns or self.graphs.problems):
             return False
@@ -283,7 +283,7 @@ class ModelPartitioner(ModelSteps):
             counts = together.calls.counts
             if at_hand.sized.start == self.sizes.starts:
                 over = next((pair for pair in limits if args[pair[0]] > pair[1]), None)
-                if over is not None:  # smaller sizes take less; one too large is enough
+                if over is not None:  # smaller sizes take less memory; one larger size is enough
                     place, planned = over
                     self._outgrow(at_hand, args[place], planned, not (counts and counts[-1]))
             if at_hand.sized.start != self.sizes.starts and at_hand.key is not None:
@@ -300,8 +300,8 @@ class ModelPartitioner(ModelSteps):
         return call
 
     def _outgrow(self, graph: AtHand, size: int, planned: int, fresh: bool) -> None:
-        """Handles a graph that is about to run with a larger size than planned. ``fresh``: no graph
-        of the call has run yet. Otherwise plans are made again before the next call.
+        """Handles a graph that is about to run with a larger size than planned. ``fresh`` is True
+        if no graph of the call has run yet. Otherwise plans are made again before the next call.
 
         Raises:
             LargerError: PyTorch must recompile, and then the call must start over.
@@ -314,9 +314,9 @@ class ModelPartitioner(ModelSteps):
                 self._restart_if_outgrown()
 
     def _follow_min(self, graph: AtHand) -> None:
-        """Called before a graph runs. If runs of it are pending that no plan covers together, this
-        run and later ones are planned as for ``"min"``, until the step has shown how many there
-        are."""
+        """Prepares a graph's run. If runs of the graph are pending that no plan covers together,
+        this run and later ones are planned as for ``"min"``, until the step has shown how many runs
+        there are."""
         key, steps = graph.key, self.steps
         known = self.graphs.by_key.get(key or "")
         if key is None or known is None or key in steps.as_min or not steps.pending.counts[key]:
@@ -375,7 +375,7 @@ class ModelPartitioner(ModelSteps):
     def _began(
         self, key: str | None, args: Sequence[GraphInput], result: Sequence[GraphValue]
     ) -> None:
-        """Called when a graph has run; ``key``: key of a training graph."""
+        """Records that a graph has run; ``key`` is the key of a training graph."""
         self.ever.ran |= key is not None and self.state is not State.UNMET
         by_key = self.graphs.by_key
         if key is None or key not in by_key:
@@ -398,7 +398,8 @@ class ModelPartitioner(ModelSteps):
         if now is None or together.covers(self.steps.covered, now):
             return
         frames = Counter(by_key[k].frame for k in now.elements() if k in by_key)
-        if max(frames.values(), default=0) > 1:  # such calls have their own round
+        # calls that run a graph several times have a round of their own
+        if max(frames.values(), default=0) > 1:
             self.steps.seen = now
 
     # ---- scratch --------------------------------------------------------------------------------
@@ -455,8 +456,8 @@ class ModelPartitioner(ModelSteps):
     def _due_scratch(
         self, plan: Plan, shown: Shown, measured: Mapping[str, Mapping[str, int]]
     ) -> dict[str, Rows]:
-        """Returns the scratch that the plan of a step must count when it is made again. Empty: the
-        plan stays."""
+        """Returns the scratch that the plan of a step must count when it is made again. The result
+        is empty if the plan stays."""
         known, rounds = self.graphs.scratch, self.graphs.scratch_rounds
         if max((rounds[key] for key in measured), default=0) >= MOST_SCRATCH_ROUNDS:
             return {}
@@ -472,7 +473,7 @@ class ModelPartitioner(ModelSteps):
         return {}
 
     def _bytes_with(self, plan: Plan, shown: Shown, scratch: Mapping[str, Rows]) -> int:
-        """Returns the bytes of the plan of a step with measured scratch."""
+        """Returns the bytes that a step's plan takes with measured scratch."""
         keys, common = shown
         problems = [with_scratch(self.graphs.by_key[key].problem, scratch[key]) for key in keys]
         counted = self.completed(join(problems, common)[0])
@@ -486,11 +487,11 @@ class ModelPartitioner(ModelSteps):
     # ---- budgets --------------------------------------------------------------------------------
 
     def limit_bytes(self, runs: int) -> int | None:
-        """Returns the limit for plans on live bytes: the budget of a plan for the whole model; for
-        ``"min"``, which plans each graph separately, the sum over all graphs.
+        """Returns the limit for plans on live bytes. It is the budget of a plan for the whole model
+        or, for ``"min"``, which plans each graph separately, the sum over all graphs.
 
         Args:
-            runs: largest number of runs of one graph in a call.
+            runs: the largest number of runs of one graph in a call.
         """
         target = self.options.target
         if target.budget is None or target.measure != "live" or not self.plans or self.sizes.told:
@@ -507,7 +508,7 @@ class ModelPartitioner(ModelSteps):
         return max((max(limit, live) for limit, live in bounds if limit is not None), default=None)
 
     def runs_other_graphs(self) -> bool:
-        """True if this step runs graphs that the plan over several graphs does not contain: for
+        """True if this step runs graphs that the plan over several graphs does not contain, for
         example those of another mode, whose plan is no longer in force."""
         if not self.in_force.paths:
             return False

@@ -16,8 +16,8 @@ import torch
 
 
 def let_trace_sharded(model: torch.nn.Module) -> None:
-    """Gives the classes that FSDP2 made for modules of PyTorch's own a ``forward`` that Dynamo
-    compiles. They are made for each process, so PyTorch's classes stay as they are."""
+    """Gives the classes that FSDP2 made for PyTorch's own modules a ``forward`` that Dynamo
+    compiles. FSDP2 makes these classes in each process, so PyTorch's classes stay as they are."""
     fsdp = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     if fsdp is None:
         return
@@ -27,7 +27,7 @@ def let_trace_sharded(model: torch.nn.Module) -> None:
 
 
 def _traced(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the same function in a frame of this file, which Dynamo does not skip."""
+    """Returns the function, called in a frame of this file, which Dynamo does not skip."""
 
     @functools.wraps(forward)
     def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:

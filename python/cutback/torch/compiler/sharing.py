@@ -32,11 +32,11 @@ class SharedBudget:
     graphs: dict[str, CompiledGraph]
     steps: Steps
     scratch: Mapping[str, Rows] = field(default_factory=dict)
-    """Measured scratch that counts in what graphs hold together, by the key of a graph."""
+    """Measured scratch that counts towards what graphs hold together, by the key of a graph."""
 
     def own_of(self, keys: list[str], common: Common | None = None) -> Problem | None:
-        """Returns the joint problem that a share counts from. None: that of the graphs as they
-        are."""
+        """Returns the joint problem that a share is relative to, or None if it is that of the
+        graphs as they are."""
         if self.options.policy is None:
             return None
         owns = [self.graphs[key].own or self.graphs[key].problem for key in keys]
@@ -71,7 +71,8 @@ class SharedBudget:
         part = target.budget[2]
         if target.is_share:
             return held, int(part * self._whole(pattern))
-        at_least = int(part * self._whole(pattern))  # no limit: whatever the smallest plans take
+        # there is no limit: allow what the smallest plans take
+        at_least = int(part * self._whole(pattern))
         if held <= at_least:
             return held, at_least
         return held, budgets.limit(part, *self.ends(pattern))
@@ -87,7 +88,7 @@ class SharedBudget:
         return budgets.Position(target.budget[2], *self.ends(pattern))
 
     def shared(self, pattern: Together, held: int, limit: int) -> budgets.Shared:
-        """Returns what the first line of each plan of a pattern says about all of them."""
+        """Returns what the first line of each plan of a pattern says about all calls."""
         calls = sum(pattern.values())
         return budgets.Shared(calls, held, limit, self._position(pattern))
 
@@ -101,8 +102,8 @@ class SharedBudget:
         """Returns the ends of the positions of calls that are pending together.
 
         If each graph runs once, one plan can cover all of them, and the smallest plan is that of
-        the joint problem. All runs of one graph have the same schedule, so for several runs the
-        lower end is what they hold together under the smallest plans of the single graphs.
+        the joint problem. If a graph runs several times, all its runs have the same schedule, so
+        the lower end is what the runs hold together under the smallest plans of the single graphs.
         """
         key = frozenset(pattern.items())
         if key not in self.steps.ends:
@@ -149,7 +150,8 @@ class SharedBudget:
         return joined, order
 
     def counted(self, shown: Shown) -> tuple[Problem, list[tuple[int, int]]]:
-        """Returns the joint problem of graphs with measured scratch, and what its ops are."""
+        """Returns the joint problem of graphs with measured scratch, and what each of its ops
+        stands for."""
         joined, order = self._join(shown)
         if any(self.scratch.get(key) for key in shown.keys):
             rows = [(self.graphs[key].problem, self.scratch.get(key, ())) for key in shown.keys]
@@ -158,8 +160,8 @@ class SharedBudget:
         return joined, order
 
     def _whole(self, pattern: Together) -> int:
-        """Returns what calls that are pending together take without a budget; their shares and
-        positions count from it."""
+        """Returns the bytes that calls which are pending together take without a budget; their
+        shares and positions are relative to it."""
         key = frozenset(pattern.items())
         if key not in self.steps.wholes:
             shown = self.steps.shown_for(pattern)
@@ -189,7 +191,7 @@ class SharedBudget:
         return max(held - limit for held, limit in rows)
 
     def best(self, choices: list[paths.Choice], patterns: Sequence[Together]) -> paths.Choice:
-        """Returns the fastest schedules for the graphs of paths with which each path keeps to its
+        """Returns the fastest schedules for the graphs of paths under which each path keeps to its
         budget."""
 
         def time_of(choice: paths.Choice) -> int:
@@ -216,7 +218,7 @@ class SharedBudget:
         return sum(runs[key] * int(made.plan.numbers["time_ps"]) for key, made in choice.items())
 
     def choose(self, problems: dict[str, Problem]) -> Choice:
-        """Returns a plan for each graph, so that the calls meet the budget together, or else the
+        """Returns a plan for each graph such that the calls meet the budget together, or else the
         plans that exceed it least."""
         return together.choose(
             self.make, problems, self._without_budget,

@@ -2,9 +2,9 @@
 
 A model under one budget is planned graph by graph: PyTorch compiles the graphs one after another,
 and only running them shows what they share. :class:`compiler.several.ModelPartitioner` is in one of
-these states at any time. It observes events, looks up (state, event) here, runs the action, and is
-in the next state once the action has ended without an error. A pair that is not in the table cannot
-occur.
+these states at any time. When it observes an event, it looks up (state, event) here and runs the
+action. It is in the next state once the action has ended without an error. A pair that is not in
+the table cannot occur.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class State(Enum):
     SINGLE = "single"
     """One graph has a plan, under the whole budget."""
     UNMET = "unmet"
-    """The only graph cannot meet its share alone. Several calls of it may; if the first backward
-    shows that there was one, the step says so."""
+    """The only graph cannot meet its share alone. Several calls of it may meet it together; if the
+    first backward shows that there was only one call, the step fails or warns."""
     GRAPHS_DUE = "graphs due"
     """Some compiled graphs are not covered by a plan. A plan over all graphs is due at the next
     call."""
@@ -44,22 +44,22 @@ class Event(Enum):
     """An event in the life of a model."""
 
     GRAPH = "graph"
-    """A graph is compiled whose budget is not shared."""
+    """A graph whose budget is not shared is compiled."""
     GRAPH_FITS = "graph fits"
     """The only graph is compiled, and a plan meets the whole budget."""
     GRAPH_PUT_OFF = "graph put off"
-    """The same in the first step, but no plan meets the share, which counts from this graph
-    alone."""
+    """The only graph is compiled in the first step, and no plan meets the share, which is relative
+    to this graph alone."""
     GRAPH_OVER = "graph over"
-    """The same, but no plan meets the budget."""
+    """The only graph is compiled, and no plan meets the budget."""
     GRAPH_NEW = "graph new"
-    """A graph is compiled that no plan covers, and the model has other graphs."""
+    """A graph that no plan covers is compiled, and the model has other graphs."""
     GRAPH_LATE = "graph late"
-    """The same, after plans were made again the maximum number of times."""
+    """Such a graph is compiled after plans were made again the maximum number of times."""
     STEP_KEEPS = "step keeps"
-    """The step ran only one graph, once; the graph exceeds the budget and keeps its plan."""
+    """The step ran only one graph, once. The graph exceeds the budget and keeps its plan."""
     STEP_SAVES = "step saves"
-    """The same, and everything is saved (``on_infeasible="warn"``)."""
+    """The step ran only one graph, once, and everything is saved (``on_infeasible="warn"``)."""
     CALLS_OVER = "calls over"
     """Calls that were pending together exceed the budget, and plans may be made again."""
     PATH_OVER = "path over"

@@ -3,8 +3,9 @@
 ``torch._functorch.config.joint_custom_pass`` receives the joint graph before PyTorch splits it. The
 plan is made as usual, and each forward node is tagged: ``MUST_SAVE`` if the plan saves it,
 ``MUST_RECOMPUTE`` if it runs again. PyTorch's own partitioner then makes the two graphs. They save
-what the plan saves, but a recomputed value runs once in the backward, where PyTorch puts it. So the
-bits are the same, but the planned peak is not guaranteed, and each graph has a separate plan.
+what the plan saves, but a recomputed value runs once in the backward, at the position that PyTorch
+chooses. So the bits are the same, but the planned peak is not guaranteed, and each graph has a
+separate plan.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ aten = torch.ops.aten
 
 def split_dropouts(gm: fx.GraphModule) -> int:
     """Computes results of dropouts from their masks, if that gives the same bits
-    (:mod:`graph.dropout`). Then the mask can be saved and the result recomputed. Returns the number
-    of dropouts."""
+    (:mod:`graph.dropout`). Then a plan can save the mask and recompute the result. Returns the
+    number of dropouts."""
     dropouts = gm.graph.find_nodes(op="call_function", target=aten.native_dropout.default)
     n = 0
     for node in dropouts:

@@ -1,14 +1,14 @@
-"""Plans calls that are pending together, whose backward has yet to run, under one budget.
+"""Plans calls that are pending together (their backward has yet to run) under one budget.
 
 A model that is called twice before ``backward()`` (contrastive losses, discriminators, layers with
-a graph break inside) holds what each call saved. No graph shows that, so runs are counted: a run is
+a graph break inside) holds what each call saved. No graph shows that, so runs are counted. A run is
 pending from its forward until its node of autograd's graph begins to run or is freed. Calls that
 were pending together in one step are planned together for the next steps. Writing parameters ends a
 step; earlier runs no longer count after that, because only their results are kept.
 
 All runs of a graph share its code, so they have one schedule. It is found by bisection over budgets
-of the single graphs. The criterion is the evaluator's figure for all of them together, forwards in
-order, backwards in reverse.
+of the single graphs. The criterion is the evaluator's figure for all runs together, with the
+forwards in order and the backwards in reverse.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Together = Counter[str]
 
 
 class _Calls(threading.local):
-    """The model calls that this thread is in, innermost last, with the number of runs of each
+    """The calls of models that this thread is in, innermost last, with the number of runs of each
     graph."""
 
     def __init__(self) -> None:
@@ -88,10 +88,11 @@ class Pending:
         return bool(self._runs)
 
     def began(self, key: str, node: Node, on_backward: Callable[[], None]) -> Together | None:
-        """Notes that a graph has run. Returns what is pending now, if that is more than this run.
+        """Records that a graph has run. Returns what is pending now, if that is more than this run.
 
         Args:
-            node: its node in autograd's graph. on_backward: called before its backward."""
+            node: its node in autograd's graph.
+            on_backward: called before its backward."""
         number = next(self._numbers)
         with self._lock:
             self._runs[number] = key
@@ -110,8 +111,8 @@ class Pending:
         return now
 
     def forget_earlier_steps(self, key: str, args: Sequence[object]) -> Together | None:
-        """Called before a graph is noted. Forgets pending runs if a parameter of it was written
-        since its last run, and returns them; None: no parameter was written."""
+        """Forgets pending runs if a parameter of a graph that is about to run was written since its
+        last run. Returns those runs, or None if no parameter was written."""
         tensors = (t for t in args if isinstance(t, torch.Tensor))
         leaf = next((t for t in tensors if t.is_leaf and t.requires_grad), None)
         if leaf is None:
@@ -139,7 +140,7 @@ class Pending:
 
 
 def covers(known: list[Together], wanted: Together) -> bool:
-    """True if there is a pattern with at least as many runs of each graph."""
+    """True if a known pattern has at least as many runs of each graph."""
     return any(all(have[key] >= n for key, n in wanted.items()) for have in known)
 
 
@@ -190,8 +191,7 @@ def steps_of(
 def bytes_of(
     joined: Problem, order: list[tuple[int, int]], schedules: list[Schedule], measure: str
 ) -> int:
-    """Returns what graphs hold together: the peak, or the bytes alive between forward and
-    backward."""
+    """Returns the bytes that graphs hold together: at the peak, or between forward and backward."""
     found = lenient(joined).check().evaluate(steps_of(schedules, order, joined), "cpu")
     return found["saved_bytes"] if measure == "saved" else found["peak_bytes"]
 
@@ -215,8 +215,8 @@ def without_budget(make: Make, problems: dict[str, Problem], target: Target) -> 
 
 
 def small_choices(make: Make, problems: dict[str, Problem], free: Target) -> list[Choice]:
-    """Returns plans of graphs that are small and cost little extra time: small in their peaks, and
-    small in what they save."""
+    """Returns plans of graphs that are small and cost little extra time: one choice with small
+    peaks, and one that saves little."""
     kinds = dict.fromkeys((free.measure, "saved"))
     return [{key: make(d, modest(kind)) for key, d in problems.items()} for kind in kinds]
 
@@ -230,13 +230,13 @@ def choose(
 ) -> Choice:
     """Returns the fastest plans found that fit together, or else those that exceed the limit least.
     A graph's peak matters little while other runs of it wait, because then their saved bytes
-    dominate. So budgets on live and on saved bytes of the single graphs are tried, from the
+    dominate. So this tries budgets on live and on saved bytes of the single graphs, from the
     smallest plans to saving everything, and also the plans without a budget.
 
     Args:
         free: the target without a budget.
-        excess: bytes by which all pending runs exceed the budget.
-        time_of: the time of a choice.
+        excess: returns the bytes by which all pending runs exceed the budget.
+        time_of: returns the time of a choice.
     """
 
     def rank(choice: Choice, excess: int) -> tuple[int, int]:
@@ -268,7 +268,8 @@ def choose(
 def _between(
     make: Make, problems: dict[str, Problem], least: Choice, kind: str
 ) -> Callable[[float], Choice | None]:
-    """Returns plans between the smallest ones (0) and those that save everything (1)."""
+    """Returns a function that gives plans between the smallest ones (0) and those that save
+    everything (1)."""
     span = {
         key: (measured(plan.numbers, kind), save_all_bytes(plan.numbers, kind))
         for key, (plan, _) in least.items()
@@ -315,7 +316,7 @@ def refusal(held: int, limit: int, calls: int) -> BudgetError:
 
 
 def tell_of_pending(calls: int, held: int, budget: str, final: bool) -> None:
-    """Warns that calls were pending together that no plan covered together."""
+    """Warns that calls were pending together although no plan covered them together."""
     then = "From the next step on they share the budget"
     if final:
         then = "They are not planned together: run the backward earlier, or give a smaller budget"
@@ -328,7 +329,7 @@ def tell_of_pending(calls: int, held: int, budget: str, final: bool) -> None:
 
 def tell_of_left(left: int, loss: int, held: int, budget: str) -> None:
     """Warns that earlier calls of a step left memory, or that the schedule of a pipeline holds
-    some or computes a loss, which counts in addition to the pending calls.
+    memory or computes a loss. This counts in addition to the pending calls.
 
     Args:
         loss: bytes that a loss of the schedule takes only while it runs."""
@@ -377,7 +378,7 @@ def tell_of_path(graphs: int, held: int, budget: str, final: bool) -> None:
 
 
 def tell_of_rounds(rounds: int) -> None:
-    """Warns that a graph is in no plan of several graphs, and that no more such plans will be
+    """Warns that no plan of several graphs covers a new graph, and that no more such plans will be
     made."""
     warnings.warn(
         f"plans of several graphs were made again {rounds} times because new graphs appeared, and "

@@ -1,11 +1,11 @@
-"""Computes what the measure ``total`` counts in addition to the step: parameters, buffers and
-optimizer states.
+"""Computes the bytes that the measure ``total`` counts in addition to the step: parameters, buffers
+and optimizer states.
 
-States are counted whether or not they have been allocated: the optimizer's step is rehearsed on
-fake tensors, twice. The first rehearsal shows the states, the second shows the additional memory of
-a step. That memory goes into the problem as an op after the backward that reads all gradients, so
-the plan's peak is that of the whole step. Gradients are values of the step and become ``.grad``
-unchanged, so they are not counted again.
+States are counted whether or not they have been allocated. For this, the optimizer's step is
+rehearsed twice on fake tensors. The first rehearsal shows the states, the second the additional
+memory of a step. That memory is added to the problem as an op after the backward that reads all
+gradients, so the plan's peak is that of the whole step. Gradients are values of the step and become
+``.grad`` unchanged, so they are not counted again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Total(NamedTuple):
 
 
 def _bytes(tensors: Iterable[Argument]) -> int:
-    """Returns the bytes of their storages, each counted once."""
+    """Returns the bytes of the tensors' storages, each counted once."""
     storages = [s for t in tensors if isinstance(t, torch.Tensor) for s in storages_of(t)]
     return sum({s._cdata: s.nbytes() for s in storages}.values())
 
@@ -70,11 +70,11 @@ def account(
     the optimizer's parameters count.
 
     Args:
-        known: results of earlier rehearsals, by what they depend on; a new one is added.
+        known: results of earlier rehearsals, keyed by what they depend on; a new one is added.
 
     Raises:
         TypeError: ``optimizer`` is not an optimizer.
-        ValueError: it belongs to another model, or its step cannot be rehearsed.
+        ValueError: the optimizer belongs to another model, or its step cannot be rehearsed.
     """
     optimizer = unwrapped(optimizer)
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -97,7 +97,7 @@ def account(
 
 
 def _is_plain(value: Any) -> bool:
-    """True for numbers, strings and collections of them, whose text says all about them."""
+    """True for numbers, strings and collections of them, which their text describes completely."""
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
     if isinstance(value, dict):
@@ -106,8 +106,8 @@ def _is_plain(value: Any) -> bool:
 
 
 def _described(optimizer: torch.optim.Optimizer) -> str | None:
-    """Returns everything that a rehearsal depends on, as text. None: the optimizer has states, or
-    attributes that no text describes."""
+    """Returns everything that a rehearsal depends on, as text, or None if the optimizer has states,
+    or attributes that no text describes."""
     rows = {
         name: value
         for name, value in vars(optimizer).items()
@@ -203,8 +203,8 @@ class _Twin:
         return fake
 
     def step(self) -> None:
-        """Takes a step. One with ``half=`` runs in one pass over real memory, without bytes of its
-        own, so here it only makes its states."""
+        """Takes a step. A step with ``half=`` runs in one pass over real memory and allocates
+        nothing, so here it only makes its states."""
         optimizer = self.optimizer
         if not isinstance(optimizer, OnePass) or optimizer.half is None:
             optimizer.step()
@@ -229,7 +229,7 @@ def _rehearse(optimizer: torch.optim.Optimizer) -> tuple[int, int]:
         raise ValueError(
             f"measure='total': a step of {type(optimizer).__name__} cannot be rehearsed on fake "
             f"tensors, so its memory is unknown ({type(error).__name__}: {error}); use "
-            "measure='live' with a budget that leaves room for it"
+            "measure='live' with a budget that leaves memory for it"
         ) from error
     states = tree_leaves([list(s.values()) for s in twin.optimizer.state.values()])
     return _bytes(states), 0 if twin.fused else memory.peak_bytes

@@ -1,5 +1,5 @@
-"""The user's constraints on ops of a joint graph, from policies and from checkpoints in the
-model."""
+"""Collects the user's constraints on ops of a joint graph, from policies and from checkpoints in
+the model."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def _word(choice: Choice) -> Constraint | None:
 
 
 def of_tags(node: fx.Node) -> Constraint | None:
-    """Returns the constraint of a checkpoint in the user's model (``torch.utils.checkpoint``) on a
-    node. A value that goes from one region into another is saved, as in PyTorch: otherwise a chain
-    of checkpointed layers would be recomputed from its beginning."""
+    """Returns the constraint that a checkpoint in the user's model (``torch.utils.checkpoint``)
+    puts on a node. A value that goes from one region into another is saved, as in PyTorch:
+    otherwise a chain of checkpointed layers would be recomputed from its beginning."""
     choice = node.meta.get("recompute")
     if choice is None:
         return None
@@ -92,9 +92,9 @@ class _Context(SelectiveCheckpointContext):
 
 
 def _by_function(policy: Callable[..., Choice]) -> Chooser:
-    """Calls a policy function. PyTorch passes overloads (``aten.mm.default``) to policies, many of
-    which name packets (``aten.mm``): if the policy has no answer for the overload, it is called
-    with the packet."""
+    """Calls a policy function. PyTorch passes overloads (``aten.mm.default``) to policies, but many
+    policies name packets (``aten.mm``). So if the policy has no answer for the overload, it is
+    called with the packet."""
 
     def value(node: fx.Node) -> Argument:
         return node.meta.get("val")
@@ -133,8 +133,8 @@ def _by_names(names: Iterable[str | _Operation]) -> Chooser:
 
 
 def chooser(policy: Policy) -> Chooser | None:
-    """Returns a function that gives the policy's constraint on each forward node. None: the policy
-    has none for single ops. Raises ValueError or TypeError if it is not a policy.
+    """Returns a function that gives the policy's constraint on each forward node, or None if the
+    policy has no constraints on single ops. Raises ValueError or TypeError if it is not a policy.
     """
     if policy is None or isinstance(policy, policies.WholeGraph):
         return None
@@ -157,7 +157,7 @@ def chooser(policy: Policy) -> Chooser | None:
 
 
 def may_offload(policy: Policy) -> bool:
-    """True if a policy can move values to the host. For functions only their answers can tell."""
+    """True if a policy may move values to the host. For functions only their answers can tell."""
     if policy is None or isinstance(policy, str):
         return False
     if isinstance(policy, (policies.CheckpointPolicy, TorchPolicy)):

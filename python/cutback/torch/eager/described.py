@@ -104,7 +104,7 @@ class Described:
         }
 
     def identity(self) -> bytes:
-        """A hash of the problem. Regions with equal identities share a plan."""
+        """Returns a hash of the problem. Regions with equal identities share a plan."""
         return hashlib.blake2b(self.checked.to_json().encode()).digest()
 
 

@@ -77,7 +77,7 @@ infos: dict[Op, OpInfo] = {}
 
 
 def info_of(func: Op) -> OpInfo:
-    """The facts about an op, cached."""
+    """Returns the facts about an op, cached."""
     info = infos.get(func)
     if info is None:
         info = infos[func] = OpInfo(func)

@@ -248,7 +248,7 @@ def forget_plans() -> None:
 
 
 def count_plans() -> int:
-    """The number of planned variants of regions."""
+    """Returns the number of planned variants of regions."""
     return len(_planned)
 
 
@@ -396,7 +396,7 @@ def _at_last(seen: Described, limit: int) -> tuple[Plan, Schedule]:
 
 
 def _smallest(seen: Described, max_extra: float | None = None) -> tuple[Plan, Schedule]:
-    """The smallest plan that the region can follow."""
+    """Returns the smallest plan that the region can follow."""
     plan = _plan_for(seen, budgets.parse("min", "live", max_extra))
     schedule = Schedule(seen, plan.core)
     if schedule.live_bytes(plan.core.device) <= plan.numbers["live_bytes"]:

@@ -32,7 +32,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(t: Tensor) -> Layout | None:
-    """The layout of a tensor; None if it is not strided."""
+    """Returns the layout of a tensor; None if it is not strided."""
     if t.layout is not torch.strided:
         return None
     return Layout(tuple(t.shape), tuple(t.stride()), t.dtype, t.device)
@@ -46,7 +46,7 @@ class Made(NamedTuple):
 
 
 def contiguous(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Layout:
-    """The layout of a new contiguous tensor."""
+    """Returns the layout of a new contiguous tensor."""
     strides: list[int] = []
     step = 1
     for n in reversed(shape):
@@ -56,12 +56,12 @@ def contiguous(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device)
 
 
 def nbytes(t: Tensor) -> int:
-    """The bytes of a tensor's storage."""
+    """Returns the bytes of a tensor's storage."""
     return int(t.untyped_storage().nbytes())
 
 
 def storage_of(t: Tensor) -> int:
-    """An id of a tensor's storage, unique while the storage is alive."""
+    """Returns an id of a tensor's storage, unique while the storage is alive."""
     address: int = t.untyped_storage()._cdata
     return address
 
@@ -126,14 +126,14 @@ class Rehearsal:
         self.mode.cache_enabled = False
 
     def like(self, layout: Layout) -> Tensor:
-        """A new fake tensor with this layout."""
+        """Returns a new fake tensor with this layout."""
         with _disable_current_modes(), self.mode:
             return torch.empty_strided(
                 layout.shape, layout.stride, dtype=layout.dtype, device=layout.device
             )
 
     def copy_of(self, fake: Tensor) -> Tensor:
-        """A new fake tensor like ``fake``, in separate memory."""
+        """Returns a new fake tensor like ``fake``, in separate memory."""
         with _disable_current_modes(), self.mode:
             return torch.empty_like(fake)
 

@@ -39,7 +39,7 @@ class Schedule:
         self._follow(starts)
 
     def origin(self, value: int) -> int:
-        """The value that owns the storage of a view."""
+        """Returns the value that owns the storage of a view."""
         maker = self._makers[value]
         while maker in self._views and self.seen.ops[maker].inputs:
             value = self.seen.ops[maker].inputs[0]

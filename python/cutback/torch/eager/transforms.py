@@ -18,7 +18,7 @@ _NAMES = {"Vmap": "torch.func.vmap", "Grad": "torch.func.grad", "Jvp": "torch.fu
 
 
 def _active() -> list[str]:
-    """Names of the active ``torch.func`` transforms, outermost first."""
+    """Returns names of the active ``torch.func`` transforms, outermost first."""
     try:
         stack = torch._C._functorch.get_interpreter_stack()
     except AttributeError:  # a PyTorch without this private function

@@ -176,7 +176,7 @@ class Record:
         ] = []  # slots filled since then: separate value, place, counter, version
 
     def named(self) -> dict[Place, Value | weakref.ref[Value]]:
-        """All values by place, or weak references to them."""
+        """Returns all values by place, or weak references to them."""
         values = self.values
         if values is None:
             values = self.values = {}
@@ -206,7 +206,7 @@ class Record:
         self.slots = []
 
     def all(self) -> list[Value]:
-        """Every value in the storage."""
+        """Returns every value in the storage."""
         found: list[Value] = []
         for value in (*(self.values or {}).values(), self.first, self.held()):
             if value is not None and type(value) is not Value:
@@ -221,7 +221,7 @@ def nothing() -> None:
 
 
 def place_of(t: Tensor) -> Place:
-    """The place of a tensor in its storage."""
+    """Returns the place of a tensor in its storage."""
     return t.storage_offset(), t.shape, t.stride(), t.dtype, t.is_conj(), t.is_neg()
 
 

@@ -436,7 +436,7 @@ class Watching(Region):
         return [gradient.value for gradient in self._waiting.values()]  # gradients of the inputs
 
     def _fake_of(self, slot: int) -> Tensor:
-        """The fake tensor for a slot's value."""
+        """Returns the fake tensor for a slot's value."""
         fake = self._fakes.get(slot)
         if fake is None:
             layout = self.layouts[slot]
@@ -588,7 +588,7 @@ def shapes_of(out: Result) -> Shapes:
 
 
 def _taken_by(node: GraphNode, at: int) -> Layout:
-    """The layout of the gradient that a node expects at an input."""
+    """Returns the layout of the gradient that a node expects at an input."""
     try:
         taken = node._input_metadata[at]
         shape = tuple(int(n) for n in taken.shape)

@@ -2,9 +2,10 @@
 
 Without ``keep_inference_input_mutations``, AOTAutograd returns one new value for each input that
 the forward writes into, and reads that value after it has traced the backward. If the backward
-writes into the same input, the value includes that write, so it would happen when the forward
-returns. With ``keep_inference_input_mutations=True`` the graph has a copy for each pass. A tensor
-that the forward makes and returns, and that the backward writes into, has one value in either case.
+writes into the same input, the value includes that write, so the write would already happen when
+the forward returns. With ``keep_inference_input_mutations=True`` the graph has a copy for each
+pass. A tensor that the forward makes and returns, and that the backward writes into, has one value
+in either case.
 """
 
 from __future__ import annotations
@@ -56,19 +57,19 @@ _VIEWS = frozenset(
         _aten.unfold_backward.default,
     }
 )
-"""Other operations that undo a view but have no alias annotation. A write is never one of these
-alone: ``x.copy_(y)`` is recorded as ``aten.copy``."""
+"""Other operations that undo a view but have no alias annotation. A write is never one of these on
+its own: ``x.copy_(y)`` is recorded as ``aten.copy``."""
 
 
 class WrittenInBothPassesError(UnsupportedGraphError):
-    """The forward of the graph returns what its backward writes."""
+    """Raised if the forward of the graph returns what its backward writes."""
 
 
 def refuse_writes_in_both_passes(gm: fx.GraphModule, num_fwd_outputs: int) -> None:
     """Checks that nothing that the forward returns includes a write of the backward.
 
     Raises:
-        WrittenInBothPassesError: something does; the text names the write and the way out.
+        WrittenInBothPassesError: a result does; the message names the write and the way out.
     """
     outputs, descs = ends(gm)
     tags = {node: node.meta.get("partitioner_tag") for node in gm.graph.nodes}
@@ -82,7 +83,7 @@ def refuse_writes_in_both_passes(gm: fx.GraphModule, num_fwd_outputs: int) -> No
             continue  # for a view of an input, the caller gets a view of the input itself
         write = _write_of_backward(node, tags)
         if write is None or (not is_input and any(map(is_tangent, ancestors([write])))):
-            continue  # a value that depends on a gradient cannot be returned, whatever made it
+            continue  # no value that depends on a gradient can be returned
         at = location(write)
         by = f"{write.name} ({at})" if at else write.name
         if is_input:
@@ -129,7 +130,7 @@ def _write_of_backward(value: fx.Node, tags: dict[fx.Node, str | None]) -> fx.No
 
 
 def reads_new_values_late(gm: fx.GraphModule, num_fwd_outputs: int) -> bool:
-    """Whether an ``autograd.Function`` reads, in its backward, an input that the forward wrote."""
+    """True if an ``autograd.Function`` reads, in its backward, an input that the forward wrote."""
     outputs, descs = ends(gm)
     new = _new_values(gm, outputs[:num_fwd_outputs], descs)
     recorded = list(gm.graph.nodes)
@@ -139,7 +140,7 @@ def reads_new_values_late(gm: fx.GraphModule, num_fwd_outputs: int) -> bool:
 
 
 def read_inputs_when_the_backward_runs(gm: fx.GraphModule) -> None:
-    """Makes the backward of an ``autograd.Function`` read the memory of an input, where the graph
+    """Makes the backward of an ``autograd.Function`` read the memory of an input where the graph
     reads the value that the forward wrote there. Eager mode does the same, and another step may
     have written to the memory since. The forward's copies into such inputs move before the
     backward."""
@@ -246,8 +247,8 @@ def ancestors(values: Iterable[Argument]) -> set[fx.Node]:
 
 
 def _is_of_a_function(node: fx.Node) -> bool:
-    """Whether an ``autograd.Function`` may have recorded the node, in its backward: PyTorch marks
-    what its own formulas record."""
+    """True if an ``autograd.Function`` may have recorded the node in its backward: PyTorch marks
+    the nodes that its own formulas record."""
     return node.op == "call_function" and node.meta.get("partitioner_tag") is None
 
 
@@ -270,7 +271,7 @@ def _aliases(result: SchemaArgument) -> bool:
 
 
 def _updates_a_base(node: fx.Node) -> bool:
-    """Whether PyTorch may have recorded the node only to bring a base up to date."""
+    """True if PyTorch may have recorded the node only to bring a base up to date."""
     target = node.target
     if node.op != "call_function":
         return False

@@ -1,8 +1,8 @@
 """Runs an FX graph op by op, in its order, and frees every value after its last use.
 
 The graph becomes the source text of one Python function. The function takes its arguments in a list
-and empties the list (PyTorch's "boxed" convention), so that only the function holds them; a graph
-module called the usual way would hold them to its end.
+and empties the list (PyTorch's "boxed" convention), so that only the function holds them. A graph
+module called in the usual way would hold them until it returns.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ Boxed = Callable[[list[GraphInput]], Sequence[GraphValue]]
 
 
 RUN_OF = "cutback_run_of"
-"""Key in a node's ``meta``: the name of the joint graph's node that it is a run of."""
+"""Key in a node's ``meta``: the name of the joint graph's node that this node runs."""
 
 STEP = "cutback_step"
-"""Key in a node's ``meta``: the number of the plan's step that it runs. None: it is not a step."""
+"""Key in a node's ``meta``: the number of the plan's step that it runs, or None."""
 
 NAME = "cutback_name"
-"""Key in a node's ``meta``: its name in measurements, where that is not its target's."""
+"""Key in a node's ``meta``: its name in measurements, if that is not its target's name."""
 
 UPDATE = "cutback_update"
-"""Key in a node's ``meta``: it steps its first argument, a parameter, with its second."""
+"""Key in a node's ``meta``: the node steps its first argument, a parameter, with its second."""
 
 PLUGS = "cutback_plugs"
-"""Key in a graph module's ``meta``: the device, and by step the bytes of the plugs
+"""Key in a graph module's ``meta``: the device, and for each step the bytes of the plugs
 (:mod:`graph.segment`) that are allocated while the step runs."""
 
 
@@ -50,13 +50,13 @@ class Watch(Protocol):
         """Returns the context that an op runs in.
 
         Args:
-            name: of the operation, ``"aten.mm.default"``.
+            name: name of the operation, ``"aten.mm.default"``.
             node: the node of the joint graph that is run.
         """
         ...
 
     def seen(self, result: Argument) -> None:
-        """Called with what the op returned, while its arguments are still alive."""
+        """Receives the result of an op while the op's arguments are still alive."""
         ...
 
     def dropped(self, *values: Argument) -> AbstractContextManager[None]:
@@ -69,8 +69,8 @@ class Watch(Protocol):
 
 
 def _plug(sizes: tuple[int, ...], device: str) -> list[torch.UntypedStorage] | None:
-    """Allocates memory that is never written and that tensor trackers do not see. None: allocation
-    failed; the step works without it."""
+    """Allocates memory that is never written and that tensor trackers do not see. Returns None if
+    the allocation failed; the step works without it."""
     try:
         return [torch.UntypedStorage(size, device=device) for size in sizes]
     except torch.OutOfMemoryError:
@@ -90,7 +90,7 @@ class _Text:
         self._device, self._plugs = gm.meta.get(PLUGS, ("cpu", {}))
 
     def plug(self, node: fx.Node) -> bool:
-        """Writes the allocation of an op's plugs. Returns false if it has none."""
+        """Writes the allocation of an op's plugs. Returns False if the op has no plugs."""
         sizes = self._plugs.get(node.meta.get(STEP))
         if sizes is None:
             return False
@@ -155,7 +155,7 @@ def compile_boxed(gm: fx.GraphModule, name: str = "step", watch: Watch | None = 
     order.
 
     Args:
-        watch: observer; a second function is compiled that reports each op to it.
+        watch: observer; a second function is compiled, which reports each op to it.
     """
     run = _function(gm, name, None)
     if watch is None:
@@ -179,7 +179,7 @@ def _function(gm: fx.GraphModule, name: str, watch: Watch | None) -> Boxed:
     text.lines.append("args.clear()")
     _drop(text, [n for n in placeholders if n not in used])
     taken: set[fx.Node] = set()  # getitems that were taken from their tuple right away
-    whole: set[fx.Node] = set()  # tuples that are gone by then
+    whole: set[fx.Node] = set()  # tuples that are freed by then
     for node in body:
         if node.op == "output":
             text.lines.append(f"return {text.write(node.args[0])}")

@@ -2,9 +2,9 @@
 
 The graph draws one seed of 8 bytes from PyTorch's generator, so ``torch.manual_seed`` works as
 usual; every op has its own stream under that seed. Random values can then be drawn again and need
-not be kept for the backward. These stay unchanged: ops with their own generator, distributions that
-we do not have (``multinomial``, ``randint``, ...), half-precision floats, fused kernels that draw
-inside, and draws of the backward.
+not be kept for the backward. Some draws stay unchanged: ops with their own generator, distributions
+that we do not have (``multinomial``, ``randint``, ...), half-precision floats, fused kernels that
+draw inside, and draws of the backward.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 RANDOM = ("torch", "counter")
-"""The generators: PyTorch's numbers are drawn once and kept, ours are drawn again."""
+"""The generators: numbers from PyTorch's are drawn once and kept, numbers from ours are drawn
+again."""
 
 
 def check_random(random: str) -> str:
     """Checks the argument ``random`` of the entry points.
 
     Raises:
-        ValueError: it is not one of the choices.
+        ValueError: ``random`` is not one of the choices.
     """
     if random not in RANDOM:
         raise ValueError(f"random={random!r} is not one of {', '.join(RANDOM)}")
@@ -120,7 +121,8 @@ class _Rewriter:
             return drawn
         back = [order.index(d) for d in range(val.dim())]
         view = self.call(node, aten.permute.default, drawn, back)
-        if _same_layout(view.meta["val"], val):  # in the memory that `replace` assigns to the view
+        # the view has the memory that `replace` assigns to it
+        if _same_layout(view.meta["val"], val):
             with self.mode:
                 drawn.meta["val"] = val.permute(order)
         return view
@@ -143,7 +145,7 @@ def _dropout(r: _Rewriter, node: fx.Node) -> None:
         return
     mask = r.draw(node, node.meta["val"][1], draws.KEEP_MASK, float(p))
     value = r.call(node, aten.native_dropout_backward.default, x, mask, 1.0 / (1.0 - p))
-    for user in users:  # before nodes added in between, so that they have the position of the op
+    for user in users:  # insert before nodes added in between, at the position of the op
         r.replace(user, mask if user.args[1] == 1 else value)
     r.graph.erase_node(node)
 
@@ -188,5 +190,6 @@ _REWRITES: dict[Target, Callable[[_Rewriter, fx.Node], None]] = {
 
 def replace_draws(gm: fx.GraphModule) -> int:
     """Replaces PyTorch's draws in the forward of a graph, in place; returns their number. A graph
-    of Inductor has none, because its generator is already counter-based."""
+    that Inductor compiles has no such draws, because Inductor's generator is already
+    counter-based."""
     return _Rewriter(gm).run()

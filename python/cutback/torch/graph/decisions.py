@@ -1,13 +1,15 @@
-"""Operations that decide: which expert a token goes to, which elements are kept, how large a result
-is. If they run again on values that differ in one bit, they may decide differently, and values
-saved under the first decision then meet values of the second. So they run again only if that
-provably gives the same bits: the same kernels run on the same inputs, as with ``codegen="eager"``
-on the CPU, whose kernels add in a fixed order. A compiler that fuses a rerun with other ops may
-compute its inputs with other bits, and on other devices some kernels add in any order, unless
-PyTorch's deterministic algorithms are on. There, decisions are saved, whatever a policy says,
-except for operations that read only arguments of the graph.
+"""Finds operations that decide: which expert a token goes to, which elements are kept, how large a
+result is.
 
-The name of another library's op does not tell whether it decides. It is assumed to decide if it
+If such an operation runs again on values that differ in one bit, it may decide differently, and
+values saved under the first decision then meet values of the second. So it may run again only if
+that provably gives the same bits: the same kernels run on the same inputs, as with
+``codegen="eager"`` on the CPU, whose kernels add in a fixed order. A compiler that fuses a rerun
+with other ops may compute its inputs with other bits, and on other devices some kernels add in any
+order, unless PyTorch's deterministic algorithms are on. In these cases decisions are saved,
+whatever a policy says, except for operations that read only arguments of the graph.
+
+The name of another library's op does not show whether it decides. The op is assumed to decide if it
 makes integers or booleans from floating-point numbers (routes, masks, ranks), unless it is declared
 rerunnable, or if the size of its result depends on values.
 """
@@ -51,7 +53,7 @@ def decides(target: Target) -> bool:
 
 def _may_decide(reader: Reader, node: fx.Node) -> bool:
     """True if a call of another library's op appears to decide."""
-    if node.meta.get("unbacked_bindings"):  # a size that is known only after it has run
+    if node.meta.get("unbacked_bindings"):  # a size that is known only after the call
         return True
     if rerunnable.declared(node.target):
         return False
@@ -65,7 +67,7 @@ def _inexact(dtype: torch.dtype) -> bool:
 
 
 def same_bits(nodes: Iterable[fx.Node | None]) -> bool:
-    """Do all kernels add in one order, so that runs of an op give the same bits?"""
+    """True if all kernels add in a fixed order, so that all runs of an op give the same bits."""
     if torch.are_deterministic_algorithms_enabled():
         return True
     made = (node.meta.get("val") for node in nodes if node is not None)
@@ -77,7 +79,7 @@ def to_pin(reader: Reader, same_kernels: bool) -> set[fx.Node]:
     """Returns the operations of a graph that must not run again because they decide.
 
     Args:
-        same_kernels: reruns are separate kernels, the same as in the first run.
+        same_kernels: True if reruns are separate kernels, the same as in the first run.
     """
     found = set()
     for node, kind in reader.kinds.items():

@@ -6,8 +6,8 @@ gives the same bits. The generator is Philox4x32 with 7 rounds (Salmon et al., "
 numbers: as easy as 1, 2, 3", SC 2011); streams and seeds that differ are independent.
 
 On the CPU the core draws. On other devices the same words are computed with PyTorch's integer
-arithmetic, in pieces: masks and uniform numbers have the same bits there, normal numbers differ in
-the last bits.
+arithmetic, in pieces. There, masks and uniform numbers have the same bits as on the CPU, and normal
+numbers differ in the last bits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LAWS = {
 FLOPS_PER_ELEMENT = 32
 """Integer operations per element, for the planner's cost model."""
 
-_PIECE = 1 << 18  # blocks of four words that are computed at once with PyTorch's arithmetic
+_PIECE = 1 << 18  # number of four-word blocks that are computed at once with PyTorch's arithmetic
 _ROUNDS = 7
 _LOW = 0xFFFFFFFF
 _TWO_PI = 6.283185307179586
@@ -56,7 +56,7 @@ def _normal(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 
 def _from_words(law: str, words: torch.Tensor, dtype: torch.dtype, p: float) -> torch.Tensor:
-    """Returns the elements that blocks give, in order."""
+    """Returns the elements that the words of blocks give, in order."""
     if law == "keep":
         return (words >= int(p * 2.0**32 + 0.5)).t().flatten()
     if dtype == torch.float32:

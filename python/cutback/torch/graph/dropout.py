@@ -1,10 +1,9 @@
 """Recomputes the result of a dropout from its mask: ``x * mask * scale``.
 
 The scale that gives the bits of PyTorch's kernel depends on the dtype and the device: in single and
-double precision it is 1 / (1 - p), in half precision that number rounded to the dtype. So the
-kernel is tested: it runs once on a sample, which for half precision contains all numbers of the
-dtype, and a scale is used only if it gives the same bits for each. If no scale does, the result is
-kept.
+double precision it is 1 / (1 - p), in half precision that number rounded to the dtype. To be sure,
+the kernel runs once on a sample, which for half precision contains all numbers of the dtype. A
+scale is used only if it gives the same bits for each number. If no scale does, the result is kept.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from torch.fx.node import Argument
 
 REMAKE = torch.ops.aten.native_dropout_backward.default
-"""``x * mask * scale``, in one op."""
+"""Computes ``x * mask * scale`` in one op."""
 
 _DROP = torch.ops.aten.native_dropout.default
 _BITS = {
@@ -31,13 +30,13 @@ _FEWEST = 256  # elements that the kernel must keep so that the sample can disti
 
 
 def _sample(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Returns all numbers of a 16-bit dtype; for a larger dtype as many numbers, with all signs and
-    exponents, and varied digits. [65536]"""
+    """Returns all numbers of a 16-bit dtype or, for a larger dtype, as many numbers, with all signs
+    and exponents, and varied digits. [65536]"""
     bits = _BITS[dtype]
     number = torch.arange(1 << 16, dtype=torch.int64)
     if bits is torch.int16:
         number = number - (1 << 15)
-    else:  # the high half enumerates, the low half is its product with an odd number
+    else:  # the high half counts up; the low half is its product with an odd number
         low = torch.iinfo(bits).bits - 16
         digits = number * (0x9E3779B1 if low == 16 else 0x9E3779B97F4A7) & ((1 << low) - 1)
         number = (number - (1 << 15) << low) + digits
@@ -51,7 +50,7 @@ def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _scales(p: float, dtype: torch.dtype) -> Iterator[float]:
-    """Returns the factors that a kernel may multiply by."""
+    """Yields the factors that a kernel may multiply by."""
     yield 1.0 / (1.0 - p)
     yield float(torch.tensor(1.0 / (1.0 - p), dtype=torch.float64).to(dtype))
     kept = float(torch.tensor(1.0 - p, dtype=torch.float64).float())

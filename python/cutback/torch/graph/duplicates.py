@@ -1,12 +1,12 @@
 """Merges common subexpressions of a joint graph.
 
-AOTAutograd leaves this to the partitioner. Most of them are a derivative's copy of a forward value
-(two ``cos`` of one input), which would otherwise be counted, and run, twice.
+AOTAutograd leaves this to the partitioner. Most common subexpressions are a derivative's copy of a
+forward value (two ``cos`` of one input), which would otherwise be counted, and run, twice.
 
-Two nodes are the same when they call the same operator with the same constants on the same values.
-The search is the core's (``csrc/plan/torch/duplicates.c``); this module decides what may be merged.
-Bits cannot change, since only operators that are functions of their arguments are merged. Not
-merged are
+Two nodes are the same if they call the same operator with the same constants on the same values.
+The core does the search (``csrc/plan/torch/duplicates.c``); this module decides what may be merged.
+Bits cannot change, since only operators that are functions of their arguments are merged. These are
+not merged:
 
 - random, effectful, mutating and unknown ops, and memory that is not filled (``empty``);
 - nodes that share memory with an output: two outputs would become one tensor, and the user may

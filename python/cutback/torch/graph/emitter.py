@@ -7,8 +7,8 @@ order and returns the gradients. This is the order of PyTorch's own partitioner.
 
 Both run their nodes in the plan's order. A node that runs again appears again under a new name, and
 later readers read the newest run. A graph returns results of the first run, as in the plan. Moves
-to the host and back are nodes as well (transfers.py): a value that is on the host between forward
-and backward crosses as a host tensor.
+to the host and back are nodes, too (transfers.py): a value that is on the host between forward and
+backward crosses as a host tensor.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 _UNCHECKED = "saved_tensor_with_no_vc_check"
 """PyTorch's mark on values that an ``autograd.Function`` keeps as attributes of ``ctx``. Autograd
 does not check whether they were overwritten before the backward, and expects such tensors to come
-last. Here all are checked, because reruns may read them: the outcome is an error, never a wrong
-gradient. The exception is memory that the backward itself writes into: no op that reads it runs
-again, and after two forwards the first backward writes before the second.
+last. Here all of them are checked, because reruns may read them: an overwrite gives an error, never
+a wrong gradient. The exception is memory that the backward itself writes into: no op that reads it
+runs again, and after two forwards the first backward writes before the second one reads.
 
 A view of an input or a result is saved together with its base: Inductor and ``_unsafe_view`` make
 tensors with a separate version counter, which a write of the caller does not increment."""
@@ -54,8 +54,8 @@ tensors with a separate version counter, which a write of the caller does not in
 
 RETURNED_VIEWS = "cutback_returned_views"
 """Key in the ``meta`` of a forward graph's module: the positions of results that are views of saved
-memory. They also reach the caller with a separate version counter, which no saved tensor shares;
-the backward may begin only if that counter is unchanged (``compiler/returned.py``)."""
+memory. They, too, reach the caller with a separate version counter, which no saved tensor shares.
+The backward may begin only if that counter is unchanged (``compiler/returned.py``)."""
 
 
 class Crossing(NamedTuple):
@@ -67,7 +67,7 @@ class Crossing(NamedTuple):
     unchecked: int
     """Number of tensors that autograd does not check; they are the last ones."""
     tensors: int
-    """Number of tensors that cross, including these."""
+    """Number of tensors that cross, including the unchecked ones."""
 
 
 class _Emitter:
@@ -191,8 +191,8 @@ class _Emitter:
             self.backward[ran[node] + 1 : ran[node] + 1] = chain
 
     def _find_updates(self) -> dict[int, list[int]]:
-        """Returns the updates that follow each step of the backward: outputs of the joint graph by
-        the step's position."""
+        """Returns the updates that follow each step of the backward: maps the step's position to
+        outputs of the joint graph."""
         lies_in = self.graph.storages if self.ends else {}
         steps = [
             (
@@ -214,7 +214,8 @@ class _Emitter:
     def _reads_and_makes(
         step: EmittedStep, made: set[Value]
     ) -> tuple[Sequence[Value], Sequence[Value]]:
-        """Notes what a backward step reads and makes; ``made``: what was made there before."""
+        """Returns the values that a backward step reads and makes; ``made`` has the values that
+        were made there before."""
         move = step.move
         if move is None:
             return step.reads, [step.node]
@@ -261,13 +262,13 @@ class _Emitter:
 
     @property
     def crossing(self) -> Crossing:
-        """What crosses."""
+        """The number of values that cross, by kind."""
         unchecked = sum(isinstance(v, fx.Node) and _UNCHECKED in v.meta for v in self.tensors)
         numbers, objects = tuple(self.numbers), tuple(self.objects)
         return Crossing(numbers, objects, unchecked, len(self.tensors))
 
     def cross_as(self, first: Crossing) -> bool:
-        """Makes the same numbers and objects cross as in the graphs of another plan. Returns false
+        """Makes the same numbers and objects cross as in the graphs of another plan. Returns False
         if this plan needs others, or more tensors that autograd does not check."""
         there = {*self.primals, *self.first_runs}
         fits = set(self.numbers) <= set(first.numbers) and set(self.objects) <= set(first.objects)
@@ -318,7 +319,7 @@ class _Emitter:
             self._move(graph, env, step, step.move)
             return
         if step.picks() and step.node.args[0] not in env and step.node in env:
-            return  # it came back as an element
+            return  # the value came back as an element
         for value in step.reads:
             self._have(graph, env, value)
             self._receive(graph, env, value)
@@ -409,7 +410,7 @@ class _Emitter:
             env[node] = node.meta["val"]
 
     def _first_run(self, graph: fx.Graph, node: fx.Node) -> Argument:
-        """Returns the first run of a node. For a late view, made after its base had run again,
+        """Returns the first run of a node. For a view made late, after its base had run again,
         returns a view of the base's first run, whose memory is the one that stays."""
         made = self.first[node]
         if node not in self.views or not isinstance(made, fx.Node):
@@ -434,8 +435,8 @@ class _Emitter:
         descs: list[AOTOutput | None],
         updates: Mapping[int, fx.Node] = MappingProxyType({}),
     ) -> None:
-        """``results``: values for the caller, of the first run. ``saved``: values of the latest
-        run. ``updates``: results of the graph that replace these, by position."""
+        """Writes the outputs. ``results`` are values of the first run, for the caller; ``saved``
+        are values of the latest run; ``updates`` replace results of the graph, by position."""
         outputs = [*results, *saved]
         for node in outputs:
             if isinstance(node, fx.Node):
@@ -549,7 +550,7 @@ def emit(
 
     Args:
         gm: the joint graph that ``graph`` was imported from.
-        schedule: the plan's (:func:`graph.moving.schedule_of`), in op ids of the imported
+        schedule: the plan's schedule (:func:`graph.moving.schedule_of`), in op ids of the imported
             problem.
     """
     emitter = _Emitter(gm, graph, schedule)
@@ -566,8 +567,8 @@ def emit_replaceable(gm: fx.GraphModule, graph: Imported, schedule: Schedule) ->
 def emit_instead(
     gm: fx.GraphModule, graph: Imported, schedule: Schedule, first: Crossing
 ) -> Emitted | None:
-    """Builds the graphs of another plan for the calling convention of the first plan's graphs: only
-    the number of tensors that cross may differ. Returns None if that is not possible."""
+    """Builds the graphs of another plan for the calling convention of the first plan's graphs, in
+    which only the number of tensors that cross may differ. Returns None if that is not possible."""
     emitter = _Emitter(gm, graph, schedule)
     if not emitter.cross_as(first):
         return None

@@ -1,8 +1,8 @@
 """Marks ops of the forward that PyTorch rewrote because they take a Python float.
 
 In a graph of dynamic sizes a float is an input. PyTorch traces ``x * s``, marks the node as part of
-the forward or of the backward, and then replaces it with an op on tensors that has no mark, as ops
-of an ``autograd.Function`` have none."""
+the forward or of the backward, and then replaces it with an op on tensors that has no mark, like
+the ops of an ``autograd.Function``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _IN_PLACE = {"iadd", "isub", "imul", "itruediv", "ipow"}
 
 
 def mark_float_ops(gm: fx.GraphModule, num_fwd_outputs: int, doubtful: bool | None = None) -> None:
-    """Marks what PyTorch rewrote in the forward of a joint graph.
+    """Marks the nodes that PyTorch rewrote in the forward of a joint graph.
 
     Args:
-        num_fwd_outputs: how many outputs of the graph are outputs of the forward.
-        doubtful: whether the backward writes by an op on a float into a result of the forward
-            (:func:`backward_writes_by_floats`). If it is the first op of the backward, it looks
-            like the last op of the forward: neither is marked. None: not known.
+        num_fwd_outputs: number of the graph's outputs that belong to the forward.
+        doubtful: True if the backward writes into a result of the forward by an op on a float
+            (:func:`backward_writes_by_floats`). If this is the first op of the backward, it looks
+            like the last op of the forward, so neither is marked. None if it is not known.
     """
     nodes = list(gm.graph.nodes)
     if not any(n.meta.get("partitioner_tag") == "is_forward" for n in nodes):
@@ -48,8 +48,8 @@ def mark_float_ops(gm: fx.GraphModule, num_fwd_outputs: int, doubtful: bool | No
 
 
 def backward_writes_by_floats(gm: fx.GraphModule) -> bool:
-    """Returns true if, in a graph of Dynamo's, the backward of an ``autograd.Function`` writes into
-    a tensor that the graph makes and returns, by an op that takes a float."""
+    """True if, in a graph of Dynamo's, the backward of an ``autograd.Function`` writes into a
+    tensor that the graph makes and returns, by an op that takes a float."""
     inputs = {_storage(node) for node in gm.graph.find_nodes(op="placeholder")}
     (output,) = gm.graph.find_nodes(op="output")
     results = {_storage(node) for node in output.all_input_nodes} - inputs - {None}
@@ -65,7 +65,7 @@ def backward_writes_by_floats(gm: fx.GraphModule) -> bool:
 
 
 def _backwards(gm: fx.GraphModule) -> Iterator[fx.GraphModule]:
-    """Yields the backwards of all Functions in a graph of Dynamo."""
+    """Yields the backwards of all Functions in a graph of Dynamo's."""
     apply = torch.ops.higher_order.autograd_function_apply
     for module in gm.modules():
         if isinstance(module, fx.GraphModule):
@@ -74,7 +74,7 @@ def _backwards(gm: fx.GraphModule) -> Iterator[fx.GraphModule]:
 
 
 def _storage(node: fx.Node) -> int | None:
-    """Returns the storage of a node of a Dynamo graph."""
+    """Returns the storage of a node of a graph of Dynamo's."""
     value = node.meta.get("example_value")
     try:
         return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
@@ -87,7 +87,7 @@ def _is_float(node: fx.Node) -> bool:
 
 
 def _is_rewritten(node: fx.Node) -> bool:
-    """Whether a node was not recorded by a trace, but put into the graph afterwards."""
+    """True if a node was not recorded by a trace, but added to the graph afterwards."""
     traced = ("partitioner_tag", "original_aten", "seq_nr")
     return node.op == "call_function" and not any(key in node.meta for key in traced)
 
@@ -102,7 +102,7 @@ def _is_in_place(name: str) -> bool:
 
 
 def _traced_a_backward_that_writes() -> bool:
-    """Whether Dynamo, for this graph, went through the code of a backward that writes in place."""
+    """True if Dynamo, for this graph, traced the code of a backward that writes in place."""
     context = TracingContext.try_get()
     codes: list[CodeType] = getattr(context, "traced_code", None) or []
     return any(

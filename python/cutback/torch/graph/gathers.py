@@ -1,4 +1,4 @@
-"""Collectives of a joint graph: finds those that may run again, their process groups, the bytes
+"""Finds the collectives of a joint graph, those that may run again, their process groups, the bytes
 that they send, and their bandwidth."""
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ _COPIES = frozenset({
     "_c10d_functional.broadcast.default",
 })  # fmt: skip
 """Collectives that only move data, so that a second run gives the same bits on every backend.
-Reductions may add in another order."""
+Reductions are not among them, because they may add in another order."""
 
 RATES = {
     "cpu": 1e9, "a100": 300e9, "h100": 450e9, "h200": 450e9, "b200": 900e9, "rtx4090": 32e9,
 }  # fmt: skip
 """Bytes per second that a process sends to its peers, by row of the device table: 1 GB/s for gloo
-on a CPU, one direction of NVLink for the data center's GPUs (data sheets), PCIe 4.0 x16 for the RTX
-4090. Networks between machines are slower: pass ``network_bytes_per_s``."""
+on a CPU, one direction of NVLink for data-center GPUs (data sheets), PCIe 4.0 x16 for the RTX 4090.
+Networks between machines are slower: pass ``network_bytes_per_s`` for them."""
 
 
 class Gathers(NamedTuple):
     """The collectives of a graph."""
 
     nodes: frozenset[fx.Node]
-    """Forward collectives that may run again, and the nodes that wait for them."""
+    """Forward collectives that may run again, and the nodes that wait for their results."""
     groups: tuple[str, ...]
     """The names of the process groups of all collectives, sorted."""
 
 
 def find(reader: Reader) -> Gathers:
     """Finds the collectives of a graph and those of them that may run again. In a graph with
-    dynamic sizes none may, because its processes may see different sizes and then have different
-    plans."""
+    dynamic sizes no collective may run again, because processes may see different sizes and then
+    have different plans."""
     changes = any(_is_symbolic(n.meta.get("val")) for n in reader.nodes if n.op == "placeholder")
     nodes: set[fx.Node] = set()
     groups: set[str] = set()
@@ -70,11 +70,12 @@ def group_of(node: fx.Node) -> str | None:
 
 
 def sent_bytes(name: str, read: int, made: int) -> int:
-    """Returns the bytes that a process sends, or receives if that is more, in one call of a
-    collective: those of a ring algorithm with many processes.
+    """Returns the bytes that a process sends in one call of a collective, or the bytes that it
+    receives if these are more, for a ring algorithm with many processes.
 
     Args:
-        name: of the operation. read, made: bytes of its arguments and results.
+        name: name of the operation.
+        read, made: bytes of its arguments and of its results.
     """
     if "all_gather" in name or "reduce_scatter" in name:
         return abs(made - read)
@@ -82,6 +83,6 @@ def sent_bytes(name: str, read: int, made: int) -> int:
 
 
 def rate_of(device: object) -> float:
-    """Returns the default of ``network_bytes_per_s`` for a row of the device table, or 0 if it has
-    none."""
+    """Returns the default of ``network_bytes_per_s`` for a row of the device table, or 0 if there
+    is no default."""
     return RATES.get(device.partition("+")[0], 0.0) if isinstance(device, str) else 0.0

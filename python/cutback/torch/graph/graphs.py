@@ -1,5 +1,5 @@
 """Analyses PyTorch's joint graphs: storages of tensors, nodes of the backward, reads of memory
-after writes, and what must happen before the forward returns."""
+after writes, and nodes that must run before the forward returns."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Masked(NamedTuple):
 class Tensor(NamedTuple):
     """One tensor of a node."""
 
-    position: int | None  # in the tuple that the node returns; None: the node is the tensor
+    position: int | None  # index in the tuple that the node returns; None if the node is the tensor
     storage: int
     val: torch.Tensor
     bytes: int
@@ -76,7 +76,7 @@ class UnsupportedGraphError(NotImplementedError):
 
 
 class OverwrittenReadError(UnsupportedGraphError):
-    """A node of the backward reads memory that the forward overwrites later in the graph."""
+    """Raised if the backward reads memory that the forward overwrites later in the graph."""
 
     def __init__(self, node: fx.Node, sources: Sequence[fx.Node]) -> None:
         super().__init__(
@@ -85,7 +85,7 @@ class OverwrittenReadError(UnsupportedGraphError):
         )
         self.node = node
         self.sources = sources
-        """Inputs of the node that are in that memory."""
+        """The node's inputs that are in that memory."""
 
 
 def is_tangent(node: fx.Node) -> bool:
@@ -94,7 +94,7 @@ def is_tangent(node: fx.Node) -> bool:
 
 
 def is_number(node: fx.Node) -> bool:
-    """True if the node's value is a size or another number, not a tensor."""
+    """True if the node's value is a size or another number."""
     return isinstance(node.meta.get("val"), _NUMBERS)
 
 
@@ -159,7 +159,7 @@ def location(node: fx.Node) -> str:
 
 
 def eliminate_dead_code(graph: fx.Graph) -> None:
-    """Works like PyTorch's, but checks only nodes without users for effects."""
+    """Eliminates dead code like PyTorch, but checks only nodes without users for effects."""
     random = TracingContext.try_get() is None or config.fallback_random
     graph.eliminate_dead_code(lambda node: bool(node.users) or node.is_impure(random))
 
@@ -177,8 +177,8 @@ class Reader:
         self.storage_bytes: list[int] = []
         self.static: list[bool] = []
         self.tensors: dict[fx.Node, list[Tensor]] = {}
-        self.reads: dict[fx.Node, dict[int, int]] = {}  # node -> storages it reads, most bytes of
-        self.late: set[fx.Node] = set()  # can run only in the backward
+        self.reads: dict[fx.Node, dict[int, int]] = {}  # storages a node reads -> most bytes read
+        self.late: set[fx.Node] = set()  # nodes that can run only in the backward
         self.after: dict[fx.Node, list[fx.Node]] = {}  # last writers into memory that a node reads
         self.masked: dict[fx.Node, Masked] = {}
         self.again: dict[fx.Node, tuple[Argument, ...]] = {}  # arguments of a run in the backward
@@ -187,8 +187,8 @@ class Reader:
         self.kinds = {n: kinds[target] for n, target in calls.items()}
         self._writes = {n for n, kind in self.kinds.items() if kind.mutable}
         self._impure: dict[Target, bool] = {}
-        self._ids: dict[int, int] = {}  # address of a fake tensor's storage -> id
-        self._memory: list[int] = []  # address by id
+        self._ids: dict[int, int] = {}  # maps the address of a fake tensor's storage to an id
+        self._memory: list[int] = []  # address of each id
         # storages are kept alive, so that addresses stay unique
         self._kept: list[torch.UntypedStorage | OneMemory] = [*merged]
         self._same: dict[int, int] = {}  # address -> address of the storage that replaces it
@@ -203,7 +203,7 @@ class Reader:
         """Fills in the tables.
 
         Raises:
-            UnsupportedGraphError: a tensor that cannot be planned.
+            UnsupportedGraphError: a tensor cannot be planned.
         """
         for node in self.nodes:
             reads: dict[int, int] = {}
@@ -331,10 +331,10 @@ class Reader:
         return known
 
     def _order_memory(self) -> None:
-        """Finds which nodes read memory after which writes, and which nodes belong to the backward
-        although no tangent reaches them: those that act there (writes, effects, draws), and those
-        that read memory there which is written, in the backward or earlier in the forward. They
-        would read other values in the forward."""
+        """Finds which nodes read memory after which writes, and the nodes that belong to the
+        backward although no tangent reaches them: those that act there (writes, effects, draws),
+        and those that read memory there which the backward writes, or which the forward has written
+        earlier. In the forward they would read other values."""
         early = self._needed_early()
         recorded = set(self.nodes[forward_ends(self.nodes) :]) - early
         theirs = [n for n in self.nodes if n in self._writes and (n in recorded or n in self.late)]
@@ -362,8 +362,8 @@ class Reader:
                 self._check_freed(node, freed)
 
     def rewritten(self) -> frozenset[fx.Node]:
-        """Returns the tensors in memory of inputs that the backward writes into. No node that reads
-        them can run again."""
+        """Returns the tensors in memory of inputs that the backward writes into. A node that reads
+        them cannot run again."""
         written = {s for n in self._writes & self.late for s in self.written_by(n)}
         inputs = [n for n in self.nodes if n.op == "placeholder"]
         found = {t.storage for n in inputs for t in self.tensors[n]} & written
@@ -371,8 +371,8 @@ class Reader:
 
     def witnesses(self) -> dict[fx.Node, list[fx.Node]]:
         """Returns, for each node that shares memory with inputs or with results of the forward,
-        these inputs and results (including itself): the caller may write there, which their version
-        counters show."""
+        these inputs and results (including itself). The caller may write into that memory, which
+        their version counters show."""
         seen: dict[int, list[fx.Node]] = {}
         inputs = [n for n in self.nodes if n.op == "placeholder" and not is_tangent(n)]
         results = [n for n in self.outputs[: self.num_fwd_outputs] if isinstance(n, fx.Node)]
@@ -389,7 +389,7 @@ class Reader:
     def returned_views(self) -> dict[fx.Node, int]:
         """Returns the results of the function that are views of memory made by the graph, with
         their positions. The new value of an overwritten input is copied into that input, so nothing
-        outside has its memory."""
+        outside refers to its memory."""
         ends = list(zip(self.outputs, self.descs, strict=True))[: self.num_fwd_outputs]
         results = [(n, d) for n, d in ends if isinstance(n, fx.Node)]
         copied = {t.storage for n, d in results if _overwritten_by(d) for t in self.tensors[n]}
@@ -407,7 +407,7 @@ class Reader:
         return bool(mine) and all(t.storage in self.reads[node] for t in mine)
 
     def _stored_in(self, storages: set[int], node: fx.Node) -> list[fx.Node]:
-        """Returns the inputs of a node that are in some of these storages."""
+        """Returns those inputs of a node that are in one of these storages."""
         return [
             source
             for source in node.all_input_nodes
@@ -465,10 +465,10 @@ class Reader:
                 self.masked[result] = Masked(node.args[0], unpacked(mask), scale)
 
     def find_batch_norms(self) -> None:
-        """Finds batch norms in training, which may run again because they normalise with statistics
+        """Finds batch norms in training. They may run again because they normalise with statistics
         of their input only. They also read running statistics, which are overwritten when the
-        forward ends, and return new ones. A run in the backward gets the weight in their place, and
-        nothing reads the statistics that it computes."""
+        forward ends, and return new ones. A run in the backward gets the weight in place of the
+        running statistics, and nothing reads the statistics that it computes."""
         for node in self.gm.graph.find_nodes(op="call_function", target=_BATCH_NORM):
             x, weight, bias, mean, variance, training, *rest = node.args
             if training is not True or not isinstance(weight, fx.Node) or node in self.late:
@@ -479,7 +479,7 @@ class Reader:
                 self.again[node] = (x, weight, bias, weight, weight, training, *rest)
 
     def _statistics_end(self, node: fx.Node) -> bool:
-        """True if only the caller and the derivative, which ignores them, take the new
+        """True if only the caller and the derivative, which ignores them, read the new
         statistics."""
         for part in node.users:
             if part.target is not operator.getitem or part.args[1] in (0, 1, 2):
@@ -493,8 +493,8 @@ class Reader:
     # ---- order --------------------------------------------------------------------------------
 
     def overwritten(self) -> dict[int, fx.Node]:
-        """Returns the inputs that the caller overwrites after the forward: position of the forward
-        output with the new value -> placeholder."""
+        """Returns the inputs that the caller overwrites after the forward, as a map from the
+        position of the forward output with the new value to the placeholder."""
         by_desc = {n.meta["desc"]: n for n in self.nodes if n.meta.get("desc") is not None}
         found = {}
         for k, desc in enumerate(self.descs[: self.num_fwd_outputs]):
@@ -543,7 +543,7 @@ class Reader:
         """Returns the nodes that must run in the forward, without their inputs."""
         wanted = {n for n in self.outputs[: self.num_fwd_outputs] if isinstance(n, fx.Node)}
         end = len(self.nodes)
-        changed = {t.storage: end for n in overwritten.values() for t in self.tensors[n]}  # until
+        changed = {t.storage: end for n in overwritten.values() for t in self.tensors[n]}  # last write
         for i, node in enumerate(self.nodes):
             written = self.written_by(node)
             if written and node not in self.late:
@@ -567,7 +567,7 @@ class Reader:
 
 
 def _overwritten_by(desc: AOTOutput | None) -> AOTInput | None:
-    """Returns the descriptor of the input, or of the part of a tensor subclass, whose new value a
+    """Returns the descriptor of the input (or the part of a tensor subclass) whose new value a
     forward output is, or None."""
     if isinstance(desc, InputMutationAOTOutput):
         return desc.mutated_input

@@ -1,8 +1,8 @@
 """Converts a joint graph of PyTorch to the planner's problem (``docs/problem.md``).
 
 A joint graph is what AOTAutograd passes to a partitioner: forward and backward of one step in one
-FX graph, functional except for trailing copies into mutated inputs. Every node becomes one op with
-the same position in the given order, except that
+FX graph, functional except for trailing copies into mutated inputs. Every node becomes one op, in
+the given order, with these exceptions:
 
 - nodes that must run before the forward returns (outputs, effects, copies into inputs, sizes) come
   before the backward;
@@ -18,7 +18,7 @@ the same position in the given order, except that
 - ``native_dropout`` becomes an op for its mask and an op for its result, which reads input and mask
   and may run again (:data:`Imported.masked`).
 
-Sizes and other numbers are not values of the problem: they are computed once, in the forward.
+Sizes and other numbers are not values of the problem. They are computed once, in the forward.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from torch.fx.node import Argument
 
 Policy = Callable[[fx.Node], Constraint | None]
-"""Called for each forward node: returns a constraint of ``docs/problem.md``, or None."""
+"""Called for each forward node. Returns a constraint of ``docs/problem.md``, or None."""
 
 _TYPES = {
     torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
@@ -65,30 +65,31 @@ class Imported(NamedTuple):
     """A problem, and the graph nodes of its op ids."""
 
     problem: Problem
-    order: list[fx.Node | None]  # by op id; None: a copy that is not in the graph
-    outputs: list[fx.Node | None]  # of the joint graph, forward outputs first
+    order: list[fx.Node | None]  # the node of each op id; None for a copy that is not in the graph
+    outputs: list[fx.Node | None]  # outputs of the joint graph, forward outputs first
     descs: list[AOTOutput | None]
     num_fwd_outputs: int
     masked: dict[fx.Node, Masked]
     # arguments of a run in the backward, where they differ
     again: dict[fx.Node, tuple[Argument, ...]]
-    positions: list[list[int | None]]  # by op id: its tensors' places in the tuple (Tensor)
+    positions: list[list[int | None]]  # for each op id, its tensors' indices in the tuple (Tensor)
     # tensors in memory of inputs that the backward writes
     rewritten: frozenset[fx.Node] = frozenset()
     copies: Mapping[int, leaves.Copied] = MappingProxyType(
         {}
-    )  # by op id: gradients that leaves copy
+    )  # gradients that leaves copy, by op id
     witnesses: Mapping[fx.Node, list[fx.Node]] = MappingProxyType(
         {}
-    )  # by node: inputs and results of the forward that it shares memory with
+    )  # inputs and results of the forward that a node shares memory with, by node
     returned_views: Mapping[fx.Node, int] = MappingProxyType(
         {}
     )  # positions of results that are views of memory made by the graph
     groups: tuple[str, ...] = ()  # names of the process groups of its collectives
-    may_gather_again: bool = False  # some may run again, if all processes have the same plan
+    # True if some may run again, provided that all processes have the same plan
+    may_gather_again: bool = False
     over: Mapping[fx.Node, Sequence[int]] = MappingProxyType(
         {}
-    )  # by node: positions of the arguments that it may write its result over
+    )  # positions of the arguments that a node may write its result over, by node
     updates: updated.Updates | None = None  # parameters that are stepped inside the backward
 
     @property
@@ -117,13 +118,14 @@ class _Writer:
         self.ops: list[Op] = []
         self.order: list[fx.Node | None] = []
         self.positions: list[list[int | None]] = []
-        self.value: dict[fx.Node, dict[int | None, int]] = {}  # node -> index in tuple -> value
+        # maps a node and an index in its tuple to a value
+        self.value: dict[fx.Node, dict[int | None, int]] = {}
         self.storage_flags: list[set[StorageFlag]] = [
             {"static"} if s else set() for s in reader.static
         ]
-        self.wrote: dict[fx.Node, dict[int, int]] = {}  # writer -> storage -> value
+        self.wrote: dict[fx.Node, dict[int, int]] = {}  # maps a writer and a storage to a value
         self.n_values = 0
-        self.flags: dict[fx.Node, frozenset[Flag]] = {}  # of calls
+        self.flags: dict[fx.Node, frozenset[Flag]] = {}  # flags of calls
         self.marks: list[int] = []  # values without bytes that the forward returns
         self._work: dict[str, float] = {}
 
@@ -132,7 +134,7 @@ class _Writer:
 
     def inputs_of(self, node: fx.Node) -> list[int]:
         """Returns the values that the op reads, then those that represent writes which must come
-        before it."""
+        before the op."""
         found = dict.fromkeys(self._arguments_of(node))
         for writer in self.r.after.get(node, ()):
             made = self.wrote.get(writer, {})
@@ -230,7 +232,8 @@ class _Writer:
         if "unknown" in flags and not rerunnable.held_because(node.target, node.args, node.kwargs):
             flags.discard("unknown")
             if "fusible" not in flags:
-                flags.add("compute")  # its arithmetic may be unknown: assumed expensive
+                # its arithmetic may be unknown, so it is assumed to be expensive
+                flags.add("compute")
         if node in self.pinned:
             flags.add("unknown")
         if not tensors or (
@@ -245,7 +248,7 @@ class _Writer:
         aliases = sum(t.storage in read for t in tensors)
         if aliases and aliases == len(tensors):
             return frozenset(flags - {"fusible", "reduction", "compute"} | {"view"})
-        if aliases:  # a view and a new tensor: assumed written to, which is always safe
+        if aliases:  # a view and a new tensor: assume that the call writes, which is always safe
             flags.add("mutates")
         return frozenset(flags)
 
@@ -276,13 +279,13 @@ class _Writer:
             return
         if word.endswith("recompute"):
             if flags & (ONCE - {"unknown"}) or node in self.pinned:
-                return  # cannot run again, whatever the constraints
+                return  # it cannot run again, whatever the constraints are
             op.flags = flags - {"unknown"}  # the user has declared that it can
         for value in op.outputs:
             value.constraint = word
 
     def copy_back(self, k: int, target: fx.Node, value: fx.Node) -> None:
-        """The caller copies forward output ``k`` into the input ``target``."""
+        """Adds the caller's copy of forward output ``k`` into the input ``target``."""
         new, old = self.values_of(value), self.values_of(target)
         op = Op(
             f"copy_back_{k}", "copy_back", list(dict.fromkeys([*old, *new])),
@@ -338,7 +341,7 @@ def _flops(node: fx.Node, formula: ops.Formula) -> float:
     try:
         return float(hint(formula(*args, **kwargs, out_val=node.meta["val"])))
     except (TypeError, ValueError, AssertionError, IndexError, AttributeError):
-        return 0.0  # a formula for other arguments: only the op's traffic counts
+        return 0.0  # a formula for other arguments: count only the op's traffic
 
 
 @dataclass(frozen=True)
@@ -352,15 +355,15 @@ class Import:
     merged: Sequence[OneMemory] = ()
     """Storages that were merged (:func:`graph.duplicates.merge_duplicates`)."""
     emitted: bool = True
-    """:mod:`graph.emitter` writes the plan's graphs: reruns may get other arguments than the first
-    run."""
+    """True if :mod:`graph.emitter` writes the plan's graphs. Reruns may then get other arguments
+    than the first run."""
     same_kernels: bool = True
-    """Reruns give the same bits (:func:`graph.decisions.to_pin`)."""
+    """True if reruns give the same bits (:func:`graph.decisions.to_pin`)."""
     is_leaf: leaves.IsLeaf | None = None
-    """Tells which inputs keep their gradients. None: all that have one."""
+    """Tells which inputs keep their gradients. None means all that have a gradient."""
     takes_over: bool = False
-    """Results may take over the memory of inputs (:mod:`graph.taking_over`), if kernels are the
-    same."""
+    """True if results may take over the memory of inputs (:mod:`graph.taking_over`), provided that
+    kernels are the same."""
     updating: updated.Updating | None = None
     """Parameters that an optimizer steps inside the backward."""
 
@@ -373,7 +376,7 @@ def import_joint(gm: fx.GraphModule, num_fwd_outputs: int, known: Import) -> Imp
         num_fwd_outputs: number of its outputs that belong to the forward.
 
     Raises:
-        UnsupportedGraphError: sparse tensors, or a graph that cannot be split.
+        UnsupportedGraphError: the graph has sparse tensors, or cannot be split.
     """
     reader = Reader(gm, num_fwd_outputs, known.merged)
     reader.read()
@@ -418,7 +421,7 @@ def import_joint(gm: fx.GraphModule, num_fwd_outputs: int, known: Import) -> Imp
 
 def _take_over(w: _Writer, problem: Problem) -> dict[fx.Node, list[int]]:
     """Lists in the problem which inputs ops may write over. Returns the positions of these
-    arguments by node."""
+    arguments, by node."""
     r = w.r
     kept = taking_over.held_elsewhere(r)
     kept.update(s for s, flags in enumerate(w.storage_flags) if flags)
@@ -437,8 +440,8 @@ def _take_over(w: _Writer, problem: Problem) -> dict[fx.Node, list[int]]:
 
 
 def _shared(r: Reader) -> Callable[[fx.Node], bool]:
-    """Returns a function that is true if something else holds a gradient: the caller has its
-    memory, or a result is a view of it. A view holds its base tensor."""
+    """Returns a function that is true if something besides its leaf holds a gradient: the caller
+    has its memory, or a result is a view of it. A view holds its base tensor."""
     results = {n for n in r.outputs if isinstance(n, fx.Node) and r.tensors[n]}
     nodes = Counter(r.tensors[n][0].storage for n in results)
 
@@ -451,7 +454,7 @@ def _shared(r: Reader) -> Callable[[fx.Node], bool]:
 
 
 def with_wishes(graph: Imported, policy: Policy) -> Problem:
-    """Returns the problem of a graph with other constraints than at its import."""
+    """Returns the problem of a graph with other constraints than those it was imported with."""
     rows = []
     for node, op in zip(graph.order, graph.problem.ops, strict=True):
         outputs = [replace(value, constraint="free") for value in op.outputs]
@@ -468,12 +471,12 @@ def with_wishes(graph: Imported, policy: Policy) -> Problem:
 
 
 def _drop_impossible_wishes(ops: list[Op]) -> None:
-    """Saves values that cannot be recomputed, whatever a policy says: an input of theirs is
-    overwritten later, or they are themselves in memory that something writes into. For ops that
-    draw or act, :meth:`_Writer._constrain` has already done so."""
-    storage: list[int] = []  # by value
-    maker: dict[int, int] = {}  # storage -> op that allocates it
-    writer: dict[int, int] = {}  # storage -> last op that writes into it
+    """Saves values that cannot be recomputed, whatever a policy says, because one of their inputs
+    is overwritten later, or because something writes into their own memory. For ops that draw or
+    act, :meth:`_Writer._constrain` has already done so."""
+    storage: list[int] = []  # storage of each value
+    maker: dict[int, int] = {}  # maps a storage to the op that allocates it
+    writer: dict[int, int] = {}  # maps a storage to the last op that writes into it
     for i, op in enumerate(ops):
         for value in op.outputs:
             s = value.storage
@@ -494,8 +497,8 @@ def _drop_impossible_wishes(ops: list[Op]) -> None:
 
 
 def _dropouts_together(forward: list[fx.Node], masked: dict[fx.Node, Masked]) -> Iterator[fx.Node]:
-    """Orders each dropout before its mask, and the mask, unpacked if it may be packed, before its
-    result."""
+    """Orders each dropout before its mask, and the mask before the dropout's result. If the mask
+    may be packed, its unpacked form comes before the result."""
     parts = {drawn(m.mask): (value, unpacking(m.mask)) for value, m in masked.items()}
     later = {*masked, *parts, *(n for _, added in parts.values() for n in added)}
     for node in forward:
@@ -531,8 +534,8 @@ def _hold_backward(
     values, and the copies by op id. A copied gradient is freed after its copy, unless the forward
     made it: then the graph holds the result of its first run. The order of the leaves is unknown,
     so the copies are in the order with the highest peak: first those that are larger than the freed
-    gradient, and the largest last. A gradient that ends at an update inside the backward is not
-    held, and no result."""
+    gradient, and the largest last. A gradient that ends at an update inside the backward is neither
+    held nor a result."""
     r = w.r
     ends = {} if updates is None else updates.leaves
     replaced = {c.output: c for c in copies}

@@ -1,10 +1,10 @@
-"""Copies of graph results that Inductor would leave in an input's memory.
+"""Copies graph results that Inductor would leave in an input's memory.
 
-``x[0] = 1; y = x.clone(); x[1] = 2`` reaches Inductor without the clone: as two functional scatters
+``x[0] = 1; y = x.clone(); x[1] = 2`` reaches Inductor without the clone, as two functional scatters
 and a copy of the last one into ``x``. Inductor runs both scatters in place, in the memory of ``x``,
-even if the graph returns or saves the first one, which then has the value of the last. So a result
-of that kind is returned as a copy, made before the next scatter, by an operator that Inductor does
-not know and so does not remove.
+even if the graph returns or saves the first one, which then has the value of the last. So such a
+result is returned as a copy, made before the next scatter by an operator that Inductor does not
+know and so does not remove.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def copy_results_in_inputs(gm: fx.GraphModule) -> None:
             with gm.graph.inserting_after(node if is_base else source):
                 if is_base:
                     copy = gm.graph.call_function(torch.ops.cutback.kept_copy.default, (node,))
-                else:  # a view of one
+                else:  # a view of such a result
                     copy = gm.graph.node_copy(node)
                     copy.replace_input_with(node.args[0], source)
             copy.meta = dict(node.meta)

@@ -8,7 +8,7 @@ from .sizes import hint
 
 
 def is_dense(t: Tensor) -> bool:
-    """True if the tensor covers a contiguous piece of memory, each element once."""
+    """True if the tensor covers a contiguous piece of memory and each element appears once."""
     expected = 1
     sizes = [(hint(s), hint(n)) for s, n in zip(t.stride(), t.shape, strict=True)]
     for stride, n in sorted((s, n) for s, n in sizes if n != 1):

@@ -1,9 +1,9 @@
 """Predicts whether autograd stores the gradient of a leaf as it is or copies it.
 
 It stores the tensor if nothing else holds it and it has the leaf's memory layout (PyTorch's
-``torch/csrc/autograd/functions/accumulate_grad.h`` and ``utils/grad_layout_contract.h``); otherwise
-it copies, and both are in memory until the gradient is freed. The copies are made one after the
-other after the backward has returned all of its results.
+``torch/csrc/autograd/functions/accumulate_grad.h`` and ``utils/grad_layout_contract.h``). Otherwise
+it makes a copy, and both are in memory until the gradient is freed. The copies are made one after
+another, after the backward has returned all of its results.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ KIND = "accumulate_grad"
 class Copied(NamedTuple):
     """A gradient that the leaf copies."""
 
-    output: int  # of the joint graph
+    output: int  # output of the joint graph
     gradient: fx.Node
     leaf: fx.Node
-    bytes: int  # of the copy
-    stays: bool = False  # whether the gradient's own memory also stays to the end
+    bytes: int  # bytes of the copy
+    stays: bool = False  # True if the gradient's own memory also stays to the end
 
 
 def leaves_among(inputs: Sequence[GraphInput]) -> IsLeaf:
     """Returns an :data:`IsLeaf` for the inputs with which a traced graph is called."""
 
-    leaves = [bool(getattr(t, "is_leaf", True)) for t in inputs]  # the inputs are not kept alive
+    leaves = [bool(getattr(t, "is_leaf", True)) for t in inputs]  # does not keep the inputs alive
     return lambda position: position >= len(leaves) or leaves[position]
 
 
@@ -65,7 +65,7 @@ def aot_backend(
     partition: Callable[..., Modules], **options: Any
 ) -> Callable[[fx.GraphModule, Sequence[GraphInput]], GraphFunction]:
     """Wraps PyTorch's ``aot_autograd`` so that ``partition_fn`` receives ``is_leaf=``. If an input
-    is written in both passes, or read in the backward after the forward wrote it, the graph is
+    is written in both passes, or is read in the backward after the forward wrote it, the graph is
     traced again with the writes inside it."""
 
     def backend(gm: fx.GraphModule, inputs: Sequence[GraphInput]) -> GraphFunction:
@@ -107,7 +107,7 @@ def _leaf_of(
 
 
 def take(gradient: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
-    """Returns the copy that a leaf makes of a gradient, or None."""
+    """Returns the copy that a leaf makes of a gradient, or None if it makes no copy."""
     if not is_dense(leaf):
         return gradient.clone(memory_format=torch.contiguous_format)
     copy = torch.empty_strided(
@@ -126,10 +126,11 @@ def copied(
     """Returns the gradients that are copied.
 
     Args:
-        outputs, descs: of the joint graph; forward outputs come first.
+        outputs, descs: outputs of the joint graph and their descriptors; forward outputs come
+        first.
         placeholders: inputs of the joint graph.
         shared: tells whether something else holds the result of a node.
-        is_leaf: None: every input is assumed to be a leaf.
+        is_leaf: None means that every input is assumed to be a leaf.
     """
     by_desc = {n.meta.get("desc"): n for n in placeholders if n.meta.get("desc") is not None}
     left = Counter(n for n in outputs if isinstance(n, fx.Node))

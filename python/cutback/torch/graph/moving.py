@@ -1,5 +1,5 @@
-"""Schedules that move values, in the emitter's form: with the steps at which memory on the device
-is freed."""
+"""Converts schedules that move values to the emitter's form, which has a step wherever memory on
+the device is freed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from ...problem import Problem
 
 CPU_LINK = 10e9
-"""Bytes/s of a copy from the CPU's memory to itself, half of the bandwidth of its device row, which
-has no link of its own."""
+"""Bytes/s of a copy from the CPU's memory to itself: half of the bandwidth in its device row, which
+has no link."""
 
 
 class Move(NamedTuple):
     """A step that runs no op."""
 
     action: Literal["out", "wait", "end", "in"]
-    """``"out"``: copies the result of ``op`` to the host. ``"wait"``: waits until that has ended.
-    ``"end"``: frees its memory on the device. ``"in"``: brings it back."""
+    """``"out"`` copies the result of ``op`` to the host. ``"wait"`` waits until that has ended.
+    ``"end"`` frees the memory on the device. ``"in"`` brings the result back."""
     op: int
     number: int = 0
     """Number shared by an ``out`` and its ``end``."""
@@ -49,8 +49,8 @@ class Schedule(NamedTuple):
 
 
 def schedule_of(plan: _native.Plan) -> Schedule:
-    """Returns the schedule of a plan. The steps of a plan do not say when moved memory is freed,
-    which depends on the copy's time, but its lives do."""
+    """Returns the schedule of a plan. The plan's steps do not say when moved memory is freed, which
+    depends on the copy's time; the plan's lifetimes do."""
     steps, begins = plan.steps, plan.backward_starts
     ends: dict[int, list[Move]] = {}
     if any(step.action == "out" for step in steps):
@@ -81,7 +81,8 @@ def moves_anything(plan: _native.Plan) -> bool:
 
 
 def with_link(problem: Problem, device: object) -> Problem:
-    """Returns the problem with a link to the host if its device is the CPU, whose row has none."""
+    """Returns the problem with a link to the host if its device is the CPU, whose row has no
+    link."""
     is_cpu = isinstance(device, str) and device.partition("+")[0] == "cpu"
     if is_cpu and not problem.link_bytes_per_s:
         return replace(problem, link_bytes_per_s=CPU_LINK)

@@ -1,7 +1,7 @@
 """Facts about operations for the planner: class, arithmetic, and whether they may run twice.
 
-The core knows the names of fusible and compute-intensive operations (``csrc/plan/torch/aten.c``);
-it is asked once for every name. Facts that decide correctness (randomness, effects, mutation) come
+The core knows the names of fusible and compute-intensive operations (``csrc/plan/torch/aten.c``)
+and is asked once for every name. Facts that decide correctness (randomness, effects, mutation) come
 from PyTorch's schemas and tags.
 """
 
@@ -47,8 +47,8 @@ _PASSES_OVER_PLANES_ON_CPU = {
     "aten.avg_pool2d.default": 7,
     "aten._adaptive_avg_pool2d.default": 4,
 }
-"""Kernels that are not vectorized if channels are not the innermost dimension: measured time,
-divided by that of their bytes at the machine's memory bandwidth."""
+"""Kernels that are not vectorized if channels are not the innermost dimension. The number is the
+measured time divided by the time of their bytes at the machine's memory bandwidth."""
 
 _GROUPED = {
     "transformers.grouped_mm_fallback": 2,
@@ -78,8 +78,8 @@ _core_flags: dict[tuple[str, tuple[str, ...]], frozenset[Flag]] = {}
 
 
 def _sdpa_for_cpu() -> dict[OpOverloadPacket, Formula]:
-    """Arithmetic of CPU flash attention, by PyTorch's formula for GPUs, which takes the same
-    arguments."""
+    """Returns formulas for the arithmetic of CPU flash attention: PyTorch's for GPUs, which takes
+    the same arguments."""
     aten, counted = torch.ops.aten, flop_counter.flop_registry
     found = {}
     for direction in ("", "_backward"):
@@ -111,8 +111,8 @@ def _formula(target: Target) -> Formula | None:
 
 
 def _grouped(times: int) -> Formula:
-    """Arithmetic of a grouped product: each row of an input [tokens, in] times one of the weights
-    [groups, in, out]."""
+    """Returns a formula for the arithmetic of a grouped product: each row of an input [tokens, in]
+    times one of the weights [groups, in, out]."""
 
     def grouped(
         rows: torch.Tensor,
@@ -141,12 +141,12 @@ def name_of(target: Target) -> str:
 def passes(name: str, result: torch.Tensor) -> int:
     """Returns how many passes an operation makes over its memory, because some PyTorch operations
     are several kernels. A safe softmax is a softmax, a search for masked rows, and a choice between
-    the softmax and zero; ``x * mask * scale`` are two products on a CPU, and one on a GPU. Slow
-    kernels count as several passes: a batch norm of planes on a CPU, which sums in scalars.
+    the softmax and zero; ``x * mask * scale`` is two products on a CPU, and one on a GPU. A slow
+    kernel counts as several passes, such as a batch norm of planes on a CPU, which sums in scalars.
 
     Args:
-        name: of the operation.
-        result: its first one.
+        name: name of the operation.
+        result: its first result.
     """
     if name in _PASSES or result.device.type != "cpu":
         return _PASSES.get(name, 1)
@@ -169,8 +169,8 @@ def _rate(schema: FunctionSchema) -> int | None:
 
 def _writes(schema: FunctionSchema) -> tuple[int | str, ...]:
     """Returns the arguments that a call changes. Some ops do not declare them: ``c10d.allreduce_``,
-    ``inductor.resize_storage_bytes_``, which frees the memory of a tensor. The final underscore of
-    their names says that they change arguments, so all arguments count."""
+    and ``inductor.resize_storage_bytes_``, which frees the memory of a tensor. Their names end in
+    an underscore, which says that they change arguments, so all arguments count."""
     places = [(a.name if a.kwarg_only else i, a) for i, a in enumerate(schema.arguments)]
     declared = [k for k, a in places if a.alias_info is not None and a.alias_info.is_write]
     name = schema.name.split("::")[-1]
@@ -205,7 +205,7 @@ def _describe(target: Target) -> Kind:
 
 
 def _tags_of(target: Target) -> tuple[str, ...]:
-    """Returns the tags of a PyTorch operation that the core reads."""
+    """Returns those tags of a PyTorch operation that the core reads."""
     tags = target.tags if isinstance(target, torch._ops.OpOverload) else ()
     known = ("pointwise", torch.Tag.pointwise), ("reduction", torch.Tag.reduction)
     return tuple(name for name, tag in known if tag in tags)
@@ -230,7 +230,7 @@ def _ask_core(unknown: list[tuple[str, tuple[str, ...]]]) -> None:
 
 
 def learn(targets: Iterable[Target]) -> dict[Target, Kind]:
-    """Returns the kinds of these operations, by operation."""
+    """Returns the kind of each operation."""
     new = dict.fromkeys([t for t in targets if t not in _kinds])  # hashing is slow
     described = {t: _describe(t) for t in new}
     keys = {target: (kind.name, _tags_of(target)) for target, kind in described.items()}

@@ -1,8 +1,8 @@
-"""PyTorch operators that pack what a step saves: bools and signs as bits, indices in fewer bytes.
+"""PyTorch operators that pack what a step saves: bools and signs to bits, indices to fewer bytes.
 
-Unpacking gives the bits of what was packed. On the CPU the core packs bits; on other devices
-PyTorch's integer arithmetic does, eight bools at a time as one int64 (``csrc/exec/packed_bits.c``
-explains the arithmetic).
+Unpacking restores the exact bits. On the CPU the core packs bits; on other devices PyTorch's
+integer arithmetic does so, eight bools at a time as one int64 (``csrc/exec/packed_bits.c`` explains
+the arithmetic).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DIAGONAL = 0x8040201008040201 - (1 << 64)
 
 def _flat(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     """Returns the elements in the order in which a tensor of this layout has them in memory."""
-    # a kernel's layout differs from its trace, or a user's gradient is in a buffer of bytes
+    # a kernel's layout may differ from its trace, or a user's gradient may be in a buffer of bytes
     if x.numel() and (x.stride() != tuple(stride) or x.data_ptr() % x.element_size()):
         x = torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device).copy_(x)
     return x.as_strided((x.numel(),), (1,))
@@ -41,7 +41,7 @@ def pack_by_arithmetic(bools: torch.Tensor) -> torch.Tensor:
 
 
 def unpack_by_arithmetic(packed: torch.Tensor, bools: torch.Tensor) -> None:
-    """The reverse of :func:`pack_by_arithmetic`, into ``bools`` [n]."""
+    """Reverses :func:`pack_by_arithmetic`; the result goes into ``bools`` [n]."""
     words = packed.to(torch.int64)
     words *= _LOW_BITS
     words &= _DIAGONAL
@@ -49,7 +49,8 @@ def unpack_by_arithmetic(packed: torch.Tensor, bools: torch.Tensor) -> None:
 
 
 def keep_by_arithmetic(floats: torch.Tensor, packed: torch.Tensor, kept: torch.Tensor) -> None:
-    """Writes the floats [n] that have a bit, and 0 for the others, to ``kept`` [n]."""
+    """Copies those of the floats [n] whose bit is set to ``kept`` [n], and writes 0 for the
+    others."""
     mask = torch.empty_like(floats, dtype=torch.bool)
     unpack_by_arithmetic(packed, mask)
     torch.where(mask, floats, floats.new_zeros(()), out=kept)
@@ -83,7 +84,7 @@ def _fake_bools(packed: torch.Tensor, size: Sequence[int], stride: Sequence[int]
 
 
 def _infinity(x: torch.Tensor) -> int:
-    """The bits of infinity in the type of a tensor of floats."""
+    """Returns the bits of infinity in the type of a tensor of floats."""
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
     return int(torch.tensor(math.inf, dtype=x.dtype).view(bits))
 
@@ -170,7 +171,8 @@ def unpacked(mask: fx.Node) -> fx.Node:
 
 
 def unpacking(mask: fx.Node) -> list[fx.Node]:
-    """Returns the nodes that pack and unpack a mask, in order. Empty: it is not unpacked."""
+    """Returns the nodes that pack and unpack a mask, in order, or an empty list if it is not
+    unpacked."""
     found: list[fx.Node] = []
     node, first = mask, drawn(mask)
     while node is not first:

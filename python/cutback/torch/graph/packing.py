@@ -7,13 +7,13 @@ backward reads gets two nodes, and everything that read it reads the second one:
     packed = pack_bits(mask)
     unpacked = unpack_bits(packed)
 
-In the planner's problem these are operations like any other (:mod:`planner.packed` has the costs):
-a plan keeps ``unpacked``, or ``packed`` and unpacks it in the backward, or runs all three again. A
-graph that has just packed a mask still has it, so the emitter uses the mask itself where
-``unpacked`` follows directly on ``packed``, and leaves out ``packed`` if nothing else reads that.
-So a plan that packs nothing runs what it ran before.
+In the planner's problem these are operations like any other (:mod:`planner.packed` has the costs).
+A plan keeps ``unpacked``, or keeps ``packed`` and unpacks it in the backward, or runs all three
+again. A graph that has just packed a mask still has the mask, so the emitter uses it directly where
+``unpacked`` follows ``packed`` immediately, and leaves out ``packed`` if nothing else reads that.
+So a plan that packs nothing runs the same operations as before.
 
-Of a ReLU's result whose values the backward does not read, it reads the signs:
+If the backward does not read the values of a ReLU's result, it reads their signs:
 
     y = relu(x)                                      y = relu(x); bits = pack_signs(y)
     dx = threshold_backward(dy, y, 0)            ->  dx = keep_by_bits(dy, bits)
@@ -57,7 +57,7 @@ _aten = torch.ops.aten
 ADDED = PACKS | UNPACKS | {PACK_SIGNS, KEEP_BY_BITS}
 
 _DTYPES = {1: torch.uint8, 2: torch.uint16, 4: torch.int32}
-"""By bytes of an index."""
+"""The type of an index, by its bytes."""
 
 
 _POOLS: dict[Target, int] = {
@@ -66,8 +66,7 @@ _POOLS: dict[Target, int] = {
     _aten.adaptive_max_pool2d.default: 2,
     _aten.adaptive_max_pool3d.default: 3,
 }
-"""Poolings, whose second result are indices into so many of the last axes of the argument, taken as
-one axis."""
+"""Poolings, and the number of last axes that their second result, indices, counts as one axis."""
 
 _SELECTIONS: frozenset[Target] = frozenset(
     {
@@ -76,28 +75,26 @@ _SELECTIONS: frozenset[Target] = frozenset(
         _aten.sort.stable, _aten.topk.default,
     }
 )  # fmt: skip
-"""Their second result are indices into one axis of the argument."""
+"""Operations whose second result has indices into one axis of the argument."""
 
 
 def charge(node: fx.Node, op: Op) -> None:
-    """Sets the costs of packing and unpacking in the operation of a node, as
-    :mod:`planner.packed` explains."""
+    """Sets the costs of packing and unpacking in the op of a node, as :mod:`planner.packed`
+    explains."""
     if node.target in PACKS:
         op.bytes = 0
     elif node.target in UNPACKS:
         op.bytes = _traffic(node.args[0])
     elif isinstance(node.meta.get("val"), torch.Tensor):
         op.bytes = max(0, op.bytes - sum(map(_traffic, _packs(node))))
-    elif not ONCE.isdisjoint(op.flags):  # of another operation one result may be computed alone
+    elif not ONCE.isdisjoint(op.flags):  # another operation may compute one result separately
         packs = [pack for part in node.users for pack in _packs(part)]
         op.bytes = max(0, op.bytes - sum(map(_traffic, packs)))
 
 
 def runs_once(node: fx.Node, known: Mapping[fx.Node, frozenset[Flag]]) -> frozenset[Flag]:
-    """Returns the flags that let the packing of a value run only once, as the value's operation.
-
-    Args:
-        known: flags of the operations so far, by node.
+    """Returns the flags that let the packing of a value run only once, like the value's
+    operation.
     """
     maker = node.args[0]
     if maker.target is operator.getitem:
@@ -152,7 +149,7 @@ class _Finder:
         return found
 
     def may_pack(self, node: fx.Node) -> bool:
-        """True if a tensor has memory of its own, which the backward reads and nothing writes."""
+        """True if a tensor has its own memory, which the backward reads and nothing writes."""
         val = node.meta.get("val")
         if node.op != "call_function" or node in self.late or not isinstance(val, torch.Tensor):
             return False
@@ -168,8 +165,8 @@ class _Finder:
         return readers is not None and not self.late.isdisjoint(readers)
 
     def thresholds(self, node: fx.Node) -> list[fx.Node]:
-        """Returns the readers of the backward if all of them read only whether an element is above
-        0; otherwise an empty list."""
+        """Returns the readers in the backward if all of them read only whether an element is above
+        0; otherwise returns an empty list."""
         late = [reader for reader in self._readers(node) or () if reader in self.late]
         return late if all(self._is_threshold(reader, node) for reader in late) else []
 
@@ -257,7 +254,7 @@ class _Rewriter:
         self._move_views(whole, val)
 
     def pack_signs(self, node: fx.Node, thresholds: Iterable[fx.Node]) -> None:
-        """Gives readers that compare a value with 0 a bit for each of its elements."""
+        """Gives readers that compare a value with 0 one bit per element of it."""
         val = node.meta["val"]
         with self.graph.inserting_before(node.next):
             stride = self._numbers(node, val.stride(), _aten.sym_stride.int)
@@ -272,8 +269,8 @@ class _Rewriter:
             self.graph.erase_node(reader)
 
     def _move_views(self, whole: fx.Node, val: torch.Tensor) -> None:
-        """Gives the memory of a value to the node whose views its views have become: they say in
-        ``meta["val"]`` which memory they are in."""
+        """Gives the memory of a value to the node whose views its views have become. Views record
+        in ``meta["val"]`` which memory they are in."""
         source = whole.args[0].args[0]
         source.meta["val"], whole.meta["val"] = whole.meta["val"], val
         if source.target is operator.getitem:
@@ -290,8 +287,8 @@ def add_packing(
     plan may keep packed.
 
     Args:
-        is_wished: true for nodes of which a policy or the model says whether they are saved. They
-            stay as they are.
+        is_wished: returns True for nodes that a policy or the model says to save or not to save.
+            They stay as they are.
     """
     rewriter = _Rewriter(gm)
     found = 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 CATEGORIES = ("parameter", "optimizer state", "activation", "gradient", "other")
-"""The category of a value. parameter: an argument that gets a gradient. activation: made in the
-forward and read in the backward. gradient: returned by the backward. other: inputs, buffers,
-outputs, and temporaries of one phase."""
+"""The categories of values. A parameter is an argument that gets a gradient; an activation is made
+in the forward and read in the backward; a gradient is returned by the backward. Other values are
+inputs, buffers, outputs, and temporaries of one phase."""
 
 PHASES = ("forward", "backward", "optimizer")
 
@@ -21,35 +21,36 @@ class Row(NamedTuple):
     name: str  # "addmm_3", as in the problem and in plans
     kind: str  # "aten.addmm.default"; a value of MOVES if the row is a copy
     phase: str  # one of PHASES
-    location: str  # "model.py:12 (layers.0)", "" when not known
+    location: str  # "model.py:12 (layers.0)"; "" if not known
     seconds: float  # median over the runs
-    bytes: int  # of new storages
+    bytes: int  # bytes of new storages
     live_bytes: int  # held by the step itself while the op runs
     recomputed: bool  # the op had run before
     view: bool  # it returns existing memory
 
 
 class Uses(NamedTuple):
-    """First and last row of a phase that reads a value; views are looked through."""
+    """The first and last row of a phase that reads a value; reads through views count."""
 
     first: int
     last: int
 
 
 class Value(NamedTuple):
-    """One storage during its life; a value that is recomputed counts again, and so does one that
+    """One storage during its life. A value that is recomputed counts again, and so does one that
     takes memory over."""
 
-    name: str  # of the op that makes it, or of the input
+    name: str  # name of the op that makes it, or of the input
     type: str  # "f32[8,32]"
     bytes: int
     category: str  # one of CATEGORIES
-    made: int  # row; -1: it was there before the step
-    last: int  # last row at which it is there; the number of rows: it stays
+    made: int  # row that makes it; -1 if it existed before the step
+    last: int  # last row at which it exists; the number of rows if it stays
     forward: Uses | None
     backward: Uses | None
-    inactive_seconds: float  # between the last use in the forward and the first in the backward
-    swap_out_seconds: float  # bytes / bandwidth of the link
+    # seconds between the last use in the forward and the first in the backward
+    inactive_seconds: float
+    swap_out_seconds: float  # its bytes divided by the bandwidth of the link
     swap_in_seconds: float
 
 
@@ -57,7 +58,7 @@ class Peak(NamedTuple):
     """The moment at which the step holds the most memory."""
 
     row: int
-    name: str  # of its op
-    bytes: int  # held by the step itself: what the measure "live" counts
-    total_bytes: int  # with parameters, buffers, inputs and optimizer states
+    name: str  # name of its op
+    bytes: int  # bytes held by the step itself, as the measure "live" counts
+    total_bytes: int  # including parameters, buffers, inputs and optimizer states
     by_category: dict[str, int]  # adds up to total_bytes

@@ -3,13 +3,13 @@ declaration.
 
 PyTorch's own ops are known by name. Any other op, whether defined by ``torch.library.custom_op``,
 ``torch.library.define`` or in C++, may run again only if its registration shows that it is a
-function of its arguments: it changes none of them, returns new tensors, does not draw or
+function of its arguments. That is, it changes no argument, returns new tensors, does not draw or
 communicate, has no effects, and has a fake kernel, which means that its author prepared it for
 graphs in which calls are moved, merged and dropped. Such a function is trusted to give the same
-bits for the same bits. Tags tell if it does not (``nondeterministic_seeded``,
+bits for the same bits. Tags say so if it does not (``nondeterministic_seeded``,
 ``nondeterministic_bitwise``), and :func:`declare` overrides the default.
 
-Compiled graphs and eager regions ask the same question, :func:`why_once`.
+Compiled graphs and eager regions use the same function, :func:`held_because`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _TALKS = re.compile(
 _GROUPS = frozenset({"group", "group_name", "group_names", "process_group", "pg", "ranks"})
 
 _OBJECTS = ("PyObject", "__torch__.")
-"""Part of the types of arguments that are objects of registered Python classes or of TorchScript
-classes."""
+"""Parts of the type names of arguments that are objects of registered Python classes or of
+TorchScript classes."""
 
 _SAID = "it is declared not to be rerunnable"
 
@@ -53,7 +53,7 @@ class _Verdict(NamedTuple):
     never: str = ""  # why it must not run again, whatever is declared
     doubt: str = ""  # why it does not by default
     rates: tuple[int, ...] = ()
-    """Arguments of a call that are dropout rates; if they are 0 there is no doubt, because nothing
+    """Arguments of a call that are dropout rates. If they are 0 there is no doubt, because nothing
     is dropped."""
 
 
@@ -173,7 +173,7 @@ def held_because(
     again. ``args`` and ``kwargs`` are those of the call, values or nodes of a graph.
     """
     verdict = _verdicts.get(op)
-    if verdict is None:  # at its first call everything about it is registered
+    if verdict is None:  # at its first call everything about the op is registered
         verdict = _verdicts[op] = _judge(op)
     if verdict.never:
         return verdict.never
@@ -194,7 +194,7 @@ def _given(
 
 
 def _overloads(op: OpOverload | OpOverloadPacket | CustomOpDef) -> Iterator[OpOverload]:
-    op = getattr(op, "_opoverload", op)  # of a torch.library.custom_op
+    op = getattr(op, "_opoverload", op)  # the overload behind a torch.library.custom_op
     if isinstance(op, OpOverload):
         yield op
     elif isinstance(op, OpOverloadPacket):
@@ -208,8 +208,7 @@ def _overloads(op: OpOverload | OpOverloadPacket | CustomOpDef) -> Iterator[OpOv
 
 
 def why_once(op: OpOverload | OpOverloadPacket | CustomOpDef) -> str | None:
-    """Returns the reason why an op of another library runs once in a step, as text; None: it may
-    run again.
+    """Returns why an op of another library runs only once in a step, or None if it may run again.
 
     >>> cutback.torch.rerun.why_once(torch.ops.mylib.fused_norm)
     'it has no fake kernel'
@@ -221,7 +220,7 @@ def why_once(op: OpOverload | OpOverloadPacket | CustomOpDef) -> str | None:
 
     Raises:
         TypeError: ``op`` is not an op of a library.
-        ValueError: it is one of PyTorch's own.
+        ValueError: ``op`` is one of PyTorch's own ops.
     """
     for overload in _foreign(op):
         verdict, said = _judge(overload), declared(overload)
@@ -254,11 +253,11 @@ def declare(op: OpOverload | OpOverloadPacket | CustomOpDef, *, rerunnable: bool
     >>> cutback.torch.rerun.declare(torch.ops.mylib.fused_norm, rerunnable=None)
 
     The declaration overrides the default (:func:`why_once`), for all overloads of a packet.
-    ``True``: it is a function of its arguments, gives the same bits for the same bits, and does not
-    choose by comparing values that a fused rerun might compute with other bits. ``False``: it runs
-    once. ``None``: removes the declaration. Call it before the step is compiled: compiled code does
-    not change, while eager regions are planned again.
-    ``torch.utils.flop_counter.register_flop_formula`` or a profile tells the cost of a run.
+    ``True`` says that the op is a function of its arguments, gives the same bits for the same bits,
+    and does not choose by comparing values that a fused rerun might compute with other bits.
+    ``False`` says that it runs once. ``None`` removes the declaration. Call this before the step is
+    compiled: compiled code does not change, while eager regions are planned again. To tell the
+    planner what a run costs, use ``torch.utils.flop_counter.register_flop_formula`` or a profile.
 
     Args:
         op: the result of ``torch.library.custom_op``, an overload, or a packet
@@ -266,8 +265,8 @@ def declare(op: OpOverload | OpOverloadPacket | CustomOpDef, *, rerunnable: bool
 
     Raises:
         TypeError: ``op`` is not an op of a library, or ``rerunnable`` is not one of the three.
-        ValueError: it is one of PyTorch's own, or it is declared rerunnable although its schema,
-            tags or effects show that it is not. Nothing is declared then.
+        ValueError: ``op`` is one of PyTorch's own ops, or it is declared rerunnable although its
+            schema, tags or effects show that it is not. Nothing is declared in that case.
     """
     if rerunnable is not None and not isinstance(rerunnable, bool):
         raise TypeError(f"rerunnable={rerunnable!r} is not True, False or None")

@@ -1,9 +1,9 @@
 """Recognises the cross entropy of rows of logits in a joint graph.
 
 PyTorch's cross entropy is a log-softmax, the choice of labels, and their two gradients, which make
-three more values as large as the logits. :func:`use_row_losses` replaces them by
-:mod:`row_loss_ops`, which keep one number per row, so that the logits may be made again piece by
-piece:
+three more values as large as the logits. :func:`use_row_losses` replaces them by the operators of
+:mod:`row_loss_ops`, which keep one number per row, so that the logits may be computed again piece
+by piece:
 
     logp, lse = row_loss(logits, labels)             loss = -sum(logp * w) / sum(w)
     dlogits = row_loss_backward(w * tangent / sum(w), logits, lse, labels)
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 
 _MEAN, _SUM = 1, 2
-"""PyTorch's numbers of reductions; 0 is none."""
+"""PyTorch's numbers of reductions; 0 means no reduction."""
 
 
 @dataclass
@@ -49,11 +49,12 @@ class _Found:
     choice_backward: fx.Node | None = None
     backward: fx.Node | None = None
     uniform: fx.Node | None = None
-    """The gradient [rows] that each element of a row gets besides that of its label."""
+    """The gradient [rows] that each element of a row gets in addition to the gradient of its
+    label."""
 
     @property
     def gone(self) -> set[fx.Node]:
-        """The nodes that read the log-softmax."""
+        """The nodes that read the log-softmax, which the rewrite removes."""
         own = [*self.aliases, self.choice, *self.sums, self.choice_backward, self.backward]
         return {n for n in own if n is not None}
 
@@ -87,7 +88,7 @@ def _uniform(gradient: fx.Node, choice_backward: fx.Node) -> fx.Node | None:
 
 
 def _find_backward(found: _Found) -> bool:
-    """Completes a cross entropy by its gradients. Returns false if they have another form."""
+    """Adds the gradients to a cross entropy. Returns False if they have another form."""
     choice, backward = found.choice_backward, found.backward
     if choice is None or backward is None:
         return choice is backward
@@ -102,7 +103,8 @@ def _find_backward(found: _Found) -> bool:
 
 
 def _find(softmax: fx.Node) -> _Found | None:
-    """Returns the cross entropy that a log-softmax belongs to; None: it is read otherwise."""
+    """Returns the cross entropy that a log-softmax belongs to, or None if something else reads
+    it."""
     val = softmax.meta["val"]
     if val.dim() != 2 or not _is_last(softmax.args[1], 2) or not val.is_floating_point():
         return None
@@ -162,7 +164,7 @@ class _Rewriter:
         return self._call(_aten.mul.Tensor, self._as(chosen, self.dtype), counts)
 
     def forward(self) -> None:
-        """Replaces the loss, and the sums of rows."""
+        """Replaces the loss and the row sums."""
         found, self.like = self.found, self.found.choice
         with self.graph.inserting_before(found.choice):
             both = self._call(ROW_LOSS, self.logits, self.labels, self.ignored)
@@ -216,7 +218,7 @@ def use_row_losses(gm: fx.GraphModule, least_rows: int) -> int:
     """Replaces cross entropies in a joint graph, in place. Returns their number.
 
     Args:
-        least_rows: those of fewer rows stay as they are.
+        least_rows: cross entropies of fewer rows stay as they are.
     """
     graph, number = gm.graph, 0
     calls = Calls(graph)

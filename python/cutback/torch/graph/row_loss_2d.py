@@ -1,8 +1,8 @@
 """Turns cross entropies of ``[batch, classes, tokens]`` into those of rows.
 
-``cross_entropy(logits.transpose(1, 2), labels)`` is how losses of token models are written for
-labels of two axes. Its log-softmax runs along the middle axis of a transposed view; :func:`to_rows`
-makes it run along the rows of the logits ``[batch * tokens, classes]`` instead.
+``cross_entropy(logits.transpose(1, 2), labels)`` is the usual way to write losses of token models
+for labels with two axes. Its log-softmax runs along the middle axis of a transposed view;
+:func:`to_rows` makes it run along the rows of the logits ``[batch * tokens, classes]`` instead.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def to_rows(gm: fx.GraphModule, least_rows: int) -> int:
     """Rewrites such cross entropies of a joint graph, in place. Returns their number.
 
     Args:
-        least_rows: those of fewer rows stay as they are.
+        least_rows: cross entropies of fewer rows stay as they are.
     """
     number = 0
     target = _aten.nll_loss2d_forward.default

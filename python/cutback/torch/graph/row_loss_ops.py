@@ -1,9 +1,9 @@
 """PyTorch operators for the cross entropy of rows of logits, which keep one number per row.
 
-``cutback::row_loss`` returns, for each row, the logarithm of the probability of its label and that
-of the sum of exponentials. ``cutback::row_loss_backward`` makes the gradient of the logits from the
-second. Both go over a few rows at a time, so what they allocate besides their results is small, and
-16-bit logits are computed in f32.
+``cutback::row_loss`` returns, for each row, the log-probability of its label and the logarithm of
+the sum of exponentials. ``cutback::row_loss_backward`` computes the gradient of the logits from the
+latter. Both process a few rows at a time, so they allocate little besides their results, and 16-bit
+logits are computed in f32.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 _CHUNK = 1 << 17
-"""Elements that are computed at once on a CPU: they stay in its cache."""
+"""Elements that are computed at once on a CPU, so that they stay in its cache."""
 
 _CHUNK_ON_DEVICES = 1 << 24
 
@@ -31,7 +31,7 @@ def _chunks(logits: torch.Tensor) -> list[tuple[int, int]]:
 
 
 def _known(target: torch.Tensor, ignore_index: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns which labels are ignored, and labels that can be looked up: bool[n], i64[n, 1]."""
+    """Returns which labels are ignored (bool[n]), and labels that can be looked up (i64[n, 1])."""
     ignored = target == ignore_index
     return ignored, target.masked_fill(ignored, 0).unsqueeze(1)
 

@@ -1,9 +1,9 @@
-"""Lets losses of a part of the tokens read the logits of all tokens.
+"""Lets losses of some of the tokens read the logits of all tokens.
 
 A causal language model predicts the next token, so its last logits have no label, and many models
-leave them out: ``logits[:, :-1]``. That selection is a copy of the logits, and not of whole ranges
-of rows. :func:`take_all_tokens` makes the loss read the rows of all tokens; those without a label
-get the label that is ignored, and a gradient of zero.
+leave them out: ``logits[:, :-1]``. That selection copies the logits, and its rows are not one
+contiguous range. :func:`take_all_tokens` makes the loss read the rows of all tokens; those without
+a label get the label that is ignored, and a gradient of zero.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _SHAPES: frozenset[Target] = frozenset(
         _aten.detach.default, _aten._to_copy.default,
     }
 )  # fmt: skip
-"""What may be between a selection and its reader: nothing that changes the order of elements."""
+"""Operations that may be between a selection and its reader: they keep the order of elements."""
 
 _ALL = 2**62
-"""Ends of selections from here on are those of the axis."""
+"""Selections that end here or later end at the end of the axis."""
 
 
 class _Shift(NamedTuple):
@@ -43,7 +43,7 @@ class _Shift(NamedTuple):
     """The logits of all tokens [batch, tokens, vocabulary]."""
     first: int
     end: int
-    """Its range of tokens."""
+    """The range of tokens that it reads."""
 
 
 def _range(node: Argument) -> tuple[int, int] | None:

@@ -2,16 +2,16 @@
 
 On GPUs PyTorch's allocator takes memory from the driver in segments and keeps them. With default
 settings each allocation of 10 MiB or more gets a segment of exactly its size, and segments never
-merge, so a step whose tensors have many sizes reserves up to 1.8 times its peak of live bytes.
+merge. So a step whose tensors have many sizes reserves up to 1.8 times its peak of live bytes.
 
 Here the step gets one large segment, allocated and freed before it, which the allocator then splits
 and merges. It places a block at the low end of the smallest hole that is large enough. That still
 leaves holes between long-lived and short-lived values, so the code of the step steers the
-allocator: before some ops it allocates *plugs*, which fill the holes, or low ends of holes, that
+allocator. Before some ops it allocates *plugs*, which fill the holes (or low ends of holes) that
 the op's results must not take, and frees them after the op. The packing search of the planner gives
-each block its intended offset (:mod:`graph.steering` chooses plugs that lead to it). The allocator
-cannot follow every packing, so several are tried on a simulation of the allocator, first for the
-smallest segment that holds the largest sum of live blocks.
+each block its intended offset, and :mod:`graph.steering` chooses plugs that lead to it. The
+allocator cannot follow every packing, so several are tried on a simulation of the allocator, first
+for the smallest segment that holds the largest sum of live blocks.
 
 Plugs do not change what an op computes or which kernel it uses. If the allocator's state differs
 from the simulated one (because other tensors of the program are in the segment), only bytes differ.
@@ -44,8 +44,8 @@ class Life(NamedTuple):
 
 
 def continued(rows: Iterable[tuple[Life, int]]) -> tuple[list[Life], list[int]]:
-    """Joins each life with the life that takes over its memory: the second begins at the moment
-    the first ends, at the same offset. Returns the lives, and the moments of these joins.
+    """Joins each life with the life that takes over its memory, which begins at the moment the
+    first ends, at the same offset. Returns the lives, and the moments at which they were joined.
 
     Args:
         rows: lives, and their offsets.
@@ -76,7 +76,7 @@ class _Block:
     __slots__ = ("is_free", "next", "number", "offset", "previous", "size", "small")
 
     def __init__(self, number: int, offset: int, size: int, small: bool) -> None:
-        self.number = number  # of the segment
+        self.number = number  # number of the segment
         self.offset = offset
         self.size = size
         self.small = small
@@ -92,7 +92,7 @@ class CachingAllocator:
         self.reserved = 0
         self.peak_reserved = 0
         self._segments = 0
-        # by small: (size, number of the segment, offset, block)
+        # keyed by whether blocks are small: (size, number of the segment, offset, block)
         self._free: dict[bool, list[tuple[int, int, int, _Block]]] = {True: [], False: []}
 
     def _add(self, block: _Block) -> None:
@@ -164,9 +164,9 @@ class Placed(NamedTuple):
     """The placement of a step."""
 
     segment: int
-    """Bytes of the segment that is reserved for the step; 0: none."""
+    """Bytes of the segment that is reserved for the step, or 0 if there is no segment."""
     plugs: dict[int, tuple[int, ...]]
-    """By moment, bytes of the plugs that are allocated, in order, while its op runs."""
+    """For each moment, bytes of the plugs that are allocated, in order, while its op runs."""
     reserved: int
     """Bytes that the allocator reserves in the simulation, including small blocks."""
 
@@ -175,13 +175,13 @@ class _Steps:
     """The allocations of a step, in order.
 
     Attributes:
-        sizes: of each block, rounded.
-        lives: of each block, the numbers of the first and the last allocation at which it is there.
-        during: by moment, what its op does: allocates block ``k``, or frees it (``~k``).
-        after: by moment, the same after the op.
-        steerable: by moment, whether plugs can be allocated before the op.
-        moment_of: of each block, the moment at which it is allocated.
-        live: the largest sum of blocks.
+        sizes: the size of each block, rounded.
+        lives: for each block, the first and the last allocation at which it exists.
+        during: for each moment, what its op does: it allocates block ``k``, or frees it (``~k``).
+        after: for each moment, the same after the op.
+        steerable: by moment, True if plugs can be allocated before the op.
+        moment_of: the moment at which each block is allocated.
+        live: the largest sum of live blocks.
     """
 
     def __init__(self, lives: Sequence[Life], traces: Mapping[int, Sequence[int]]) -> None:
@@ -216,7 +216,8 @@ class _Steps:
         return len(self.sizes) - 1
 
     def _op(self, trace: Sequence[int]) -> dict[int, list[int]]:
-        """Adds what an op does. Returns the blocks that it has not freed, by size."""
+        """Adds the allocations and frees of an op. Returns the blocks that it has not freed, by
+        size."""
         made: dict[int, list[int]] = {}
         events = []
         for size in trace:
@@ -262,8 +263,8 @@ class _Steps:
                 allocator.release(there.pop(~k))
 
     def steer(self, segment: int, guide: Guide) -> dict[int, tuple[int, ...]] | None:
-        """Returns plugs with which a step stays inside its segment, or None if none were found. As
-        the whole segment is free again after the step, later steps do the same."""
+        """Returns plugs with which a step stays inside its segment, or None if none were found.
+        After the step the whole segment is free again, so later steps do the same."""
         allocator = CachingAllocator()
         allocator.release(allocator.malloc(segment))
         first, there = allocator.reserved, dict[int, _Block]()
@@ -291,17 +292,17 @@ def reserved_without(lives: Sequence[Life]) -> int:
 
 
 _EXTRA = (0, 1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64)
-"""Segment sizes to try: the largest sum of live blocks, and so many times 2 MiB more."""
+"""Segment sizes to try: the largest sum of live blocks, plus this many times 2 MiB."""
 _TRIES = 32
-"""Packings to try for a segment size."""
+"""Packings to try for each segment size."""
 _EFFORT = 120_000
-"""Number of moments after which a segment size is tried with two packings only."""
+"""Number of moments above which only two packings are tried for a segment size."""
 _PACK_EFFORT = 100_000_000
 """Work limit of one packing: some tenths of a second."""
 
 
 def _guides(steps: _Steps, capacity: int) -> Iterator[Guide]:
-    """Packs the blocks of a step in several ways, each both ways up."""
+    """Packs the blocks of a step in several ways; also yields each packing upside down."""
     random, order = Random(0), list(range(len(steps.sizes)))
     while True:
         rows = [(*steps.lives[k], steps.sizes[k]) for k in order]
@@ -322,9 +323,9 @@ def place(lives: Sequence[Life], traces: Mapping[int, Sequence[int]]) -> Placed:
     """Returns the placement that reserves least among those tried.
 
     Args:
-        lives: of one step, in the order of its plan.
-        traces: by moment at which an op of the step runs, the bytes that it allocates and frees
-            (negative), in order.
+        lives: the lives of one step, in the order of its plan.
+        traces: for each moment at which an op of the step runs, the bytes that it allocates
+            (positive) and frees (negative), in order.
     """
     large = [life for life in lives if life.bytes > SMALL]
     small = reserved_without([life for life in lives if life.bytes <= SMALL])

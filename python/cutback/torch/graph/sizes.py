@@ -1,5 +1,5 @@
-"""Sizes of tensors as ints: a symbolic size counts as its hint, or as the value that a plan is made
-for."""
+"""Converts sizes of tensors to ints. A symbolic size counts as its hint, or as the value that a
+plan is made for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _hint = getattr(symbolic_shapes, "optimization_hint", None) or symbolic_shapes.s
 
 
 class _Sizes(threading.local):
-    """Values of symbolic sizes, by symbol, where they differ from the hints."""
+    """Values of symbols where they differ from the hints."""
 
     def __init__(self) -> None:
         self.planned: dict[sympy.Symbol, int] = {}
@@ -31,7 +31,7 @@ _sizes = _Sizes()
 
 @contextlib.contextmanager
 def sizes_as(planned: dict[sympy.Symbol, int]) -> Iterator[None]:
-    """Context in which symbols have these values instead of their hints."""
+    """Returns a context in which symbols have these values instead of their hints."""
     before = _sizes.planned, _sizes.known
     _sizes.planned, _sizes.known = planned, {}
     try:
@@ -41,7 +41,7 @@ def sizes_as(planned: dict[sympy.Symbol, int]) -> Iterator[None]:
 
 
 def hint(n: int | SymInt) -> int:
-    """Returns a size as an int; a symbolic size counts as its hint, or as the values set for its
+    """Returns a size as an int. A symbolic size counts as its hint, or as the value set for its
     symbols."""
     if type(n) is int:
         return n

@@ -1,8 +1,8 @@
 """Finds chains of a joint graph that may run in pieces (:mod:`graph.slices`).
 
 A chain begins with a product that makes rows at least twice as wide. It contains everything that
-reads such wide values, forward and backward, and what these operations read, as far as it is wide
-and can be made piece by piece. It ends where results are at most half as wide, and with sums over
+reads such wide values, forward and backward, and the wide values that these operations read, if
+they can be made piece by piece. It ends where results are at most half as wide, and at sums over
 rows. A chain with a reader that cannot run in pieces stays whole.
 """
 
@@ -23,7 +23,7 @@ _aten = torch.ops.aten
 
 
 class WholeError(Exception):
-    """Why a chain stays whole. ``node``: the node that cannot run in pieces."""
+    """Says why a chain stays whole; ``node`` is the node that cannot run in pieces."""
 
     def __init__(self, node: fx.Node, reason: str) -> None:
         super().__init__(reason)
@@ -80,7 +80,7 @@ class _Search:
         self.phases, self.barred = phases, barred
         self.chain = Chain(seed, rows, forms=forms)
         self.least = seed.meta["val"].shape[1]
-        self.pulled: dict[fx.Node, fx.Node] = {}  # node -> the operand that led to it
+        self.pulled: dict[fx.Node, fx.Node] = {}  # maps a node to the operand that led to it
 
     def _is_wide(self, node: fx.Node) -> bool:
         return bool(2 * self.chain.rows.width(node) > self.least)
@@ -118,13 +118,13 @@ class _Search:
     def _readers(
         self, node: fx.Node, member: Member, root: fx.Node | None
     ) -> list[tuple[fx.Node, fx.Node | None]]:
-        """Returns the readers that must run in pieces as well."""
+        """Returns the readers that must also run in pieces."""
         if member.form == TOTAL or (member.form != PARTS and not self._is_wide(node)):
             return []
         return [(user, root) for user in node.users]
 
     def _may_pull(self, node: fx.Node, form: str) -> bool:
-        """True for a wide operand that may be made in pieces."""
+        """True for a wide operand that may be computed in pieces."""
         if node in self.chain.members or node in self.barred or form not in (LEAD, LAST):
             return False
         if not self._is_wide(node) or node.meta["val"].dtype == torch.bool:
@@ -135,7 +135,7 @@ class _Search:
         """Adds narrow values between members of one pass.
 
         Raises:
-            WholeError: such a value cannot be made in pieces.
+            WholeError: such a value cannot be computed in pieces.
         """
         for late in (False, True):
             while True:
@@ -179,7 +179,7 @@ def _grow(seed: fx.Node, phases: Phases) -> Chain:
 
 
 def _check_reads(chain: Chain) -> None:
-    """Checks that members read each other by rows only, now that all are known.
+    """Checks that members read each other by rows only. Call it when all members are known.
 
     Raises:
         WholeError: one reads another as a whole, such as a sum over all rows.
@@ -194,11 +194,11 @@ def _check_reads(chain: Chain) -> None:
 
 
 def _check_ends(chain: Chain, phases: Phases) -> None:
-    """Checks that what leaves the forward is at most half as wide as the first product: parts that
-    queries, keys and values are split into would only be put together again.
+    """Checks that values which leave the forward are at most half as wide as the first product. The
+    parts that queries, keys and values are split into would only be put together again.
 
     Raises:
-        WholeError: it is wider.
+        WholeError: a value is wider.
     """
     rows, width = chain.rows, 0.0
     for node in chain.part(phases, late=False):
@@ -210,10 +210,10 @@ def _check_ends(chain: Chain, phases: Phases) -> None:
 
 
 def _check_order(chain: Chain, phases: Phases) -> None:
-    """Checks that the nodes between the members may run before all of them or after.
+    """Checks that the nodes between the members may run before or after all of them.
 
     Raises:
-        WholeError: they draw or write in another order then.
+        WholeError: they would draw or write in another order.
     """
     for late in (False, True):
         part = chain.part(phases, late)
@@ -232,7 +232,7 @@ def _check_order(chain: Chain, phases: Phases) -> None:
 
 
 def between(part: Sequence[fx.Node]) -> Iterable[fx.Node]:
-    """Returns the other nodes between the first and the last one of a part."""
+    """Returns the nodes between the first and the last node of a part that do not belong to it."""
     if not part:
         return
     inside = set(part)
@@ -244,7 +244,7 @@ def between(part: Sequence[fx.Node]) -> Iterable[fx.Node]:
 
 
 def later(part: Sequence[fx.Node]) -> list[fx.Node]:
-    """Returns those of them that depend on the part."""
+    """Returns those of the nodes between that depend on the part."""
     found = set(part)
     moved = []
     for node in between(part):
@@ -258,7 +258,7 @@ def chain_of(seed: fx.Node, phases: Phases) -> Chain:
     """Returns the chain that begins with a product.
 
     Raises:
-        WholeError: it stays whole.
+        WholeError: the chain stays whole.
     """
     chain = _grow(seed, phases)
     _check_reads(chain)

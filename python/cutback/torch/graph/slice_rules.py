@@ -1,9 +1,10 @@
-"""Says how operations run on a range of rows.
+"""Rules that say how operations run on a range of rows.
 
 A value has rows if some of its leading axes together count them: ``[rows, ...]`` or ``[batch,
-tokens, ...]``; or, transposed, if its last axis of two does. A piece of it is ``[n, ...]`` or
-``[..., n]``, for n rows in order. :func:`rule_of` returns a :class:`Member` for a node that can be
-made piece by piece from pieces of what it reads, or whose result is a sum over rows.
+tokens, ...]``. A transposed value has rows if its last axis of two counts them. A piece of it is
+``[n, ...]`` or ``[..., n]``, for n rows in order. :func:`rule_of` returns a :class:`Member` for a
+node that can be computed piece by piece from pieces of what it reads, or whose result is a sum over
+rows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 
 LEAD, LAST = "lead", "last"
-"""Where a value has its rows: in leading axes, or in the last of two."""
+"""Where a value has its rows: in its leading axes, or in the last of two axes."""
 PARTS = "parts"
 """The form of a node that returns several values with rows."""
 TOTAL = "total"
@@ -61,7 +62,7 @@ class Member:
     """One of :data:`LEAD`, :data:`LAST`, :data:`PARTS`, :data:`TOTAL`."""
     operands: tuple[Operand, ...]
     make: Callable[[Piece], fx.Node]
-    """Writes a piece, or for :data:`TOTAL` the sum of its rows."""
+    """Writes a piece or, for :data:`TOTAL`, the sum of its rows."""
     product: tuple[fx.Node, fx.Node] | None = None
     """For :data:`TOTAL`: the sides of a product."""
 
@@ -97,7 +98,8 @@ class Rows:
         return val.numel() / self.count if isinstance(val, torch.Tensor) else 0
 
     def form(self, node: Argument) -> str | None:
-        """Returns the form of a member, or LEAD for another value that may have rows there."""
+        """Returns the form of a member, or LEAD for another value that may have rows in its leading
+        axes."""
         if not isinstance(node, fx.Node):
             return None
         if node in self.forms:
@@ -140,8 +142,8 @@ def _is_elementwise(target: Target) -> bool:
 
 
 def _broadcast(rows: Rows, node: fx.Node, operand: fx.Node) -> str | list[int] | None:
-    """Returns how an elementwise operation reads an operand: LEAD; as a whole, in which case its
-    sizes; or None, if it is neither."""
+    """Returns how an elementwise operation reads an operand: LEAD; the operand's sizes if it is
+    read as a whole; or None if neither is possible."""
     val, made = operand.meta.get("val"), node.meta["val"]
     if operand in rows.forms and rows.forms[operand] != LEAD:
         return None
@@ -149,7 +151,7 @@ def _broadcast(rows: Rows, node: fx.Node, operand: fx.Node) -> str | list[int] |
         return None
     leading = rows.leading(node)
     assert leading is not None
-    over = val.dim() - (made.dim() - leading)  # its axes among the leading ones
+    over = val.dim() - (made.dim() - leading)  # how many of the leading axes it has
     if over == leading and val.shape[:leading] == made.shape[:leading]:
         return LEAD
     if operand in rows.forms or any(n != 1 for n in val.shape[: max(0, over)]):
@@ -253,7 +255,7 @@ def _part(rows: Rows, node: fx.Node) -> Member | None:
 
 
 def _dropout(rows: Rows, node: fx.Node) -> Member | None:
-    """A dropout; :mod:`graph.slices` replaces it before the chain is cut."""
+    """Handles a dropout. :mod:`graph.slices` replaces it before the chain is cut."""
     source, p, train = node.args
     if train is not True or type(p) not in (int, float) or not 0 < p < 1:
         return None
@@ -272,7 +274,8 @@ _AXIS_AT: dict[Target, int] = {
     _aten.split.Tensor: 2, _aten.split_with_sizes.default: 2, _aten.cat.default: 1,
     _aten.unsqueeze.default: 1, _aten.squeeze.dim: 1,
 }  # fmt: skip
-"""Operations along axes: where these are among the arguments. An axis that is left out is 0."""
+"""Operations along axes, and the position of the axes among the arguments. An axis that is left out
+is 0."""
 
 
 def _along(rows: Rows, node: fx.Node) -> Member | None:
@@ -318,7 +321,7 @@ def _loss(rows: Rows, node: fx.Node) -> Member | None:
 
 
 def _sum(rows: Rows, node: fx.Node) -> Member | None:
-    """A sum over all rows, or along rows."""
+    """Handles a sum over all rows, or along rows."""
     source = node.args[0]
     leading = rows.leading(source)
     if rows.form(source) != LEAD or leading is None:
@@ -398,7 +401,7 @@ _ALONG = {target: _along for target in _AXIS_AT if target not in _RULES}
 
 
 def rule_of(rows: Rows, node: fx.Node) -> Member | None:
-    """Returns how a node runs in pieces; None: it does not."""
+    """Returns how a node runs in pieces, or None if it cannot."""
     if node.op != "call_function":
         return None
     rule = _RULES.get(node.target) or _ALONG.get(node.target)

@@ -11,8 +11,8 @@ its operations once for each piece:
     dw = mm(t(d), h)                   dw = addmm(dw, t(d_i), h_i)
     dh = mm(d, t(w))                   dh = cat(mm(d_i, t(w)) ..)
 
-These are operations like any other for the planner, which decides for each piece whether its logits
-are kept or made again. Where pieces begin depends only on the number of rows (as in
+For the planner these are operations like any other. It decides for each piece whether its logits
+are kept or computed again. Where pieces begin depends only on the number of rows (as in
 ``csrc/ad/strips``), so sums have one order, and results the same bits, under every budget.
 """
 
@@ -47,7 +47,7 @@ SYMBOLIC = "its number of rows changes from call to call (pass dynamic=False)"
 """The reason why a chain with a symbolic number of rows stays whole."""
 
 _PIECE = "_piece"
-"""In the names of operations of a piece, before its number."""
+"""Comes before the number of a piece in the names of its operations."""
 
 
 def is_sliced(problem: Problem) -> bool:
@@ -59,14 +59,14 @@ class Sliced(NamedTuple):
     """A chain that runs in pieces, or one that stays whole."""
 
     where: str
-    """The source line of its widest product, as ``"model.py:12 (lm_head)"``."""
+    """The source line of its widest product, such as ``"model.py:12 (lm_head)"``."""
     kind: str
     """``"cross_entropy"`` or ``"mm"``."""
     rows: int
     pieces: int
-    """1: it stays whole."""
+    """The number of pieces, or 1 if the chain stays whole."""
     reason: str = ""
-    """Why it stays whole."""
+    """Why the chain stays whole, or ""."""
 
     def __str__(self) -> str:
         what = f"{self.where} {self.kind}".strip()
@@ -117,7 +117,7 @@ class _Cutter:
         self.wholes: dict[fx.Node, fx.Node] = {}
 
     def given(self, node: fx.Node, form: str, like: fx.Node) -> tuple[fx.Node, int]:
-        """Returns a value of the rest of the graph as rows, and the axis of these."""
+        """Returns a value of the rest of the graph as rows, and the axis of the rows."""
         if form == LAST:
             return node, 1
         if self.chain.rows.leading(node) == 1:
@@ -174,7 +174,7 @@ class _Cutter:
         self.totals[node] = new
 
     def _hand_out(self, member: Member) -> None:
-        """Gives the readers outside of the chain the whole result of a member."""
+        """Gives readers outside of the chain the whole result of a member."""
         node = member.node
         readers = [user for user in node.users if user not in self.chain.members]
         if not readers or member.form == PARTS:
@@ -195,8 +195,8 @@ class _Cutter:
 
 
 def _split_dropouts(graph: fx.Graph, chain: Chain) -> bool:
-    """Draws the masks of dropouts of a chain whole, where the dropouts were: the numbers are those
-    that PyTorch's kernel draws on a CPU. Returns true if there are any."""
+    """Draws the masks of a chain's dropouts as a whole at the positions of the dropouts, so that
+    the numbers are those that PyTorch's kernel draws on a CPU. Returns True if there are any."""
     found = [n for n in chain.members if n.target is _aten.native_dropout.default]
     calls = Calls(graph)
     for node in found:
@@ -242,8 +242,8 @@ def _cut_one(graph: fx.Graph, seed: fx.Node, gone: set[fx.Node]) -> Sliced:
 
 
 def cut(gm: fx.GraphModule) -> list[Sliced]:
-    """Cuts the chains of a joint graph, in place. Returns what runs in pieces, and what stays
-    whole and why, in the order of the graph."""
+    """Cuts the chains of a joint graph, in place. Returns the chains that run in pieces and those
+    that stay whole, with the reason, in the order of the graph."""
     to_rows(gm, LEAST_ROWS)
     if use_row_losses(gm, LEAST_ROWS):
         take_all_tokens(gm)

@@ -1,4 +1,5 @@
-"""Figures of a profile: time and bytes of each op; uses, idle time and swap times of each value."""
+"""The figures of a profile: time and bytes of each op; uses, idle time and swap times of each
+value."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ class Statistics:
         return sum(row.seconds for row in self.rows)
 
     def phase_seconds(self, phase: str) -> float:
-        """Time of the ops of one of ``PHASES``."""
+        """Returns the time of the ops of one of ``PHASES``, in seconds."""
         return sum(row.seconds for row in self.rows if row.phase == phase)
 
     @property
@@ -75,15 +76,16 @@ class Statistics:
 
     @property
     def peak_bytes(self) -> int:
-        """Peak bytes that the step itself holds; parameters and inputs belong to the caller."""
+        """Peak bytes that the step itself holds, without parameters and inputs, which belong to the
+        caller."""
         return self.peak.bytes
 
     def timeline(self) -> list[int]:
-        """Bytes that the step itself holds while each row runs."""
+        """Returns the bytes that the step itself holds while each row runs."""
         return [row.live_bytes for row in self.rows]
 
     def by_category(self) -> dict[str, list[int]]:
-        """Bytes while each row runs, of each category."""
+        """Returns the bytes of each category while each row runs."""
         n = len(self.rows)
         change = {category: [0] * (n + 1) for category in CATEGORIES}
         for value in self.values:
@@ -92,12 +94,12 @@ class Statistics:
         return {category: list(accumulate(row[:n])) for category, row in change.items()}
 
     def activations(self) -> list[Value]:
-        """Values that the forward leaves for the backward, in program order."""
+        """Returns the values that the forward leaves for the backward, in program order."""
         return [v for v in self.values if v.category == "activation"]
 
     def times(self) -> dict[str, float]:
-        """Returns seconds by op of forward and backward, the mean of its runs, as ``profile=``
-        accepts them."""
+        """Returns seconds by op of forward and backward, the mean of its runs, in the form that
+        ``profile=`` accepts."""
         found: dict[str, list[float]] = {}
         for row in self.rows:
             if row.phase != "optimizer" and row.kind not in _NO_OPS:
@@ -105,8 +107,8 @@ class Statistics:
         return {name: sum(seconds) / len(seconds) for name, seconds in found.items()}
 
     def times_of(self, signature: str) -> dict[str, float] | None:
-        """Returns :meth:`times` of the graph with a signature, by the op names in that graph; means
-        if several graphs have it; None if no graph has it."""
+        """Returns :meth:`times` of the graph with a signature, by the op names in that graph. If
+        several graphs have the signature, returns means; if no graph has it, returns None."""
         if len(self.graphs) == 1:
             return self.times() if signature == self.graphs[0] else None
         mine = {str(g) for g, other in enumerate(self.graphs) if other == signature}
@@ -145,14 +147,15 @@ class Statistics:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes it as JSON; ``cutback plan --profile`` and ``profile=`` take the file's path."""
+        """Writes the profile as JSON; ``cutback plan --profile`` and ``profile=`` take the file's
+        path."""
         write_text(path, json.dumps(self.to_dict(), indent=1))
 
     # ---- pictures and text --------------------------------------------------------------------
 
     def table(self, most: int | None = None) -> str:
-        """Returns one line per op: time, bytes, and for the largest value that it makes the
-        category, uses (row numbers), inactive time and swap times in ms. ``most``: limits the lines
+        """Returns one line per op: time, bytes and, for the largest value that it makes, the
+        category, uses (row numbers), inactive time and swap times in ms. ``most`` limits the lines
         to the most expensive ops."""
         largest: dict[int, Value] = {}
         for value in self.values:
@@ -260,11 +263,12 @@ def _value_cells(value: Value) -> str:
 
 
 def load(path: str | os.PathLike[str]) -> Statistics:
-    """Loads a profile from the file ``path``, written by ``profile.save``. It has the figures, but
-    no graph.
+    """Loads a profile from the file ``path``, written by ``profile.save``. The result has the
+    figures, but no graph.
 
     Raises:
-        OSError: the file cannot be read. ValueError: it holds something else.
+        OSError: the file cannot be read.
+        ValueError: the file holds something else.
 
     >>> cutback.torch.profile(model, x).save("profile.json")
     >>> measured = cutback.torch.load_profile("profile.json")
@@ -293,7 +297,7 @@ def load(path: str | os.PathLike[str]) -> Statistics:
 
 
 def known(profile: Any) -> Any:
-    """Returns the argument ``profile=``; the path of a whole profile is loaded."""
+    """Returns the argument ``profile=``. If it is the path of a whole profile, loads that."""
     if not isinstance(profile, (str, os.PathLike)):
         return profile
     try:
@@ -306,8 +310,8 @@ def known(profile: Any) -> Any:
 
 
 def signature(problem: Problem) -> str:
-    """Returns a digest of a problem's ops and storages; times, policies and source lines do not
-    count."""
+    """Returns a digest of a problem's ops and storages, without times, policies and source
+    lines."""
     ops = [
         (op.name, op.kind, op.inputs, [value.storage for value in op.outputs]) for op in problem.ops
     ]
@@ -327,8 +331,8 @@ def check_same(expected: str, problem: Problem, what: str) -> None:
 
 
 def check_covered(problem: Problem) -> None:
-    """Checks that every op has a measured time. Raises ValueError if one has none, because modelled
-    and measured times have different scales.
+    """Checks that every op has a measured time. Raises ValueError if an op has no time, because
+    modelled and measured times have different scales.
     """
     for op in problem.ops:
         if op.time_ps is None and not op.flags & {"view", "placeholder"}:

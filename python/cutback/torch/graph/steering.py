@@ -1,13 +1,13 @@
 """Chooses plugs that lead the allocator to intended offsets.
 
 PyTorch's caching allocator puts a block at the low end of the smallest hole that holds it. So a
-result gets to another place if what lies below it in its hole, and the smaller holes that would
-hold it, are filled while its op runs (:mod:`graph.segment`).
+result gets another position if the space below that position in its hole, and the smaller holes
+that would hold the result, are filled while its op runs (:mod:`graph.segment`).
 
-Some places cannot be reached: what one op allocates first cannot lie above what it allocates next
-in the same hole, and a hole is not split if at most 1 MiB would be left. Therefore a place is rated
-by what it does to later blocks: by the number of those whose intended offsets it covers while they
-are there.
+Some positions cannot be reached. What one op allocates first cannot be above what it allocates next
+in the same hole, and a hole is not split if at most 1 MiB would be left. Therefore a position is
+rated by its effect on later blocks: the number of blocks whose intended offsets it covers while
+they exist.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from typing import NamedTuple
 import numpy as np
 
 SMALL = 1 << 20
-"""Blocks up to this size come from the pool of small blocks; larger holes are not split if they
-would leave at most this."""
+"""Blocks up to this size come from the pool of small blocks. Larger holes are not split if they
+would leave at most this many bytes."""
 
 
 class Hole(NamedTuple):
-    """A free part of the segment. They compare as the allocator chooses."""
+    """A free part of the segment. Holes compare in the order in which the allocator chooses
+    them."""
 
     size: int
     start: int
@@ -34,10 +35,10 @@ class Guide:
     """Blocks and their intended offsets.
 
     Args:
-        lives: of each block, the first and the last allocation at which it is there.
-        sizes: of each block.
-        moments: of each block, the op that allocates it.
-        offsets: of each block.
+        lives: for each block, the first and the last allocation at which it exists.
+        sizes: the size of each block.
+        moments: for each block, the op that allocates it.
+        offsets: the offset of each block.
     """
 
     def __init__(
@@ -54,8 +55,8 @@ class Guide:
         self._high = self._low + np.array(sizes, np.int64)
 
     def conflicts(self, block: int, low: int, high: int) -> int:
-        """Returns the number of later blocks whose intended place overlaps ``block`` at ``low`` to
-        ``high`` while it is there."""
+        """Returns the number of later blocks whose intended position overlaps ``block`` at ``low``
+        to ``high`` while it exists."""
         made, last = self.lives[block]
         if last <= made:
             return 0
@@ -65,12 +66,13 @@ class Guide:
 
 def choose(holes: Sequence[Hole], events: Sequence[int], guide: Guide) -> tuple[int, ...] | None:
     """Returns the sizes of the plugs to allocate before an op, in order: the first ones found that
-    hinder no later block, or else those that hinder fewest. None: its blocks do not fit.
+    hinder no later block, or else those that hinder the fewest. Returns None if the op's blocks do
+    not fit.
 
     Args:
-        holes: of the segment.
+        holes: the holes of the segment.
         events: what the op does: it allocates block ``k``, or frees it (``~k``).
-        guide: of the step.
+        guide: the blocks of the step.
     """
     plugs: tuple[int, ...] = ()
     best = _rate(holes, events, guide)
@@ -95,7 +97,8 @@ def choose(holes: Sequence[Hole], events: Sequence[int], guide: Guide) -> tuple[
 
 
 def _rate(holes: Sequence[Hole], events: Sequence[int], guide: Guide) -> int | None:
-    """Returns the number of conflicts if the op runs with these holes. None: they are too small."""
+    """Returns the number of conflicts if the op runs with these holes, or None if the holes are too
+    small."""
     left, places = list(holes), dict[int, tuple[int, int]]()
     for k in events:
         if k < 0:
@@ -130,14 +133,14 @@ def _give_back(holes: list[Hole], low: int, high: int) -> None:
 
 
 _PLACES = 16
-"""Number of places that are tried in pairs."""
+"""Number of start positions that are tried in pairs."""
 
 
 def _starts(
     holes: Sequence[Hole], blocks: Sequence[int], guide: Guide
 ) -> Iterator[tuple[int, ...]]:
-    """Yields starts of the parts of holes that are left open for an op's blocks: first the intended
-    offsets, then both ends of holes."""
+    """Yields the starts of the parts of holes that are left open for an op's blocks: first the
+    intended offsets, then both ends of holes."""
     wanted = sorted({guide.offsets[k] for k in blocks})
     yield tuple(wanted)
     sizes = {guide.sizes[k] for k in blocks}
@@ -154,10 +157,10 @@ def _opened(
     holes: Sequence[Hole], starts: tuple[int, ...], least: int
 ) -> Iterator[tuple[tuple[int, ...], list[Hole]]]:
     """Yields plugs that fill holes up to these starts, and the holes that are left: first without
-    the plugs that fill other holes, then with one more of them each time.
+    plugs that fill other holes, then with one more of those each time.
 
     Args:
-        holes: of the segment.
+        holes: the holes of the segment.
         starts: where blocks are to begin, in rising order.
         least: bytes of the op's smallest block.
     """

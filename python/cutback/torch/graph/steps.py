@@ -17,23 +17,24 @@ if TYPE_CHECKING:
 
 
 class Moved(NamedTuple):
-    """One tensor of a node that moves. ``what``: ``"host"``, its copy on the host; ``"left"``, the
-    memory that it leaves; ``"here"``, an element of a tuple that no node extracts."""
+    """One tensor of a node that moves. ``what`` is ``"host"`` for its copy on the host, ``"left"``
+    for the memory that it leaves, and ``"here"`` for an element of a tuple that no node
+    extracts."""
 
     what: str
     node: fx.Node
-    position: int | None  # in the tuple that the node returns
-    number: int = 0  # of the move that copied it out
+    position: int | None  # index in the tuple that the node returns
+    number: int = 0  # number of the move that copied it out
 
     @property
     def name(self) -> str:
-        """Its name in an emitted graph."""
+        """The name of this tensor in an emitted graph."""
         at = "" if self.position is None else f"_{self.position}"
         return f"{self.node.name}{at}_{self.what}"
 
     @property
     def val(self) -> torch.Tensor:
-        """Returns a fake tensor like it."""
+        """Returns a fake tensor like this tensor."""
         val = self.node.meta["val"]
         if self.position is not None:
             val = val[self.position]
@@ -45,7 +46,7 @@ Value: TypeAlias = fx.Node | Moved
 
 
 def val_of(value: Value) -> Argument:
-    """Returns the fake tensor, number or object that a value is."""
+    """Returns the fake tensor, number or object that a value stands for."""
     return value.val if isinstance(value, Moved) else value.meta.get("val")
 
 
@@ -56,8 +57,8 @@ def type_name(val: Argument) -> str:
 
 
 class EmittedStep:
-    """One run of one node, or a move of its result. ``masked``: the result of a dropout, computed
-    from its mask. ``args``: arguments of the run."""
+    """One run of one node, or a move of its result. ``masked`` is the result of a dropout that is
+    computed from its mask; ``args`` are the arguments of the run."""
 
     __slots__ = ("args", "masked", "move", "node", "positions", "time")
 
@@ -71,7 +72,7 @@ class EmittedStep:
         time: int | None = None,
     ) -> None:
         self.node = node
-        self.time = time  # number of the plan's step
+        self.time = time  # number of the step in the plan
         self.args = node.args if args is None else args
         self.masked = masked
         self.move = move
@@ -87,16 +88,16 @@ class EmittedStep:
         return nodes_in(self.args)
 
     def picks(self) -> bool:
-        """True if it extracts an element of a tuple."""
+        """True if the step extracts an element of a tuple."""
         runs = self.move is None and self.masked is None
         return runs and self.node.target is operator.getitem
 
     def runs(self, node: fx.Node) -> bool:
-        """True if it runs this node."""
+        """True if the step runs this node."""
         return self.move is None and self.node is node
 
     def moved(self, what: str, number: int = 0) -> list[Moved]:
-        """Returns its tensors as ``what`` (see :class:`Moved`)."""
+        """Returns the step's tensors as ``what`` (see :class:`Moved`)."""
         return [Moved(what, self.node, p, number) for p in self.positions]
 
     def here(self) -> list[Value]:
@@ -115,7 +116,7 @@ class EmittedStep:
 
 
 def hoist(steps: list[EmittedStep], dropout: fx.Node) -> None:
-    """Puts moves between a dropout and its result before the dropout, which makes both at once."""
+    """Places moves between a dropout and its result before the dropout, which computes both."""
     at = next((i for i in reversed(range(len(steps))) if steps[i].node is dropout), len(steps))
     runs = {s.node for s in steps[at:] if s.move is None}
     steps[at:] = sorted(steps[at:], key=lambda s: s.move is None or s.node in runs)

@@ -1,6 +1,6 @@
-"""Sizes of the storages in which results are.
+"""Computes the sizes of the storages that hold results.
 
-In a traced graph the size comes from a fake tensor and so from PyTorch's shape function. Kernels
+In a traced graph the size comes from a fake tensor, and so from PyTorch's shape function. Kernels
 may differ: some allocate an intermediate and shrink the tensor to its result, or copy the whole
 storage of an argument. :data:`RULES` names these ops, as of torch 2.13;
 ``tests/torch/graph/test_storages.py`` compares it with what kernels allocate, over PyTorch's
@@ -29,10 +29,10 @@ class Result(NamedTuple):
     """One tensor that a call makes."""
 
     node: fx.Node
-    position: int | None  # in the tuple that the call returns; None: it returns the tensor
-    val: torch.Tensor  # fake
-    bytes: int  # of its memory, according to the fake tensor
-    memory_of: Callable[[fx.Node], int]  # bytes of the storage of an argument
+    position: int | None  # index in the tuple that the call returns; None if it returns the tensor
+    val: torch.Tensor  # fake tensor
+    bytes: int  # bytes of its memory, according to the fake tensor
+    memory_of: Callable[[fx.Node], int]  # returns the bytes of an argument's storage
 
     def fake(self, k: int) -> Any:
         """Returns the fake tensor of an argument, or None if it is not a tensor."""
@@ -46,7 +46,7 @@ Rule = Callable[[Result], int]
 
 
 def _reduced_loss(r: Result) -> int:
-    """A reduced loss keeps the memory of the array that it reduced."""
+    """Sizes a reduced loss, which keeps the memory of the array that it reduced."""
     given = [g for g in (r.fake(0), r.fake(1)) if g is not None]
     if r.val.dim() or any(g.dim() == 0 for g in given):
         return r.bytes
@@ -55,8 +55,8 @@ def _reduced_loss(r: Result) -> int:
 
 
 def _statistics(r: Result) -> int:
-    """On the CPU, statistics of half-precision inputs with single-precision weights are in single
-    precision."""
+    """Sizes statistics. On the CPU, those of half-precision inputs with single-precision weights
+    are in single precision."""
     if r.position not in (1, 2) or r.val.dtype not in _HALF or r.val.device.type != "cpu":
         return r.bytes
     weights = [r.fake(k) for k in (1, 2, 3)]
@@ -66,7 +66,7 @@ def _statistics(r: Result) -> int:
 
 
 def _of_the_input(r: Result) -> int:
-    """The gradient of the input has the input's dtype, while the fake one has that of the
+    """Sizes the gradient of the input. It has the input's dtype, while the fake one has that of the
     statistics."""
     x = r.fake(1)
     if r.position != 0 or x is None:
@@ -75,8 +75,8 @@ def _of_the_input(r: Result) -> int:
 
 
 def _running(r: Result) -> int:
-    """New running statistics have the dtype of the old ones; the fake ones are in single
-    precision."""
+    """Sizes new running statistics. They have the dtype of the old ones; the fake ones are in
+    single precision."""
     old = {len(r.node.meta["val"]) - 2: r.fake(3), len(r.node.meta["val"]) - 1: r.fake(4)}
     given = old.get(-1 if r.position is None else r.position)
     if given is None or r.val.device.type != "cpu":
@@ -85,8 +85,8 @@ def _running(r: Result) -> int:
 
 
 def _bags(r: Result) -> int:
-    """On the CPU the kernel makes one more bag, if it needs bags. It does not need them for sums of
-    rows, but the shape function disagrees for bfloat16."""
+    """Sizes the bags of an embedding bag. On the CPU the kernel makes one more bag, if it needs
+    bags. It does not need them for sums of rows, but the shape function disagrees for bfloat16."""
     weight, args = r.fake(0), r.node.args
     mode = args[4] if len(args) > 4 else 0
     padding: Argument = args[8] if len(args) > 8 else -1
@@ -98,8 +98,8 @@ def _bags(r: Result) -> int:
 
 
 def _whole_memory(r: Result) -> int:
-    """A copy with the layout of the first argument has the size of its whole storage, unless its
-    elements overlap."""
+    """Sizes a copy with the layout of the first argument, which copies its whole storage, unless
+    its elements overlap."""
     base = r.fake(0)
     layout = zip(base.shape, base.stride(), strict=True)
     if any(hint(n) > 1 and hint(stride) == 0 for n, stride in layout):
@@ -110,17 +110,18 @@ def _whole_memory(r: Result) -> int:
 
 
 def _no_less_than_the_argument(r: Result) -> int:
-    """The result is allocated like the argument and then resized, which never shrinks memory."""
+    """Sizes a result that is allocated like the argument and then resized, which never shrinks
+    memory."""
     return max(r.bytes, int(hint(r.fake(0).numel()) * r.val.element_size()))
 
 
 def _dense(r: Result) -> int:
-    """The result is a copy of the argument without gaps, filled with random numbers."""
+    """Sizes a copy of the argument without gaps, which is filled with random numbers."""
     return int(hint(r.val.numel()) * r.val.element_size())
 
 
 def _window(r: Result) -> int:
-    """A periodic window is a symmetric one with one more number, without the last."""
+    """Sizes a window. A periodic window is a symmetric one of one more number, without the last."""
     periodic = r.node.args[1] if len(r.node.args) > 1 else True
     return r.bytes + (int(r.val.element_size()) if periodic and hint(r.val.numel()) > 1 else 0)
 
@@ -153,8 +154,8 @@ RULES: dict[Target, Rule] = {
 
 
 def _said(val: torch.Tensor) -> int:
-    """Returns the bytes according to a fake tensor. If the graph frees the memory later, its
-    storage is already empty; then the bytes of its elements count."""
+    """Returns the bytes according to a fake tensor. If the graph frees the memory later, the
+    storage is already empty; then this counts the bytes of the elements."""
     n = hint(val.untyped_storage().nbytes())
     if n == 0 and hint(val.numel()) > 0:
         reach = [(hint(k) - 1) * hint(d) for k, d in zip(val.shape, val.stride(), strict=True)]
@@ -168,9 +169,9 @@ def bytes_of(
     """Returns the bytes of the memory that a call allocates for one of its results.
 
     Args:
-        index: of the result; None: the node returns one tensor.
+        index: index of the result; None if the node returns one tensor.
         val: the fake tensor of the result.
-        memory_of: bytes of the storage of another node's first tensor.
+        memory_of: returns the bytes of the storage of another node's first tensor.
     """
     said = _said(val)
     rule = RULES.get(node.target) if node.op == "call_function" else None

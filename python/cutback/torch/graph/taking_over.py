@@ -1,18 +1,18 @@
-"""Memory that results take over (``over`` in ``docs/problem.md``) in the code that runs op by op.
+"""Lets results take over memory (``over`` in ``docs/problem.md``) in the code that runs op by op.
 
-An elementwise op may write its result over an input that nothing reads later, and ``addmm`` over
-the matrix that it adds a product to. PyTorch has a variant of most such ops that takes the result
-as an argument (``aten.mul.out``). It computes the same bits, and neither allocates nor resizes, if
-the argument has the shape, strides and type of the result. :data:`VARIANTS` lists these ops. The
-importer says which inputs an op may write over (:func:`offers`), the emitter marks the memory of
-each run (:class:`Memory`), and the code generator picks the variants (:func:`taken`). The profiler
-runs the steps of a plan without emitted graphs, and picks them with the same rule
+An elementwise op may write its result over an input that nothing reads later, and ``addmm`` may
+write over the matrix that it adds a product to. PyTorch has a variant of most of these ops that
+takes the result as an argument (``aten.mul.out``). It computes the same bits, and neither allocates
+nor resizes if the argument has the shape, strides and type of the result. :data:`VARIANTS` lists
+these ops. The importer says which inputs an op may write over (:func:`offers`), the emitter marks
+the memory of each run (:class:`Memory`), and the code generator picks the variants (:func:`taken`).
+The profiler runs the steps of a plan without emitted graphs, and picks variants by the same rule
 (:func:`taken_by`).
 
 Memory that crosses from forward to backward is never taken over, because autograd checks versions
-and the backward may run again. Nor are arguments, constants, results of the graph, memory that
-another library's op or a collective makes or reads, which may hold it longer, and memory with a
-view that is read later.
+and the backward may run again. The same holds for arguments, constants and results of the graph,
+for memory with a view that is read later, and for memory that another library's op or a collective
+makes or reads, because it may hold the memory longer.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ OFFERS = "cutback_offers"
 """Key in a node's ``meta``: positions of the arguments that it may write over."""
 
 MEMORY = "cutback_memory"
-"""Key in a node's ``meta``: the numbers of the allocations that its tensors are in. Nodes without
-it are in the memory of their inputs."""
+"""Key in a node's ``meta``: the numbers of the allocations that hold its tensors. The tensors of
+nodes without this key are in the memory of their inputs."""
 
 KEPT = -1
-"""The number of all allocations that are never taken over."""
+"""The number that all allocations share which are never taken over."""
 _OWN = frozenset({"aten", "prims", "cutback"})
 
 _OUT = """
@@ -73,7 +73,7 @@ class Variant(NamedTuple):
 
     target: torch._ops.OpOverload
     keyword: str | None
-    """The name of that argument. None: it is the first one."""
+    """The name of that argument, or None if it is the first one."""
 
 
 def _overload(packet: str, overload: str) -> torch._ops.OpOverload | None:
@@ -101,8 +101,8 @@ def _variants() -> Iterator[tuple[torch._ops.OpOverload, Variant]]:
 
 
 def separate(problem: Problem) -> Problem:
-    """Returns the problem with separate memory for each result: nothing is taken over. Shares and
-    positions count from the bytes of that problem."""
+    """Returns the problem with separate memory for each result, so that nothing is taken over.
+    Shares and positions are relative to the bytes of that problem."""
     if not problem.keep_saved and not any(op.over for op in problem.ops):
         return problem
     ops = [replace(op, over=()) if op.over else op for op in problem.ops]
@@ -110,8 +110,8 @@ def separate(problem: Problem) -> Problem:
 
 
 VARIANTS: Mapping[Target, Variant] = dict(_variants())
-"""By op. Each variant reads an element of what it writes over before it writes that element, and
-allocates nothing."""
+"""The variant of each op. A variant reads an element of what it writes over before it writes that
+element, and allocates nothing."""
 
 
 # ---- the problem ---------------------------------------------------------------------------------
@@ -126,8 +126,8 @@ def _is_known(sizes: Iterable[Any], others: Iterable[Any]) -> bool:
 
 
 def _is_like(made: torch.Tensor, given: torch.Tensor) -> bool:
-    """True if two tensors have one layout. Complex ones do not count: steps that write over them
-    may round differently."""
+    """True if two real tensors have the same layout. False for complex tensors, because steps that
+    write over them may round differently."""
     return (
         made.dtype is given.dtype
         and made.device == given.device
@@ -166,7 +166,7 @@ def offers(reader: Reader, node: fx.Node, kept: set[int]) -> list[int]:
 
 
 def _tensor_of(reader: Reader, node: fx.Node) -> Tensor | None:
-    """Returns the tensor that a node returns; None: it returns another kind of value."""
+    """Returns the tensor that a node returns, or None if it returns another kind of value."""
     tensors = reader.tensors[node]
     return tensors[0] if isinstance(node.meta.get("val"), torch.Tensor) and tensors else None
 
@@ -195,16 +195,16 @@ class Run(NamedTuple):
     """One run of an op, with numbers of allocations."""
 
     made: Collection[int]
-    """Those that its results are in."""
+    """Allocations that hold its results."""
     read: Collection[int]
-    """Those that it reads."""
+    """Allocations that it reads."""
     offered: Sequence[Collection[int]]
-    """For each argument that it may write over, those that the argument is in."""
+    """For each argument that it may write over, the allocations that hold the argument."""
 
 
 def taken_by(runs: Sequence[Run], kept: Collection[int] = ()) -> dict[int, int]:
-    """Returns which offer each run takes, by the number of the run. It takes the first one that
-    neither it nor a later run needs.
+    """Returns which offer each run takes, by the number of the run. A run takes the first offer
+    that neither it nor a later run needs.
 
     Args:
         kept: allocations that are never taken over.
@@ -226,11 +226,12 @@ def taken_by(runs: Sequence[Run], kept: Collection[int] = ()) -> dict[int, int]:
 
 
 class Memory:
-    """Numbers the allocations of runs. The values of a run have a key: in emitted graphs the node.
+    """Numbers the allocations of runs. The values of a run have a key, which in emitted graphs is
+    the node.
 
     Args:
-        storages: of each node of the joint graph.
-        over: by node of the joint graph, the positions of the arguments that it may write over.
+        storages: the storages of each node of the joint graph.
+        over: for each node of the joint graph, the positions of the arguments it may write over.
     """
 
     def __init__(
@@ -239,20 +240,21 @@ class Memory:
         self.storages = storages
         self.over = over
         self._number = count()
-        self._of: dict[Hashable, dict[int, int]] = {}  # by key: storage -> allocation
+        # for each key, maps a storage to its allocation
+        self._of: dict[Hashable, dict[int, int]] = {}
 
     def of(self, keys: Iterable[Hashable]) -> set[int]:
-        """Returns the allocations that values are in."""
+        """Returns the allocations that hold the values."""
         return {a for key in keys for a in self._of.get(key, {}).values()}
 
     def given(self, node: fx.Node, key: Hashable) -> None:
-        """Takes note of an argument of the graph."""
+        """Records an argument of the graph."""
         if self.over:
             self._of[key] = dict.fromkeys(self.storages.get(node, ()), KEPT)
 
     def run(self, node: fx.Node, key: Hashable, reads: Iterable[Hashable]) -> tuple[int, ...]:
-        """Takes note of a run of a node, and returns the allocations that its values are in. A
-        storage is that of a value that the run reads, or allocated by this run."""
+        """Records a run of a node, and returns the allocations that hold its values. Each storage
+        belongs to a value that the run reads, or is allocated by this run."""
         there: dict[int, int] = {}
         for source in reads:
             there.update(self._of.get(source, {}))
@@ -263,7 +265,7 @@ class Memory:
         return tuple(own.values())
 
     def same(self, node: fx.Node, source: fx.Node, key: Hashable) -> None:
-        """Takes note that the value of a node is that of another one, whose run has the key."""
+        """Records that the value of a node is that of another node, whose run has the key."""
         known = self._of.get(key)
         if known:
             memory = known[self.storages[source][0]]
@@ -279,8 +281,8 @@ class Memory:
 
 
 def parts(node: fx.Node) -> list[fx.Node] | None:
-    """Returns the getitems of a tuple, if nothing else reads it. The code generator then takes it
-    apart at once."""
+    """Returns the getitems of a tuple if nothing else reads it. The code generator then splits it
+    at once."""
     if not isinstance(node.meta.get("val"), (tuple, list)):
         return None
     users = list(node.users)
@@ -291,7 +293,7 @@ def parts(node: fx.Node) -> list[fx.Node] | None:
 
 
 def taken(order: Sequence[fx.Node]) -> dict[fx.Node, fx.Node]:
-    """Returns the inputs that calls write over, by the call.
+    """Returns the input that each call writes over.
 
     Args:
         order: the nodes of a graph, in the order in which they run.

@@ -1,9 +1,10 @@
 """Finds the gradients that an optimizer's update can take inside the backward, and gives each such
 gradient memory of its own.
 
-In the problem a gradient's storage then names its parameter's (``updates`` in ``docs/problem.md``):
-the gradient is no result of the backward, and it ends at its update. The emitter places the update
-after the last step that the rule names (:mod:`graph.emitter`).
+In the problem the storage of such a gradient names the storage of its parameter (``updates`` in
+``docs/problem.md``): the gradient is not a result of the backward, and it ends at its update. The
+emitter places the update after the last step that must come before it (:func:`due`,
+:mod:`graph.emitter`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Update = Callable[[torch.Tensor, torch.Tensor], "torch.Tensor | None"]
 """Steps a parameter with its gradient. Returns None, or the gradient if it was not used."""
 
 _SEPARATE = "cutback_separate"
-"""Key in a node's ``meta``: it is the copy of a gradient that :func:`separate` has added."""
+"""Key in a node's ``meta``: the node is a copy of a gradient that :func:`separate` has added."""
 
 
 @dataclass(frozen=True)
@@ -44,26 +45,27 @@ class Updates(NamedTuple):
     """The updates of one joint graph."""
 
     leaves: Mapping[int, fx.Node]
-    """By output of the joint graph: the parameter whose gradient it is."""
+    """Maps an output of the joint graph to the parameter whose gradient it is."""
     update: Update
 
 
 class SharedGradientsError(Exception):
-    """Gradients share memory with other values, or do not have their parameters' layout."""
+    """Raised if gradients share memory with other values, or do not have their parameters'
+    layout."""
 
     def __init__(self, shared: Mapping[int, fx.Node]) -> None:
         super().__init__("gradients need memory of their own")
-        self.shared = shared  # by output: the parameter
+        self.shared = shared  # maps an output to the parameter
 
 
 def find(r: Reader, copies: Iterable[Copied], updating: Updating) -> Updates:
-    """Returns the updates that a joint graph can have.
+    """Returns the updates that are possible in a joint graph.
 
     Args:
         copies: the gradients that leaves would copy.
 
     Raises:
-        SharedGradientsError: some need copies first, which :func:`separate` adds.
+        SharedGradientsError: some gradients need copies first, which :func:`separate` adds.
     """
     by_desc = {n.meta.get("desc"): n for n in r.nodes if n.op == "placeholder"}
     held = Counter(t.storage for n in r.outputs if isinstance(n, fx.Node) for t in r.tensors[n])
@@ -135,12 +137,12 @@ def separate(gm: fx.GraphModule, shared: Mapping[int, fx.Node]) -> None:
 def due(
     steps: Sequence[tuple[Iterable[int], Iterable[int], bool]], gradient: int, parameter: int
 ) -> int:
-    """Returns the last of the backward's steps before a gradient's update.
+    """Returns the last step of the backward that must come before a gradient's update.
 
     Args:
         steps: for each step, the storages of its results and of its arguments, and whether it only
             makes views.
-        gradient, parameter: their storages.
+        gradient, parameter: the storages of the two.
     """
     last = -1
     for i, (makes, reads, is_view) in enumerate(steps):

@@ -37,9 +37,9 @@ def usage_svg(
     categories: Mapping[str, Sequence[int]],
     phases: Sequence[tuple[str, int]],
 ) -> str:
-    """Returns stacked areas over time. ``ops``: name and seconds of each op in order;
-    ``categories``: bytes while each op runs, from the bottom; ``phases``: name and number of ops of
-    each phase, in order.
+    """Draws stacked areas over time and returns them as SVG. ``ops`` has the name and seconds of
+    each op in order; ``categories`` has the bytes while each op runs, from the bottom up;
+    ``phases`` has the name and number of ops of each phase, in order.
     """
     n = len(ops)
     total = [sum(row[k] for row in categories.values()) for k in range(n)]
@@ -124,7 +124,8 @@ def _value_row(value: Value) -> tuple[str, ...]:
 def usage_page(
     title: str, picture: str, peak: Peak, rows: Sequence[Row], values: Sequence[Value], runs: int
 ) -> str:
-    """Returns a complete page: picture, peak, and the tables of ops and values, largest first."""
+    """Returns a complete page: the picture, the peak, and the tables of ops and values, largest
+    first."""
     seconds = sum(row.seconds for row in rows)
     parts = [
         (category, human_bytes(size), f"{size / max(1, peak.total_bytes):.1%}")

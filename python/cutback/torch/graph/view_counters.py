@@ -2,7 +2,8 @@
 
 AOTAutograd gives a returned view a separate counter (with ``_unsafe_view``, because autograd
 refuses writes to views made by a Function), so no saved tensor shows that the caller overwrote it.
-A detached tensor is not such a view either, and shares the counter, so autograd detects the write.
+A detached tensor is not such a view either, but it shares the counter, so autograd detects the
+write.
 
 Inductor makes each returned view separately, with a separate counter, even if the graph returns one
 node twice. So under Inductor the view goes through an operator that Inductor does not know. Its
@@ -27,13 +28,13 @@ _LIBRARY.impl("returned_view", torch.Tensor.detach, "CompositeExplicitAutograd")
 
 def keep_counters(forward: fx.GraphModule, views: Sequence[int], by_inductor: bool) -> None:
     """Makes a forward graph return detached tensors instead of views, and makes AOTAutograd return
-    them unchanged. Partitioners call it.
+    them unchanged. Partitioners call this.
 
     Args:
         forward: changed in place.
-        views: positions among the results of views whose memory is saved. The views themselves are
-            saved as well.
-        by_inductor: whether Inductor compiles the graph.
+        views: positions among the results of the views whose memory is saved. The views themselves
+            are saved, too.
+        by_inductor: True if Inductor compiles the graph.
     """
     metadata = hooks.output_metadata() if views else None
     if metadata is None:

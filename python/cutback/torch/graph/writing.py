@@ -24,7 +24,8 @@ class Calls:
     def call(
         self, like: fx.Node, target: Target, *args: Argument, name: str = "", **kwargs: Argument
     ) -> fx.Node:
-        """Adds a call where the graph inserts nodes. Its place in the model is that of ``like``."""
+        """Adds a call where the graph inserts nodes. Its module and source line are those of
+        ``like``."""
         values, named = fx.map_arg((args, kwargs), lambda n: n.meta["val"])
         with self.mode:
             val = target(*values, **named)
@@ -34,7 +35,8 @@ class Calls:
         return node
 
     def viewed(self, like: fx.Node, node: fx.Node, size: list[int]) -> fx.Node:
-        """Adds a view of a value in another shape, of a dense copy if its axes cannot be joined."""
+        """Adds a view of a value in another shape, or of a dense copy if its axes cannot be
+        joined."""
         view = torch.ops.aten.view.default
         try:
             return self.call(like, view, node, size)
@@ -45,8 +47,8 @@ class Calls:
             return self.call(like, view, dense, size)
 
     def take_place(self, old: fx.Node, new: fx.Node, readers: list[fx.Node]) -> None:
-        """Makes readers of a node read another one, which gets the old one's memory if it has the
-        same layout: views of it say in ``meta["val"]`` which memory they are in."""
+        """Makes readers of a node read another one. If both have the same layout, the new node gets
+        the old one's memory, because views record in ``meta["val"]`` which memory they are in."""
         was, val = old.meta["val"], new.meta["val"]
         if (was.dtype, was.shape, was.stride()) == (val.dtype, val.shape, val.stride()):
             new.meta["val"] = was

@@ -15,9 +15,9 @@ NAMES: dict[torch.dtype, str] = {
     torch.bool: "bool", torch.uint8: "u8", torch.int32: "i32", torch.int64: "i64",
     torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64",
 }  # fmt: skip
-"""Our names of the types that our kernels have."""
+"""Our names of the types that our kernels support."""
 
-_SECONDS = 1.0  # limit for the search of a plan within a budget
+_SECONDS = 1.0  # time limit for finding a plan within a budget
 
 HALVES = frozenset(("f16", "bf16"))
 
@@ -40,7 +40,7 @@ class Array:
         return self.graph.op(name, self, *rest, **attrs)[0]
 
     def number(self, value: Number) -> Array:
-        """A constant of this dtype."""
+        """Makes a constant of this dtype."""
         return self.graph.full((), value, self.dtype)
 
     def cast(self, dtype: str) -> Array:
@@ -48,30 +48,31 @@ class Array:
         return self if dtype == self.dtype else self.op("cast", dtype=dtype)
 
     def reshape(self, shape: Sequence[int]) -> Array:
-        """The same elements with another shape."""
+        """Returns the same elements with another shape."""
         return self if tuple(shape) == self.shape else self.op("reshape", shape=tuple(shape))
 
     def expand(self, shape: Sequence[int]) -> Array:
-        """Repeated along axes of size 1."""
+        """Repeats the array along axes of size 1."""
         return self if tuple(shape) == self.shape else self.op("expand", shape=tuple(shape))
 
     def transpose(self, axes: Sequence[int]) -> Array:
-        """Axis k of the result is axis axes[k] of this array."""
+        """Permutes axes: axis k of the result is axis axes[k] of this array."""
         in_order = tuple(axes) == tuple(range(len(self.shape)))
         return self if in_order else self.op("transpose", axes=tuple(axes))
 
     def part(self, axis: int, start: int, n: int) -> Array:
-        """``n`` elements along an axis."""
+        """Returns ``n`` elements along an axis."""
         if n == self.shape[axis]:
             return self
         return self.op("slice", axis=axis, start=start, stop=start + n, step=1)
 
     def copy(self) -> Array:
-        """A row-major copy."""
+        """Returns a row-major copy."""
         return self.op("contiguous")
 
     def reduce(self, name: str, axes: Sequence[int], keepdims: bool = False) -> Array:
-        """``sum``, ``mean``, ``amax`` or ``amin`` over some axes; over none: the array itself."""
+        """Reduces over some axes by ``sum``, ``mean``, ``amax`` or ``amin``. Without axes, returns
+        the array itself."""
         return self.op(name, axes=tuple(axes), keepdims=int(keepdims)) if axes else self
 
     def __neg__(self) -> Array:
@@ -123,14 +124,14 @@ class Graph:
         self.n_outputs = 0
 
     def input(self, shape: Sequence[int], dtype: str) -> Array:
-        """The next argument."""
+        """Adds the next argument."""
         shape = tuple(shape)
         id = self.native.input(f"x{self.n_inputs}", shape, dtype, 0)
         self.n_inputs += 1
         return Array(self, id, dtype, shape)
 
     def output(self, x: Array) -> None:
-        """The next result."""
+        """Adds the next result."""
         self.native.output(f"y{self.n_outputs}", x.id)
         self.n_outputs += 1
 
@@ -140,20 +141,22 @@ class Graph:
         return tuple(Array(self, *row) for row in rows)
 
     def full(self, shape: Sequence[int], value: Number, dtype: str) -> Array:
-        """A constant."""
+        """Makes a constant."""
         return self.op("full", value=float(value), shape=tuple(shape), dtype=dtype)[0]
 
     def where(self, condition: Array, x: Array | Number, y: Array | Number) -> Array:
-        """``x`` where the condition holds, else ``y``; one of them is an array."""
+        """Selects ``x`` where the condition holds, and ``y`` elsewhere; at least one of them is an
+        array."""
         kind = next(a for a in (x, y) if isinstance(a, Array))
         a, b = (v if isinstance(v, Array) else kind.number(v) for v in (x, y))
         return self.op("where", condition, a, b)[0]
 
     def compile(self, room: int | None) -> _native.Step:
-        """The graph, planned and lowered.
+        """Plans and lowers the graph.
 
         Args:
-            room: the bytes that a run may need besides arguments and results. None: any.
+            room: the bytes that a run may need besides arguments and results; None means any
+            number.
 
         Raises:
             BudgetError: no plan fits in `room`.
@@ -165,8 +168,8 @@ class Graph:
 
 
 def computed_in(dtype: str) -> str:
-    """The type in which operations on this one are computed: halves are rounded once, at the
-    end."""
+    """Returns the type in which operations on this one are computed. Halves are rounded once, at
+    the end."""
     return "f32" if dtype in HALVES else dtype
 
 

@@ -32,12 +32,12 @@ class Views(Protocol):
     """Relations between views and the nodes of a graph."""
 
     def shown(self, node: fx.Node) -> fx.Node | None:
-        """The node whose elements a node shows with another shape, or None."""
+        """Returns the node whose elements a node shows with another shape, or None."""
         ...
 
     def block(self, node: fx.Node, sizes: Sizes) -> tuple[fx.Node, Window] | None:
-        """The node in whose memory a node's tensor is a block, with the block's position. None: it
-        is not such a block."""
+        """Returns the node in whose memory a node's tensor is a block, with the block's position,
+        or None if it is not such a block."""
         ...
 
 
@@ -45,7 +45,7 @@ class Builder:
     """The graph of one group.
 
     Args:
-        sizes: the values of sizes of fake tensors.
+        sizes: converts the sizes of fake tensors to ints.
         views: the views of the graph.
     """
 
@@ -60,12 +60,12 @@ class Builder:
     # ---- tensors of PyTorch's graph -----------------------------------------------------------
 
     def meta(self, node: fx.Node, index: int | None = None) -> Meta:
-        """The metadata of a node's tensor, or of one of its tensors."""
+        """Returns the metadata of a node's tensor, or of one of its tensors."""
         val = node.meta["val"]
         return meta_of(val if index is None else val[index], self.sizes)
 
     def value(self, node: fx.Node) -> Value:
-        """A tensor: made in the group, a view of an existing one, or an argument."""
+        """Returns a tensor: made in the group, a view of an existing one, or an argument."""
         known = self.values.get(node)
         if known is None:
             known = self.values[node] = self._view_or_input(node)
@@ -92,13 +92,13 @@ class Builder:
         return Value(array, axes, meta)
 
     def as_view(self, value: Value, meta: Meta) -> Value:
-        """The same memory with another shape."""
+        """Returns the same memory with another shape."""
         axes = axes_of(meta)
         assert axes is not None
         return Value(value.array.reshape([meta.shape[a] for a in axes]), axes, meta)
 
     def _block(self, memory: Array, window: Window, meta: Meta) -> Value:
-        """The elements of a tensor that has gaps between them."""
+        """Returns the elements of a tensor that has gaps between them."""
         array = memory.reshape(window.frame)
         counts = [*(meta.shape[a] for a in window.axes), 1]
         for axis, (start, n) in enumerate(zip(window.starts, counts, strict=True)):
@@ -106,7 +106,7 @@ class Builder:
         return Value(array.reshape(counts[:-1]), window.axes, meta)
 
     def tensor(self, node: fx.Node, position: int) -> Value:
-        """The tensor argument of a node at a position."""
+        """Returns the tensor argument of a node at a position."""
         given = node.args[position]
         assert isinstance(given, fx.Node), node
         return self.value(given)
@@ -114,8 +114,8 @@ class Builder:
     # ---- arrays in the order of axes that an operation needs ----------------------------------
 
     def framed(self, value: Value, axes: Sequence[int], rank: int) -> Array:
-        """A tensor that broadcasts to one of `rank` axes, as an array over some of those axes, in
-        their order; of size 1 along axes that it lacks."""
+        """Returns a tensor that broadcasts to `rank` axes as an array over some of those axes, in
+        their order. Axes that the tensor lacks have size 1."""
         shift = rank - len(value.meta.shape)
         own = tuple(a + shift for a in value.axes)
         wanted = [a for a in axes if a in own]
@@ -124,12 +124,12 @@ class Builder:
         return array.reshape([sizes.get(a, 1) for a in axes])
 
     def logical(self, value: Value) -> Array:
-        """A tensor as an array of its shape."""
+        """Returns a tensor as an array of its shape."""
         rank = len(value.meta.shape)
         return self.framed(value, range(rank), rank).expand(value.meta.shape)
 
     def result(self, array: Array, meta: Meta) -> Value:
-        """An array of a tensor's shape that was computed here, as that tensor."""
+        """Returns an array of a tensor's shape that was computed here, as that tensor."""
         axes = axes_of(meta)
         assert axes is not None
         array = array.cast(NAMES[meta.dtype])
@@ -141,14 +141,14 @@ class Builder:
 
 
 def tensors_of(node: fx.Node) -> list[torch.Tensor]:
-    """The fake tensors that a node returns."""
+    """Returns the fake tensors that a node returns."""
     val = node.meta.get("val")
     given = val if isinstance(val, (tuple, list)) else (val,)
     return [v for v in given if isinstance(v, torch.Tensor)]
 
 
 def argument(node: fx.Node, position: int, name: str, default: Argument) -> Argument:
-    """An argument of a call, by position or name."""
+    """Returns an argument of a call, by position or name."""
     if position < len(node.args):
         return node.args[position]
     return node.kwargs.get(name, default)

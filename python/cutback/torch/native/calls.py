@@ -1,4 +1,4 @@
-"""Groups of nodes, compiled, and the functions that call them."""
+"""Compiles groups of nodes, and writes the functions that call them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import sympy
 
 _KEPT = 512
-"""Executables that are kept for other groups of the same structure."""
+"""How many executables are kept for other groups of the same structure."""
 
 
 class CannotRunError(Exception):
-    """Our kernels cannot run a node that has a row in the table."""
+    """Raised if our kernels cannot run a node that has a row in the table."""
 
     def __init__(self, node: fx.Node, why: Exception) -> None:
         super().__init__(f"{node}: {why}")
@@ -43,12 +43,12 @@ class CannotRunError(Exception):
 def join_threads() -> bool:
     """Runs our kernels on the threads of PyTorch's OpenMP library from now on.
 
-    Its threads spin for milliseconds when they wait for work, and a second pool would compete with
-    them for the processors. Where they sleep (``OMP_WAIT_POLICY=passive``) our own threads stay, as
-    they wake faster.
+    PyTorch's threads spin for milliseconds when they wait for work, and a second pool would compete
+    with them for the processors. If they sleep (``OMP_WAIT_POLICY=passive``), our own threads are
+    kept, because they wake faster.
 
     Returns:
-        False: our threads stay.
+        False if our own threads are kept.
     """
     if os.environ.get("OMP_WAIT_POLICY", "").strip().lower() == "passive":
         return False
@@ -61,20 +61,20 @@ def join_threads() -> bool:
 
 
 class _Executables:
-    """Compiled graphs by their text, the latest used last."""
+    """Compiled graphs by their text, least recently used first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._steps: OrderedDict[str, _native.Step] = OrderedDict()
 
     def of(self, builder: Builder, room: int | None) -> _native.Step:
-        """The graph of a group, compiled.
+        """Returns the compiled graph of a group.
 
         Args:
-            room: the bytes that it may use besides arguments and results. None: any.
+            room: the bytes that it may use besides arguments and results; None means any number.
 
         Raises:
-            BudgetError: it needs more.
+            BudgetError: the graph needs more.
         """
         text = builder.graph.native.text()
         if room is not None:
@@ -97,7 +97,7 @@ _executables = _Executables()
 
 
 class Group(NamedTuple):
-    """A group, compiled."""
+    """A compiled group."""
 
     step: _native.Step
     inputs: list[tuple[fx.Node, Meta]]
@@ -107,8 +107,9 @@ class Group(NamedTuple):
 def compile_group(
     nodes: Sequence[fx.Node], kinds: Kinds, room: int | None, sizes: Sizes = hint
 ) -> tuple[Group, bool]:
-    """A group, and whether it runs within this many bytes besides arguments and results. If it
-    needs more, it is planned again under that budget, so some of its values are computed twice."""
+    """Compiles a group. Also returns whether it runs within this many bytes besides arguments and
+    results. If it needs more, it is planned again under that budget, so that some of its values are
+    computed twice."""
     b = Builder(sizes, kinds)
     for node in nodes:
         b.values[node] = ROWS[node.target].build(b, node)
@@ -131,15 +132,16 @@ def compile_group(
 
 
 def laid(t: torch.Tensor, meta: Meta) -> torch.Tensor:
-    """A tensor in the layout that PyTorch's shape function says, if its kernel uses another one."""
+    """Returns a tensor in the layout that PyTorch's shape function gives, if its kernel used
+    another."""
     at = tuple(slice(0, 1) if s == 0 else slice(None) for s in meta.stride)
     own = t.detach()[at]
     return torch.empty_strided(own.shape, meta.stride, dtype=meta.dtype).copy_(own)
 
 
 def _check(name: str, number: int, meta: Meta) -> str:
-    """The line that ensures that an argument has the memory layout for which the group was
-    compiled."""
+    """Returns the line that makes sure that an argument has the memory layout for which the group
+    was compiled."""
     m = f"M{number}"
     as_planned = f"{name}.is_contiguous()"
     if not meta.is_contiguous:
@@ -156,10 +158,10 @@ def _allocation(name: str, meta: Meta, scope: dict[str, Any]) -> str:
 
 
 def call_of(group: Group, checked: Sequence[bool]) -> Callable[..., Any]:
-    """A function of a group's arguments that returns its results: a tensor, or a tuple of them.
+    """Returns a function of a group's arguments that returns its results: a tensor, or a tuple.
 
     Args:
-        checked: for each argument, whether its layout is checked in each call.
+        checked: for each argument, True if its layout is checked in each call.
     """
     scope: dict[str, Any] = {
         "empty": torch.empty, "strided": torch.empty_strided, "run": group.step.call,
@@ -189,18 +191,18 @@ def call_of(group: Group, checked: Sequence[bool]) -> Callable[..., Any]:
 # ---- calls with sizes that vary -----------------------------------------------------------------
 
 _SIZES_KEPT = 256
-"""Sizes for which a call keeps its function."""
+"""For how many sizes a call keeps its function."""
 
 
 def _blank(meta: Meta) -> torch.Tensor:
-    """A tensor for an argument whose elements do not matter."""
+    """Returns a tensor for an argument whose elements do not matter."""
     return torch.zeros(memory_of(meta), dtype=meta.dtype).as_strided(meta.shape, meta.stride)
 
 
 def by_nodes(
     nodes: Sequence[fx.Node], kinds: Kinds, group: Group, sizes: Sizes = hint
 ) -> Callable[..., Any]:
-    """A function like :func:`call_of`'s that runs PyTorch's kernels, node by node."""
+    """Returns a function like that of :func:`call_of` that runs PyTorch's kernels, node by node."""
     graph, inside = fx.Graph(), set(nodes)
     env: dict[fx.Node, Any] = {n: graph.placeholder(n.name) for n, _ in group.inputs}
 
@@ -226,12 +228,12 @@ def varying(
     nodes: Sequence[fx.Node], kinds: Kinds, group: Group, room: int, checked: Sequence[bool],
     symbols: Sequence[sympy.Symbol],
 ) -> Callable[..., Any]:  # fmt: skip
-    """A function of the values of symbols and of a group's arguments. The group is compiled for
-    each set of values.
+    """Returns a function of the values of symbols and of a group's arguments. It compiles the group
+    for each set of values.
 
     Args:
-        group: compiled for the hints.
-        room: see :func:`compile_group`; for sizes not larger than the hints.
+        group: the group as compiled for the hints.
+        room: see :func:`compile_group`. It applies to sizes up to the hints.
     """
     known: OrderedDict[tuple[int, ...], Callable[..., Any]] = OrderedDict()
     held = bytes_of(group)
@@ -263,5 +265,5 @@ def varying(
 
 
 def bytes_of(group: Group) -> int:
-    """The bytes that a group reads and returns."""
+    """Returns the bytes that a group reads and returns."""
     return sum(m.numel * m.dtype.itemsize for _, m in (*group.inputs, *group.results))

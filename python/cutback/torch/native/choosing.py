@@ -2,9 +2,9 @@
 
 The joint graph of a model is grouped as if memory did not matter, and each group is timed against
 PyTorch's kernels for its nodes. If the group is slower, the operation in it that loses the most is
-left to PyTorch and the graph is grouped again. Times are for one thread. Operations with the same
-bits in both kernels need no decision: a group of such operations runs in our kernels only if it was
-measured to be faster.
+left to PyTorch, and the graph is grouped again. Times are for one thread. Operations that have the
+same bits in both kernels need no decision: a group of only such operations runs in our kernels if
+it was measured to be faster.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from .masks import split_dropouts
 from .table import FASTER, ROWS, is_exact
 
 enabled = True
-"""False: :data:`table.SLOWER` decides, and nothing is measured."""
+"""False measures nothing and lets :data:`table.SLOWER` decide."""
 
-_ROUNDS = 6  # of giving up operations
+_ROUNDS = 6  # rounds of giving up operations
 _LARGEST = 1 << 30  # largest group that is measured, in bytes
-_SECONDS = 4e-3  # per measurement
+_SECONDS = 4e-3  # seconds per measurement
 _LEAST, _MOST = 5, 100  # runs per measurement
 _ALIKE = 1.02  # ratios of times below this count as equal
-_WAITS, _WAIT = 2000, 5e-3  # number and seconds of waits for other threads
-_FUSED = 1.3  # allowed loss of a single pointwise operation, because it gains in a group
+_WAITS, _WAIT = 2000, 5e-3  # how often and how long (seconds) to wait for other threads
+_FUSED = 1.3  # loss allowed for a single pointwise operation, because it gains in a group
 
 
 class Times(NamedTuple):
@@ -61,7 +61,7 @@ _measured: dict[str, Times] = {}
 
 
 def _sample(meta: Meta) -> torch.Tensor:
-    """A tensor with a gradual change of values from 0.5 to 1.5, or of zeros."""
+    """Returns a tensor whose values change gradually from 0.5 to 1.5, or a tensor of zeros."""
     size = memory_of(meta)
     flat = torch.zeros(size, dtype=meta.dtype)
     if meta.dtype.is_floating_point:
@@ -74,7 +74,7 @@ def _set_threads(number: int) -> None:
     for _ in range(_WAITS):
         try:
             return set_num_threads(number)
-        except RuntimeError:  # one of them runs
+        except RuntimeError:  # another thread is running
             time.sleep(_WAIT)
     warnings.warn(
         f"Cutback still runs on 1 thread, as it measured kernels while other threads ran steps; "
@@ -85,7 +85,7 @@ def _set_threads(number: int) -> None:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """A context with one thread, no modes, and no autograd."""
+    """Sets up a context with one thread, no modes, and no autograd."""
     ours, theirs = get_num_threads(), torch.get_num_threads()
     with _disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False):
         with contextlib.suppress(RuntimeError):  # something of ours is running in another thread
@@ -99,8 +99,8 @@ def _one_thread() -> Iterator[None]:
 
 
 def _seconds(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Times:
-    """The shortest times of calls that run in turns. Ours count as slower only if a second, longer
-    measurement agrees, because other load may have interfered."""
+    """Returns the shortest times of calls that alternate. Ours count as slower only if a second,
+    longer measurement agrees, because other load may have interfered."""
     best = [math.inf, math.inf]
     for budget in (_SECONDS, 3 * _SECONDS):
         begin = time.perf_counter()
@@ -121,7 +121,7 @@ def _key_of_group(nodes: Sequence[fx.Node]) -> str:
 
 
 def _time(nodes: Sequence[fx.Node], kinds: Kinds, group: Group) -> Times:
-    """Measures a group; within :func:`_one_thread`, unless it was measured before."""
+    """Measures a group unless it was measured before. Call it inside :func:`_one_thread`."""
     key = _key_of_group(nodes)
     known = _measured.get(key)
     if known is None:
@@ -163,7 +163,7 @@ class _Trial(Decisions):
         self.open: set[str] = set()
 
     def get(self, node: fx.Node) -> bool | None:
-        """Whether a node runs in our kernels."""
+        """True if a node runs in our kernels; None if it is undecided."""
         made = self.known.get(node)
         if made is None:
             self.open.add(key_of(node))
@@ -177,7 +177,7 @@ def _copied(graph: fx.Graph) -> fx.Graph:
 
 
 def _grouped(kinds: Kinds) -> list[tuple[list[fx.Node], Group]]:
-    """The groups of a graph if memory did not matter."""
+    """Returns the groups that a graph has if memory does not matter."""
     compiled: dict[tuple[fx.Node, ...], Group] = {}
 
     def can_run(nodes: Sequence[fx.Node], room: int) -> bool:
@@ -191,10 +191,11 @@ def _grouped(kinds: Kinds) -> list[tuple[list[fx.Node], Group]]:
 def arranged(
     kinds: Kinds, can_run: Callable[[Sequence[fx.Node], int], bool], most: float | None = None
 ) -> list[Item]:
-    """The order in which a graph runs. Nodes that our kernels fail to run are left to PyTorch.
+    """Returns the order in which a graph runs. Nodes that our kernels fail to run are left to
+    PyTorch.
 
     Args:
-        can_run: see :class:`Grouping`. It may raise an error: a group of several nodes is then cut.
+        can_run: see :class:`Grouping`. If it raises an error, a group of several nodes is cut.
     """
 
     def tried(nodes: Sequence[fx.Node], room: int) -> bool:
@@ -219,11 +220,11 @@ class _Found(NamedTuple):
 
     seconds: float
     worst: set[str]
-    """The operation that loses the most, for each group slower than PyTorch's kernels."""
+    """For each group slower than PyTorch's kernels, the operation that loses the most."""
 
 
 def _judge(whole: Kinds, undecided: set[str], given_up: set[str]) -> _Found:
-    """Measures a graph with some operations left to PyTorch."""
+    """Measures a graph while some operations are left to PyTorch."""
     kinds = whole.copy()
     left = [n for n in kinds.order if n in kinds.own and key_of(n) in given_up]
     for node in left:
@@ -253,7 +254,7 @@ def decide(graph: fx.Graph, decisions: Decisions) -> None:
 
     Args:
         graph: the joint graph of a model, or one without a backward. It is not changed.
-        decisions: receives them.
+        decisions: receives the new decisions.
     """
     if not enabled:
         return
@@ -282,8 +283,8 @@ _PART = 8
 
 
 def leave_wasteful(kinds: Kinds) -> None:
-    """Leaves nodes to PyTorch's kernels if ours need much scratch: over 16 KiB and an eighth of
-    what they read and return. This depends only on the node, and so do the bits."""
+    """Leaves nodes to PyTorch's kernels if ours need much scratch: over 16 KiB and over an eighth
+    of what they read and return. This depends only on the node, so the bits do, too."""
     for node in [n for n in kinds.order if n in kinds.own]:
         if ROWS[node.target].by_element:
             continue
@@ -299,7 +300,7 @@ def leave_wasteful(kinds: Kinds) -> None:
 
 
 def decide_alone(kinds: Kinds, decisions: Decisions) -> None:
-    """Decides nodes whose operations are not in the joint graph, each separately."""
+    """Decides nodes whose operations are not in the joint graph, each one separately."""
     new: dict[str, fx.Node] = {}
     for node in kinds.order:
         if node in kinds.own and not is_exact(node) and decisions.get(node) is None:

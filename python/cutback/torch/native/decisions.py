@@ -31,7 +31,7 @@ _FORMAT = 1  # version of the file
 
 
 def _type_of(val: Any) -> str:
-    """``"f32[8,16]"``, with strides if it is not contiguous."""
+    """Describes a value: ``"f32[8,16]"``, with strides if it is not contiguous."""
     if isinstance(val, torch.Tensor):
         meta = meta_of(val, hint)
         text = f"{NAMES.get(meta.dtype, meta.dtype)}{list(meta.shape)}"
@@ -42,7 +42,7 @@ def _type_of(val: Any) -> str:
 
 
 def key_of(node: fx.Node) -> str:
-    """An operation with the types of its tensors and its other arguments."""
+    """Describes an operation with the types of its tensors and its other arguments."""
 
     class Shown(str):
         __slots__ = ()
@@ -56,7 +56,7 @@ def key_of(node: fx.Node) -> str:
 
 
 def cache_file() -> Path:
-    """The file with this machine's decisions."""
+    """Returns the path of the file with this machine's decisions."""
     row = devices.cache_file()
     return row.with_name(row.name.replace("device-", "kernels-"))
 
@@ -70,13 +70,13 @@ class _Machine:
         self._known: dict[str, bool] = {}
 
     def get(self, key: str) -> bool | None:
-        """True if an operation runs in our kernels. None: undecided."""
+        """True if an operation runs in our kernels; None if it is undecided."""
         with self._lock:
             self._follow()
             return self._known.get(key)
 
     def add(self, made: Mapping[str, bool]) -> dict[str, bool]:
-        """Stores decisions. A decision that another process made first is kept.
+        """Stores decisions. Keeps decisions that another process made first.
 
         Returns:
             The decisions in force for these operations.
@@ -101,7 +101,7 @@ def _key() -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, bool]:
-    """The decisions in a file; empty if it is missing, damaged or of another version."""
+    """Returns the decisions in a file; empty if it is missing, damaged or of another version."""
     try:
         if not devices.trusted(path):
             return {}
@@ -139,16 +139,16 @@ class Decisions:
 
     def __init__(self) -> None:
         self.used: dict[str, bool] = {}
-        """Whether an operation runs in our kernels. What a plan file says goes before what the
-        machine says."""
+        """True for operations that run in our kernels. What a plan file says takes precedence over
+        what the machine says."""
         self.arguments: set[StorageWeakRef] = set()
-        """The memory of the arguments of its graphs."""
+        """The memory of the arguments of the model's graphs."""
 
     def __getstate__(self) -> dict[str, object]:  # PyTorch pickles it for its cache key
         return {**self.__dict__, "arguments": set()}
 
     def get(self, node: fx.Node) -> bool | None:
-        """True if a node runs in our kernels. None: undecided."""
+        """True if a node runs in our kernels; None if it is undecided."""
         key = key_of(node)
         known = self.used.get(key)
         if known is None:

@@ -1,9 +1,9 @@
-"""Which nodes of a planned graph run together, so that no peak rises above the plan's.
+"""Decides which nodes of a planned graph run together, so that no peak rises above the plan's.
 
-A group is a run of nodes that our kernels compute, without PyTorch nodes in between. While it runs,
-everything that it reads and returns is live, whereas single nodes would free some of it meanwhile;
-a group that would exceed the graph's peak is cut. Later nodes that read a group's values join it,
-if their results may exist that much earlier.
+A group is a run of nodes that our kernels compute, without PyTorch nodes in between. While a group
+runs, everything that it reads and returns is live, whereas nodes that run one by one would free
+some of it. A group that would exceed the graph's peak is cut. Later nodes that read a group's
+values join it, if their results may exist that much earlier.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .masks import draw
 from .symbols import Symbols
 from .table import FASTER, ROWS, is_exact, why_foreign, why_no_array
 
-_AHEAD = 200  # nodes after a group that are considered
+_AHEAD = 200  # number of nodes after a group that are considered
 _MOST = 64  # nodes per group
 _LEAST = 4095  # bytes of scratch that plans do not count (compiler/counted_scratch.py)
 
@@ -40,7 +40,7 @@ _UNSAFE_VIEWS = frozenset((
     torch.ops.aten._unsafe_view.default, torch.ops.aten.unsafe_split.Tensor,
     torch.ops.aten.unsafe_split_with_sizes.default,
 ))  # fmt: skip
-"""Views whose schemas do not say so."""
+"""Ops that return views although their schemas do not say so."""
 
 
 def is_view(node: fx.Node) -> bool:
@@ -86,7 +86,7 @@ class Kinds:
         self.decisions = decisions
         self.order = list(graph.nodes)
         self.everything = everything
-        self.why: dict[fx.Node, str] = {}  # calls left to PyTorch, with the reason
+        self.why: dict[fx.Node, str] = {}  # why calls are left to PyTorch
         self.own: set[fx.Node] = set()
         self.views: set[fx.Node] = set()
         self.symbols = Symbols(graph)
@@ -116,7 +116,7 @@ class Kinds:
         return FASTER if why is None and made is False else why
 
     def copy(self) -> Kinds:
-        """A copy that can be changed."""
+        """Returns a copy that can be changed."""
         copied = copy.copy(self)
         copied.why, copied.own, copied.views = dict(self.why), set(self.own), set(self.views)
         return copied
@@ -129,7 +129,7 @@ class Kinds:
         self.views.difference_update(parts)
 
     def source(self, node: fx.Node) -> fx.Node:
-        """The node that makes the memory of a value."""
+        """Returns the node that makes the memory of a value."""
         while node in self.views or is_view(node) or _is_part_of_view(node):
             given = node.args[0]
             assert isinstance(given, fx.Node)
@@ -137,8 +137,8 @@ class Kinds:
         return node
 
     def shown(self, node: fx.Node) -> fx.Node | None:
-        """The node all of whose elements a view shows, or whose tuple it belongs to; None if there
-        is none."""
+        """Returns the node all of whose elements a view shows, or whose tuple the view belongs to,
+        or None."""
         if node not in self.views:
             return None
         given = node.args[0]
@@ -157,7 +157,7 @@ class Kinds:
         return given if same and _equal(new.numel(), old.numel()) else None
 
     def root(self, node: fx.Node) -> fx.Node:
-        """The tensor whose memory a view shows."""
+        """Returns the tensor whose memory a view shows."""
         while is_view(node) or _is_part_of_view(node):
             given = node.args[0]
             assert isinstance(given, fx.Node)
@@ -169,8 +169,8 @@ class Kinds:
         return self.block(node, hint) is not None
 
     def block(self, node: fx.Node, sizes: Sizes) -> tuple[fx.Node, Window] | None:
-        """The tensor in whose memory a view is a block, with the block's position; None if it is
-        not."""
+        """Returns the tensor in whose memory a view is a block, with the block's position, or None
+        if it is not a block."""
         root = self.root(node)
         new, old = node.meta.get("val"), root.meta.get("val")
         if root is node or not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
@@ -195,7 +195,7 @@ class Kinds:
         return False
 
     def sources(self, node: fx.Node) -> list[fx.Node]:
-        """The same for everything that a node reads."""
+        """Returns the nodes that make the memory of everything that a node reads."""
         return list(dict.fromkeys(self.source(n) for n in node.all_input_nodes))
 
 
@@ -221,7 +221,7 @@ def storage_of(val: torch.Tensor) -> StorageWeakRef:
 
 
 def arguments_of(graph: fx.Graph) -> set[StorageWeakRef]:
-    """The memory of a joint graph's own arguments: those that are no tangents."""
+    """Returns the memory of a joint graph's own arguments, which are not tangents."""
     nodes = graph.find_nodes(op="placeholder")
     vals = [n.meta.get("val") for n in nodes if n.name.startswith("primals")]
     return {storage_of(v) for v in vals if isinstance(v, torch.Tensor)}
@@ -235,12 +235,12 @@ class Results(NamedTuple):
 
 
 def _bytes(node: fx.Node) -> int:
-    """Bytes of the memory that a node makes."""
+    """Returns the bytes of the memory that a node makes."""
     return sum(hint(v.numel()) * v.element_size() for v in tensors_of(node))
 
 
 def results_of(group: Sequence[fx.Node], kinds: Kinds) -> Results:
-    """The values of a group that are read outside it: nodes, or parts of their tuples."""
+    """Returns the values of a group that are read outside it: nodes, or parts of their tuples."""
     inside = set(group)
     found: list[fx.Node] = []
 
@@ -265,9 +265,10 @@ class Grouping:
     """The order in which a graph runs in groups.
 
     Args:
-        can_run: whether the kernels of a group need at most this many bytes besides its results.
-        most: the plan's peak in bytes, if it is less than the peak of the graph op by op.
-            ``math.inf``: no limit.
+        can_run: tells whether the kernels of a group need at most this many bytes besides its
+            results.
+        most: the plan's peak in bytes, if it is less than the peak of the graph op by op;
+            ``math.inf`` means no limit.
     """
 
     def __init__(
@@ -282,8 +283,8 @@ class Grouping:
         self.most = own if most is None else most if most == math.inf else min(own, most)
 
     def _owners(self) -> dict[fx.Node, fx.Node]:
-        """The first argument of the graph in the memory of each argument: a backward may receive
-        several views of one tensor."""
+        """Returns, for each argument, the first argument of the graph in the same memory: a
+        backward may receive several views of one tensor."""
         first: dict[StorageWeakRef, fx.Node] = {}
         owner = {}
         for node in self.kinds.graph.find_nodes(op="placeholder"):
@@ -293,14 +294,15 @@ class Grouping:
         return owner
 
     def _is_kept(self, node: fx.Node) -> bool:
-        """Does the caller hold the memory of an argument? A backward receives views of weights."""
+        """True if the caller holds the memory of an argument. A backward may receive views of
+        weights."""
         if node.op != "placeholder" or not isinstance(node.meta.get("val"), torch.Tensor):
             return False
         return node.name.startswith("primals") or storage_of(node.meta["val"]) in self.kinds.kept
 
     def _timeline(self) -> tuple[list[int], list[int]]:
-        """Live bytes before each node, and while it runs. Arguments that the caller keeps do not
-        count."""
+        """Returns the live bytes before each node and while it runs. Arguments that the caller
+        keeps do not count."""
         last: dict[fx.Node, int] = {}
         owner = self._owners()
         for i, node in enumerate(self.kinds.order):
@@ -330,7 +332,7 @@ class Grouping:
     # ---- runs ---------------------------------------------------------------------------------
 
     def arrange(self) -> list[Item]:
-        """All nodes except views, in order."""
+        """Returns all nodes except views, in order."""
         self.items: list[Item] = []
         self.taken: set[fx.Node] = set()
         self.there: set[fx.Node] = set()
@@ -370,13 +372,13 @@ class Grouping:
     def _add(self, group: list[fx.Node]) -> None:
         if len(group) == 1 and is_exact(group[0]) and not self.kinds.everything:
             self.items.append(group[0])  # a call would cost more than it gains
-            self.kinds.why[group[0]] = "it stands alone, and PyTorch's kernel has the same bits"
+            self.kinds.why[group[0]] = "it has no neighbor, and PyTorch's kernel has the same bits"
         else:
             self.items.append(group)
         self.there.update(group)
 
     def _taken_by(self, group: Sequence[fx.Node]) -> int:
-        """Live bytes while a group runs."""
+        """Returns the live bytes while a group runs."""
         return self.before[self.at[group[0]]] + results_of(group, self.kinds).bytes
 
     def _fits(self, group: Sequence[fx.Node]) -> bool:
@@ -389,7 +391,7 @@ class Grouping:
         )
 
     def _with_later(self, run: list[fx.Node]) -> list[fx.Node]:
-        """The group of a run, with later nodes that read its values."""
+        """Returns the group of a run, with later nodes that read its values."""
         group = list(run)
         end = self.at[run[-1]]
         for j in range(end + 1, min(end + _AHEAD, len(self.kinds.order))):
@@ -409,8 +411,8 @@ class Grouping:
         return group
 
     def _joins(self, node: fx.Node, group: Collection[fx.Node]) -> bool:
-        """True if a later node reads a value of the group, and nothing that does not exist by
-        then."""
+        """True if a later node reads a value of the group, and everything else that it reads exists
+        by then."""
         sources = self.kinds.sources(node)
         known = all(s in self.there or s in group for s in sources)
         reads = any(s in group for s in sources)

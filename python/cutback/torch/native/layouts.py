@@ -1,7 +1,7 @@
-"""Layouts of tensors: the axes in memory, from the slowest to the fastest. Our kernels take
-contiguous arrays. A tensor whose elements fill a piece of memory is such an array, whatever the
-order of its strides: its axes are the tensor's in the order of their strides. Axes of size 1, and
-those along which elements repeat (stride 0), are not axes of that array.
+"""Layouts of tensors: the order of their axes in memory, from the slowest to the fastest. Our
+kernels take contiguous arrays. A tensor whose elements fill a piece of memory is such an array,
+whatever the order of its strides: the array's axes are the tensor's in the order of their strides.
+Axes of size 1, and axes along which elements repeat (stride 0), are not axes of that array.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 Sizes = Callable[[Any], int]
-"""What a size of a fake tensor, perhaps symbolic, is as an int."""
+"""Converts a size of a fake tensor, perhaps symbolic, to an int."""
 
 
 class Meta(NamedTuple):
@@ -25,7 +25,7 @@ class Meta(NamedTuple):
 
     @property
     def numel(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -40,13 +40,13 @@ class Meta(NamedTuple):
 
 
 def meta_of(val: torch.Tensor, sizes: Sizes) -> Meta:
-    """The metadata of a fake tensor."""
+    """Returns the metadata of a fake tensor."""
     return Meta(tuple(map(sizes, val.shape)), tuple(map(sizes, val.stride())), val.dtype)
 
 
 def axes_of(meta: Meta) -> tuple[int, ...] | None:
-    """The axes of the array in memory. None: the tensor's elements have gaps between them, or
-    overlap."""
+    """Returns the axes of the array in memory, or None if the tensor's elements have gaps between
+    them or overlap."""
     sized = [a for a, n in enumerate(meta.shape) if n != 1]
     if meta.numel == 0:
         return tuple(sized)
@@ -61,13 +61,13 @@ def axes_of(meta: Meta) -> tuple[int, ...] | None:
 
 
 def elements_of(meta: Meta) -> int | None:
-    """The number of elements in a tensor's memory. None: it has gaps."""
+    """Returns the number of elements in a tensor's memory, or None if it has gaps."""
     axes = axes_of(meta)
     return None if axes is None else math.prod(meta.shape[a] for a in axes)
 
 
 def memory_of(meta: Meta) -> int:
-    """The number of elements from the first to the last of a tensor in memory."""
+    """Returns the number of elements in memory from the first to the last element of a tensor."""
     if meta.numel == 0:
         return 0
     return 1 + sum((n - 1) * s for n, s in zip(meta.shape, meta.stride, strict=True))
@@ -77,7 +77,7 @@ class Window(NamedTuple):
     """The position of a tensor in larger memory."""
 
     frame: tuple[int, ...]
-    """Shape of the memory, whose axes are those of the tensor, then one of the smallest stride."""
+    """Shape of the memory. Its axes are those of the tensor, then one with the smallest stride."""
     starts: tuple[int, ...]
     """First element along each axis of the frame."""
     axes: tuple[int, ...]
@@ -85,14 +85,14 @@ class Window(NamedTuple):
 
 
 def window_of(meta: Meta, offset: int, elements: int) -> Window | None:
-    """A tensor with gaps between its elements as a block of an array.
+    """Describes a tensor with gaps between its elements as a block of an array.
 
     Args:
-        offset: of its first element in the memory.
-        elements: of the memory.
+        offset: the position of its first element in the memory.
+        elements: the number of elements of the memory.
 
     Returns:
-        None: it is not such a block.
+        The block, or None if the tensor is not a block.
     """
     axes = [a for a, n in enumerate(meta.shape) if n != 1 and meta.stride[a] != 0]
     axes.sort(key=lambda a: -meta.stride[a])
@@ -110,5 +110,5 @@ def window_of(meta: Meta, offset: int, elements: int) -> Window | None:
 
 
 def repeats(meta: Meta) -> bool:
-    """True if one element of memory stands for several of the tensor."""
+    """True if an element of memory appears more than once in the tensor."""
     return elements_of(meta) not in (None, meta.numel)

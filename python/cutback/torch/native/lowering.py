@@ -1,4 +1,4 @@
-"""A planned graph in which groups are calls of our kernels."""
+"""Rewrites a planned graph so that groups of its nodes are calls of our kernels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ForeignOp(NamedTuple):
     calls: int
     reason: str
     share: float = 0.0
-    """Share of the graph's time, as the plan models it. 0: there is no plan."""
+    """Share of the graph's time according to the plan, or 0 without a plan."""
 
     def __str__(self) -> str:
         part = f", {self.share:.0%} of the time" if self.share >= 0.005 else ""
@@ -40,14 +40,14 @@ class ForeignOp(NamedTuple):
 
 
 class NativeNote(NamedTuple):
-    """The result for one graph under ``codegen="native"``."""
+    """The outcome for one graph under ``codegen="native"``."""
 
     graph: str
     """``"forward"``, ``"backward"`` or ``"inference"``."""
     groups: list[tuple[str, ...]]
     """The operations of each call of our kernels."""
     foreign: list[ForeignOp]
-    """What PyTorch's kernels run, the most expensive first."""
+    """The operations that PyTorch's kernels run, most expensive first."""
 
     def __str__(self) -> str:
         inside = sum(map(len, self.groups))
@@ -78,19 +78,20 @@ class _Writer:
         self.kinds = kinds
         self.graph = fx.Graph()
         self.env: dict[fx.Node, fx.Node] = {}
-        self.ours: set[fx.Node] = set()  # values of the old graph returned by one of our calls
+        self.ours: set[fx.Node] = set()  # values of the old graph that one of our calls returns
         self.groups: list[tuple[str, ...]] = []
         self.symbols: dict[sympy.Symbol, fx.Node] = {}
         for node in kinds.graph.find_nodes(op="placeholder"):
             self.last_argument = self.copy(node)
 
     def have(self, node: fx.Node) -> fx.Node:
-        """The node of the new graph for a value; views are written before their first reader."""
+        """Returns the node of the new graph for a value. Views are written before their first
+        reader."""
         known = self.env.get(node)
         return self.copy(node) if known is None else known
 
     def copy(self, node: fx.Node) -> fx.Node:
-        """The same node in the new graph."""
+        """Copies a node to the new graph."""
         for given in node.all_input_nodes:
             self.have(given)
         copied = self.env[node] = self.graph.node_copy(node, self.env.__getitem__)
@@ -103,7 +104,7 @@ class _Writer:
             self.copy(node)
 
     def symbol(self, symbol: sympy.Symbol) -> fx.Node:
-        """The node for a symbol's value, at the start of the graph."""
+        """Returns the node for a symbol's value, at the start of the graph."""
         known = self.symbols.get(symbol)
         if known is None:
             node, axis = self.kinds.symbols.places[symbol]
@@ -118,7 +119,7 @@ class _Writer:
     def _function(
         self, nodes: Sequence[fx.Node], group: Group, room: int
     ) -> tuple[Callable[..., Any], list[fx.Node]]:
-        """The function of a group, and its arguments before the group's own."""
+        """Returns the function of a group, and its arguments before the group's own."""
         checked = [self.kinds.source(n) not in self.ours for n, _ in group.inputs]
         reached = {n for node in nodes for n in (node, *_reads(node, self.kinds))}
         found: set[sympy.Symbol] = set().union(*map(symbols_in, reached))
@@ -148,7 +149,7 @@ class _Writer:
 
 
 def _reads(node: fx.Node, kinds: Kinds) -> Iterator[fx.Node]:
-    """The values that a node reads, and the sources of those that are views."""
+    """Yields the values that a node reads, and the sources of those that are views."""
     for given in node.all_input_nodes:
         yield given
         while given in kinds.views:
@@ -159,7 +160,8 @@ def _reads(node: fx.Node, kinds: Kinds) -> Iterator[fx.Node]:
 
 
 def _foreign_of(kinds: Kinds, times: Mapping[str, float]) -> list[ForeignOp]:
-    """What PyTorch's kernels run, the most expensive first, then the most frequent."""
+    """Returns the operations that PyTorch's kernels run, most expensive first, then most
+    frequent."""
     calls: Counter[tuple[str, str]] = Counter()
     spent: dict[tuple[str, str], float] = defaultdict(float)
     rest = {n.meta.get(RUN_OF, n.name): n for n in reversed(kinds.order) if n not in kinds.views}
@@ -167,19 +169,19 @@ def _foreign_of(kinds: Kinds, times: Mapping[str, float]) -> list[ForeignOp]:
     for node, why in kinds.why.items():
         origin = node.meta.get(RUN_OF, node.name)
         calls[_op_name(node), why] += 1
-        # of an operation that was split, the first part has the time
+        # the first part of an operation that was split has all of its time
         spent[_op_name(node), why] += times.get(origin, 0.0) if rest.get(origin) is node else 0.0
     made = [ForeignOp(key[0], n, key[1], spent[key] / total) for key, n in calls.items()]
     return sorted(made, key=lambda f: (-f.share, -f.calls))
 
 
 class Planned(NamedTuple):
-    """What the plan and the caller say about a graph."""
+    """Facts about a graph from the plan and the caller."""
 
     times: Mapping[str, float] = MappingProxyType({})
-    """The time of each operation by its name, as the plan models it."""
+    """The time of each operation according to the plan, by name."""
     most: int | None = None
-    """The plan's peak in bytes, which groups keep to. None: the peak of the graph itself."""
+    """The plan's peak in bytes, which groups must not exceed; None means the graph's own peak."""
     kept: Collection[StorageWeakRef] = ()
     """Memory that the caller holds during the whole graph, such as that of parameters."""
 
@@ -191,14 +193,14 @@ def lower(
     gm: fx.GraphModule, name: str, everything: bool = False, decisions: Decisions | None = None,
     planned: Planned = _UNPLANNED,
 ) -> tuple[fx.GraphModule, NativeNote]:  # fmt: skip
-    """The graph with groups of its nodes as calls of our kernels, and a note on it.
+    """Returns the graph with groups of its nodes as calls of our kernels, and a note on it.
 
     Args:
         name: ``"forward"``, ``"backward"`` or ``"inference"``.
-        everything: also operations that PyTorch's kernels run faster according to measurements, and
-            single ones.
+        everything: True also runs operations in our kernels that were measured to be faster in
+            PyTorch's, and single operations.
         decisions: the decisions of the model.
-        planned: limits what groups take, and orders the note.
+        planned: limits the memory of groups, and orders the note.
     """
     decisions = Decisions() if decisions is None else decisions
     if name == "inference":  # it has no joint graph, for which decisions are made

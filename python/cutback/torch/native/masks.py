@@ -1,4 +1,4 @@
-"""Dropout as a mask that PyTorch draws and a product that our kernels compute."""
+"""Splits dropout into a mask that PyTorch draws and a product that our kernels compute."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def draw(like: torch.Tensor, p: float) -> torch.Tensor:
-    """The mask of ``native_dropout(like, p, True)``, from the same random numbers."""
+    """Draws the mask of ``native_dropout(like, p, True)`` from the same random numbers."""
     return torch.empty_like(like, dtype=torch.bool).bernoulli_(1 - p)
 
 

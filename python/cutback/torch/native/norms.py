@@ -1,7 +1,7 @@
 """Rows of the table for batch norm and group norm.
 
-Both are fast if a reduced axis is the fastest in memory; if the channels are, PyTorch's kernels are
-faster.
+Our kernels are fast if a reduced axis is the fastest in memory. If the channels are the fastest
+axis, PyTorch's kernels are faster.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class _Sizes(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Three axes."""
+        """The input's shape as three axes."""
         return self.n, self.channels, self.inner
 
     @property
     def of_channel(self) -> int:
-        """Elements of a channel."""
+        """The number of elements of a channel."""
         return self.n * self.inner
 
 
@@ -45,7 +45,7 @@ def _sizes(meta: Meta) -> _Sizes:
 
 
 class _Norm:
-    """The arrays of a call: tensors of the input's shape have three axes and one compute type.
+    """The arrays of a call. Tensors of the input's shape get three axes and one compute type.
 
     Args:
         given: the input.
@@ -57,17 +57,17 @@ class _Norm:
         self.sizes, self.dtype = _sizes(meta), computed_in(NAMES[meta.dtype])
 
     def whole(self, given: Any) -> Array:
-        """A tensor of the input's shape."""
+        """Returns a tensor of the input's shape."""
         return self.b.logical(self.b.value(given)).cast(self.dtype).reshape(self.sizes.shape)
 
     def channels(self, given: Any, default: float) -> Array:
-        """One number per channel."""
+        """Returns one number per channel."""
         if isinstance(given, fx.Node):
             return self.b.logical(self.b.value(given)).cast(self.dtype)
         return self.b.graph.full((self.sizes.channels,), default, self.dtype)
 
     def result(self, index: int, array: Array) -> Value:
-        """One of the call's tensors."""
+        """Converts an array to one of the call's tensors."""
         meta = self.b.meta(self.node, index)
         return self.b.result(array.reshape(meta.shape), meta)
 
@@ -89,7 +89,7 @@ def _floats(node: fx.Node) -> str | None:
 
 
 def _column(array: Array) -> Array:
-    """One number per channel, to broadcast."""
+    """Reshapes one number per channel so that it broadcasts."""
     return array.reshape((1, array.shape[0], 1))
 
 
@@ -118,8 +118,8 @@ def _batch_norm_check(node: fx.Node) -> str | None:
 
 
 def _is_rounded(statistics: torch.Tensor) -> str | None:
-    """The reason why statistics of 16 bits stay with PyTorch, or None: its kernel returns f32
-    although its shape function says 16 bits."""
+    """Returns why statistics of 16 bits stay with PyTorch (its kernel returns f32 although its
+    shape function says 16 bits), or None."""
     return "its statistics have 16 bits" if NAMES.get(statistics.dtype) in HALVES else None
 
 

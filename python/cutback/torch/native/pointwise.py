@@ -17,7 +17,7 @@ from .layouts import axes_of
 aten = torch.ops.aten
 
 Check = Callable[[fx.Node], str | None]
-"""Why a call stays PyTorch's; None: it need not."""
+"""Returns why a call stays with PyTorch, or None if it may run in our kernels."""
 
 
 class Row(NamedTuple):
@@ -26,18 +26,18 @@ class Row(NamedTuple):
     build: Callable[[Builder, fx.Node], Results]
     check: Check
     exact: bool = False
-    """PyTorch's kernel gives the same bits in f32 and f64."""
+    """True if PyTorch's kernel gives the same bits in f32 and f64."""
     by_element: bool = False
-    """It computes element by element, and needs no memory besides its result."""
+    """True if it computes element by element, and needs no memory besides its result."""
 
 
 Kind = Literal["float", "compare", "select", "logical"]
 Formula = Callable[..., Array]
-"""From the graph, then the call's arguments: arrays for tensors, numbers as they are."""
+"""Takes the graph, then the call's arguments: arrays for tensors, and numbers as they are."""
 
 
 def _common(node: fx.Node) -> torch.dtype:
-    """The type in which PyTorch compares the arguments of a call."""
+    """Returns the type in which PyTorch compares the arguments of a call."""
     given: list[Any] = []
     for a in node.args:
         if isinstance(a, fx.Node):
@@ -49,7 +49,7 @@ def _common(node: fx.Node) -> torch.dtype:
 
 
 def _dtypes(node: fx.Node, kind: Kind, dtype: str) -> list[str]:
-    """The type that each argument is converted to."""
+    """Returns the type that each argument is converted to."""
     if kind == "compare":
         common = NAMES[_common(node)]
         return [common] * len(node.args)
@@ -83,7 +83,7 @@ def _build(b: Builder, node: fx.Node, f: Formula, kind: Kind) -> Value:
 
 
 _IGNORED = frozenset({"memory_format", "layout", "device", "pin_memory", "non_blocking", "dtype"})
-"""Keyword arguments whose effect the result's fake tensor shows."""
+"""Keyword arguments whose effect is visible in the result's fake tensor."""
 _NEUTRAL = {"alpha": 1, "rounding_mode": None}
 
 
@@ -118,12 +118,12 @@ def _check(node: fx.Node, kind: Kind) -> str | None:
 
 
 def row(f: Formula, kind: Kind = "float", check: Check | None = None, exact: bool = False) -> Row:
-    """An operation on elements.
+    """Makes the row of an operation on elements.
 
     Args:
-        kind: ``"float"``: numbers are converted to the type of the result, and halves are computed
-            in f32; ``"compare"``: converted to the type that PyTorch compares in; ``"select"``:
-            elements are selected unchanged, by a condition; ``"logical"``: everything is bool.
+        kind: ``"float"`` converts numbers to the type of the result, and computes halves in f32;
+            ``"compare"`` converts them to the type that PyTorch compares in; ``"select"`` selects
+            elements unchanged, by a condition; with ``"logical"`` everything is bool.
         check: a further condition.
     """
 

@@ -19,14 +19,14 @@ from .pointwise import Check, Row
 aten = torch.ops.aten
 
 _REDUCTIONS = ("none", "mean", "sum")
-"""Reductions of losses, by PyTorch's number."""
+"""The reductions of losses, indexed by PyTorch's number."""
 
 
 # ---- reductions over axes -----------------------------------------------------------------------
 
 
 def _squeezed(b: Builder, value: Value, dtype: str) -> tuple[Array, list[int]]:
-    """A tensor without its axes of size 1, and the remaining axes."""
+    """Returns a tensor without its axes of size 1, and the remaining axes."""
     shape = value.meta.shape
     sized = [a for a, n in enumerate(shape) if n != 1]
     array = b.framed(value, sized, len(shape)).cast(dtype)
@@ -34,7 +34,7 @@ def _squeezed(b: Builder, value: Value, dtype: str) -> tuple[Array, list[int]]:
 
 
 def _axes(node: fx.Node, rank: int, position: int = 1) -> list[int]:
-    """The axes of a reduction, non-negative."""
+    """Returns the axes of a reduction as non-negative numbers."""
     given = argument(node, position, "dim", None)
     if isinstance(given, int):
         given = [given]
@@ -129,8 +129,8 @@ def _safe_softmax(b: Builder, node: fx.Node) -> Value:
 
 
 def _same_dtypes(node: fx.Node) -> str | None:
-    """The reason why a call with several dtypes stays with PyTorch, or None: its kernels return f32
-    statistics although its shape functions say 16 bits."""
+    """Returns why a call with several dtypes stays with PyTorch (its kernels return f32 statistics
+    although its shape functions say 16 bits), or None."""
     vals = [a.meta["val"] for a in node.all_input_nodes] + tensors_of(node)
     if len({v.dtype for v in vals if isinstance(v, torch.Tensor)}) > 1:
         return "its arguments have several dtypes"
@@ -161,7 +161,7 @@ def _weight(b: Builder, given: Any, columns: int, default: float, dtype: str) ->
 
 
 def _rows_of(meta: Meta, node: fx.Node, position: int) -> tuple[int, int]:
-    """Rows and columns of a layer norm."""
+    """Returns the numbers of rows and columns of a layer norm."""
     normalized = node.args[position]
     assert isinstance(normalized, (list, tuple))
     columns = math.prod(meta.shape[len(meta.shape) - len(normalized) :])

@@ -1,4 +1,4 @@
-"""Sizes that vary between calls: the arguments of a graph from which they can be read."""
+"""Finds the arguments of a graph from which sizes that vary between calls can be read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
 
 def symbols_in(node: fx.Node) -> set[sympy.Symbol]:
-    """The symbols in the sizes of a node's tensors, or in its value if that is a size."""
+    """Returns the symbols in the sizes of a node's tensors, or in its value if that is a size."""
     val = node.meta.get("val")
     sizes: list[Size] = [val] if isinstance(val, (int, torch.SymInt)) else []
     for t in tensors_of(node):
@@ -34,7 +34,7 @@ def symbols_in(node: fx.Node) -> set[sympy.Symbol]:
 
 
 def sizes_with(values: Mapping[sympy.Symbol, int]) -> Sizes:
-    """Sizes as ints when symbols have these values."""
+    """Returns a function that converts sizes to ints when symbols have these values."""
 
     def size(n: Size) -> int:
         return int(n.node.expr.xreplace(values)) if isinstance(n, torch.SymInt) else n
@@ -43,7 +43,7 @@ def sizes_with(values: Mapping[sympy.Symbol, int]) -> Sizes:
 
 
 class Symbols:
-    """Where the values of a graph's symbols are."""
+    """Finds which arguments have the values of a graph's symbols."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.places: dict[sympy.Symbol, Place] = {}
@@ -59,7 +59,7 @@ class Symbols:
 
 
 def _bound_by(node: fx.Node) -> Iterator[tuple[sympy.Symbol, int | None]]:
-    """The symbols whose values an argument provides, with the axis for each."""
+    """Yields the symbols whose values an argument provides, with the axis for each."""
     val = node.meta.get("val")
     if isinstance(val, torch.SymInt):
         if val.node.expr.is_symbol:

@@ -1,7 +1,7 @@
-"""The table: how each ATen operation is expressed in our operations, or why it stays with PyTorch.
-The choice depends only on the operation and on the shapes, strides and dtypes of its tensors: not
-on the budget, the plan or the number of threads. A node and its reruns therefore use one kernel,
-and bits do not depend on the budget.
+"""The table that says how each ATen operation is expressed in our operations, or why it stays with
+PyTorch. The choice depends only on the operation and on the shapes, strides and dtypes of its
+tensors, and not on the budget, the plan or the number of threads. A node and its reruns therefore
+use one kernel, and bits do not depend on the budget.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from .pointwise import Row
 aten = torch.ops.aten
 
 ROWS: dict[Any, Row] = {**pointwise.ROWS, **reductions.ROWS, **norms.ROWS}
-"""Operations in ours."""
+"""Operations that are expressed in ours."""
 
-_PRODUCT = "products stay PyTorch's"
+_PRODUCT = "products stay with PyTorch"
 _RANDOM = "PyTorch draws its random numbers"
-_LOOKUP = "lookups by index stay PyTorch's"
+_LOOKUP = "lookups by index stay with PyTorch"
 _COPY = "filling and copying does not fuse"
 FASTER = "PyTorch's kernel is faster"
-"""The reason for what was measured."""
+"""The reason if PyTorch's kernel was measured to be faster."""
 
 FOREIGN: dict[Any, str] = {
     **dict.fromkeys((aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default,
                      aten.mv.default, aten.dot.default), _PRODUCT),
     **dict.fromkeys((aten.convolution.default, aten.convolution_backward.default),
-                    "convolutions stay PyTorch's"),
+                    "convolutions stay with PyTorch"),
     **dict.fromkeys((aten._scaled_dot_product_flash_attention_for_cpu.default,
                      aten._scaled_dot_product_flash_attention_for_cpu_backward.default),
                     "attention stays PyTorch's"),
@@ -51,7 +51,7 @@ FOREIGN: dict[Any, str] = {
                      aten.constant_pad_nd.default), _COPY),
     aten.native_group_norm_backward.default: FASTER,
 }  # fmt: skip
-"""Operations that stay PyTorch's, with the reason."""
+"""Operations that stay with PyTorch, and why."""
 
 _TINY = 1 << 13  # number of elements below which only the number of calls matters
 _LARGE = 1 << 19  # number of elements that exceeds the second-level cache
@@ -85,20 +85,21 @@ def _always(node: fx.Node) -> bool:
 
 
 SLOWER: dict[Any, Callable[[fx.Node], bool]] = {
-    aten.gelu.default: _by_erf,  # PyTorch's takes 0.4 to 0.5 of our time
+    aten.gelu.default: _by_erf,  # PyTorch's kernel takes 0.4 to 0.5 of our time
     aten.gelu_backward.default: _by_erf,  # 0.8
-    aten.native_layer_norm_backward.default: _in_cache,  # 0.7; of large tensors 1.5
+    aten.native_layer_norm_backward.default: _in_cache,  # 0.7; 1.5 for large tensors
     aten._log_softmax_backward_data.default: _always,  # 0.8 to 0.97
     aten._softmax_backward_data.default: _always,  # 0.9
     aten.sum.dim_IntList: _is_half,  # 0.6
     aten.sum.default: _is_half,
 }
-"""Calls that stay PyTorch's if nothing is measured (:mod:`native.choosing`). Its kernels were
-faster on one thread of an AMD EPYC, alone and next to what surrounds them in transformers."""
+"""Calls that stay with PyTorch if nothing is measured (:mod:`native.choosing`). PyTorch's kernels
+were faster on one thread of an AMD EPYC, both on their own and next to the operations that surround
+them in transformers."""
 
 
 def why_no_array(val: torch.Tensor) -> str | None:
-    """The reason why a tensor cannot be an argument or a result, or None."""
+    """Returns why a tensor cannot be an argument or a result, or None."""
     if val.layout is not torch.strided:
         return f"a tensor has layout {val.layout}"
     if val.dtype not in NAMES:
@@ -122,11 +123,11 @@ def _results(node: fx.Node) -> str | None:
 def why_foreign(
     node: fx.Node, is_block: Callable[[fx.Node], bool], everything: bool = False
 ) -> str | None:
-    """The reason why a call stays with PyTorch. None: it runs in our kernels.
+    """Returns why a call stays with PyTorch, or None if it runs in our kernels.
 
     Args:
         is_block: tells whether a node is a view that is a block of an array.
-        everything: also operations that PyTorch's kernels run faster according to measurements.
+        everything: True also runs operations in our kernels that were faster in PyTorch's.
     """
     row = ROWS.get(node.target)
     if row is None:

@@ -35,9 +35,10 @@ class MaxBatch:
         self.budget_bytes = budget_bytes
         self.measure = measure
         self.tried = dict(sorted(tried.items()))
-        """Batch -> bytes of its plan, or the smallest peak found if it does not fit."""
+        """Maps each batch to the bytes of its plan, or to the smallest peak found if it does not
+        fit."""
         self.next_bytes: int | None = tried.get(batch + 1)
-        """The smallest peak found for a batch of one more; None if that batch was not tried."""
+        """The smallest peak found for a batch larger by one; None if that batch was not tried."""
 
     def __str__(self) -> str:
         n = self.plan.numbers
@@ -56,8 +57,8 @@ class MaxBatch:
 
 
 def made_step(make_step: Callable[[int], Any], batch: int) -> tuple[Any, tuple[Any, ...], Any]:
-    """What ``make_step`` returns for a batch under fake tensors: the step, its inputs, and the
-    optimizer or None.
+    """Returns what ``make_step`` returns for a batch under fake tensors: the step, its inputs, and
+    the optimizer or None.
 
     Raises:
         TypeError: if it returned something else.
@@ -127,7 +128,7 @@ class _Search:
         return need, plan if need <= limit else None
 
     def run(self, start: int, most: int) -> int:
-        """The largest batch that fits."""
+        """Returns the largest batch that fits."""
         if not self.fits(start):
             assert self.failed is not None
             raise self.failed.replace(batch=start)

@@ -1,7 +1,7 @@
 """Captures the joint graphs of a step, with the tensors that they would run on.
 
 A step that traces as one graph is not run: the compiled graph and its inputs are intercepted where
-Dynamo would call it. In a step with graph breaks, the second graph is only traced after the first
+Dynamo would call it. In a step with graph breaks, the second graph is traced only after the first
 has run. So such a step runs forward once, the memory that it wrote is restored, and the graphs are
 joined into one, as :mod:`compiler.joining` does for a budget over all of them.
 """
@@ -47,7 +47,7 @@ class Piece(NamedTuple):
     primals: list[GraphInput]  # arguments of the placeholders, in order, without tangents
 
     def given(self) -> dict[fx.Node, GraphInput]:
-        """Placeholder -> argument, without tangents."""
+        """Maps the placeholders to their arguments, without tangents."""
         nodes = (n for n in self.gm.graph.find_nodes(op="placeholder") if not is_tangent(n))
         return dict(zip(nodes, self.primals, strict=True))
 
@@ -57,10 +57,10 @@ class Captured(NamedTuple):
 
     pieces: list[Piece]
     graph: Imported  # all pieces joined into one
-    places: list[tuple[int, int]]  # op id -> (index of its piece, id in the piece)
+    places: list[tuple[int, int]]  # for each op id, the index of its piece and its id in the piece
     row: str  # name of the row in the device table
     plan: Plan  # runs every op once, without recomputation
-    handed: dict[fx.Node, fx.Node]  # placeholder of a piece -> output of an earlier piece
+    handed: dict[fx.Node, fx.Node]  # maps a placeholder of a piece to an output of an earlier piece
 
     def under(self, plan: Plan) -> Captured:
         """Returns the step as it runs under a plan, which may take no memory over."""
@@ -71,7 +71,8 @@ class Captured(NamedTuple):
 
     @property
     def device(self) -> torch.device:
-        """The device of the step: that of the first input that is not on the CPU, else the CPU."""
+        """The device of the step: that of the first input that is not on the CPU, or else the
+        CPU."""
         primals = [piece.primals for piece in self.pieces]
         devices = [t.device for t in tree_iter(primals) if isinstance(t, torch.Tensor)]
         return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
@@ -95,7 +96,7 @@ class _CalledError(Exception):
 
 
 def save_everything(problem: Problem, device: str) -> Plan:
-    """The plan that runs each op once; it ignores policies and checkpoints in the model."""
+    """Makes the plan that runs each op once. It ignores policies and checkpoints in the model."""
     ops = [
         replace(op, outputs=[replace(value, constraint="free") for value in op.outputs])
         for op in problem.ops
@@ -130,13 +131,13 @@ def _no_gradient(gm: fx.GraphModule | None, inputs: Sequence[GraphInput] | None)
 
 
 def _alone(piece: Piece, row: str, whole: Plan) -> Captured:
-    """The capture of a step that is one graph."""
+    """Makes the capture of a step that is one graph."""
     places = [(0, i) for i in range(len(piece.graph.order))]
     return Captured([piece], piece.graph, places, row, whole, {})
 
 
 def _joined(pieces: list[Piece], row: str, handed: dict[fx.Node, fx.Node]) -> Captured:
-    """The capture of a step of several graphs, joined in the order of
+    """Makes the capture of a step of several graphs, joined in the order of
     :func:`compiler.joining.join`."""
     problem, places = join([piece.graph.problem for piece in pieces])
     graphs = [piece.graph for piece in pieces]
@@ -157,8 +158,9 @@ def _joined(pieces: list[Piece], row: str, handed: dict[fx.Node, fx.Node]) -> Ca
 
 
 def _copies(graphs: list[Imported], places: list[tuple[int, int]]) -> dict[int, Copied]:
-    """The gradients that leaves copy, by op id, with op ids and outputs of the joined graph."""
-    first = sum(graph.num_fwd_outputs for graph in graphs)  # first output of a graph's backward
+    """Returns the gradients that leaves copy, by op id, with the op ids and outputs of the joined
+    graph."""
+    first = sum(graph.num_fwd_outputs for graph in graphs)  # the first output of a graph's backward
     shifts = []
     for graph in graphs:
         shifts.append(first - graph.num_fwd_outputs)
@@ -172,7 +174,7 @@ def _copies(graphs: list[Imported], places: list[tuple[int, int]]) -> dict[int, 
 
 
 def capture(step: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
-    """Traces a step and captures the tensors that its graphs would get. PyTorch does not keep any
+    """Traces a step and captures the tensors that its graphs would receive. PyTorch keeps no
     compiled code for it. A step that is one graph does not run; a step with graph breaks runs
     forward once.
 
@@ -267,7 +269,8 @@ class _Run:
         self.before = before
         self.pieces: list[Piece] = []
         self.handed: dict[fx.Node, fx.Node] = {}
-        self._outputs: dict[int, tuple[fx.Node, torch.Tensor]] = {}  # by storage, kept alive
+        # by storage; keeps the tensors alive
+        self._outputs: dict[int, tuple[fx.Node, torch.Tensor]] = {}
 
     def compiled(self, gm: fx.GraphModule, graph: Imported, run: codegen.Boxed) -> codegen.Boxed:
         """Wraps a forward graph so that its run records a piece."""
@@ -315,7 +318,7 @@ def _without_history(value: GraphValue) -> GraphValue:
 
 
 def _overwritten(piece: Piece) -> list[GraphInput]:
-    """The inputs that a graph, or the caller on its behalf, writes into."""
+    """Returns the inputs that a graph, or the caller on its behalf, writes into."""
     ops, given = piece.graph.problem.ops, piece.given()
     written = {value.storage for op in ops if "mutates" in op.flags for value in op.outputs}
     return [

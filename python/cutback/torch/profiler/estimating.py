@@ -1,4 +1,4 @@
-"""``cutback.torch.estimate``: batches of a PyTorch step."""
+"""Implements ``cutback.torch.estimate``, which estimates a PyTorch step for each batch size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .tracing import trace_forward, trace_with
 
 
 def _forward_of(gm: torch.fx.GraphModule) -> Forward:
-    """The values of a graph and of the graphs inside it."""
+    """Returns the values of a graph and of the graphs inside it."""
     structure: list[Any] = []
     sizes: list[int] = []
     for part in gm.modules():
@@ -61,7 +61,7 @@ def estimate(
         slices: see :class:`Partitioner`.
 
     Returns:
-        As for :func:`cutback.estimate`.
+        The estimate, as for :func:`cutback.estimate`.
 
     Raises:
         ValueError, TypeError: if an argument or the result of make_step is invalid.

@@ -38,10 +38,10 @@ class Candidate(NamedTuple):
     name: str
     kind: str  # "aten.gelu.default"
     location: str
-    bytes: int  # of its outputs that the backward reads
+    bytes: int  # bytes of its outputs that the backward reads
     recompute_seconds: float  # measured time of the op
     inactive_seconds: float  # the shortest inactive time of its values
-    swap_seconds: float  # to copy them out and in
+    swap_seconds: float  # time to copy them out and in
     ratio: float  # bytes / recompute_seconds
     standard_ratio: float  # (ratio - mean) / deviation over all candidates
     standard_inactive: float
@@ -67,26 +67,26 @@ class Selection:
         self.candidates = candidates
         self.link_bytes_per_s = link_bytes_per_s
         """The bandwidth of the profile's link to the host, if the selection swaps values."""
-        self._choices = choices  # op name -> constraint (docs/problem.md)
+        self._choices = choices  # maps the name of an op to its constraint (docs/problem.md)
         self._signature = signature
         self._graphs = graphs  # signature of each graph
 
     def chosen(self, decision: str) -> list[Candidate]:
-        """The candidates with the decision ``"recompute"``, ``"swap"`` or ``"save"``."""
+        """Returns the candidates with the decision ``"recompute"``, ``"swap"`` or ``"save"``."""
         return [c for c in self.candidates if c.decision == decision]
 
     def constrain(self, problem: str, device: str | None = None) -> str:
-        """Like :meth:`lay`, on the JSON of a problem.
+        """Adds the decisions to a problem like :meth:`lay`, but takes and returns JSON.
 
         Raises:
-            ValueError: as there, or if the text is not a problem.
+            ValueError: if :meth:`lay` raises it, or if the text is not a problem.
         """
         return self.lay(_native.Problem.read(problem), device).to_json()
 
     def lay(self, problem: _native.Problem, device: str | None = None) -> _native.Problem:
-        """The problem with the decisions as preferences, and with the link if values are swapped.
-        Constraints and a link that the problem already has are kept. The problem may be that of the
-        whole step or of one of its graphs.
+        """Returns the problem with the decisions as preferences, and with the link if values are
+        swapped. Keeps constraints and a link that the problem already has. The problem may be that
+        of the whole step or of one of its graphs.
 
         Raises:
             ValueError: if the problem belongs to another step.
@@ -128,7 +128,7 @@ class Selection:
 def _core_choice(
     problem: _native.Problem, spec: budgets.NativeBudget, device: str
 ) -> dict[str, Constraint]:
-    """The decisions of the core's mu-TWO for each op, under a bound on saved bytes."""
+    """Returns the decisions of the core's mu-TWO for each op, under a bound on saved bytes."""
     found: dict[str, Constraint] = {}
     for op in problem.mutwo(spec, device).parts().ops:
         words = {value.constraint for value in op.outputs} - {"free"}
@@ -187,10 +187,10 @@ def select(
             ``swap``, inactive time (``docs/planner.md``). ``"threshold"`` recomputes each value
             whose standardised inactive time exceeds its standardised bytes / op time, and ignores
             ``saved``.
-        swap: whether ``"greedy"`` may move values to the host over the profile's link.
+        swap: True lets ``"greedy"`` move values to the host over the profile's link.
 
     Returns:
-        The decisions, a policy for :func:`cutback.torch.compile` and :func:`cutback.plan`.
+        The decisions, as a policy for :func:`cutback.torch.compile` and :func:`cutback.plan`.
 
     Raises:
         ValueError: if the rule is unknown, ``saved`` is invalid, or ``swap`` is used with
@@ -241,7 +241,7 @@ class Pipeline(NamedTuple):
     forward: fx.GraphModule
     """The rewritten forward; with graph breaks, that of the first graph."""
     backward: fx.GraphModule
-    """The rewritten backward, likewise."""
+    """The rewritten backward; with graph breaks, that of the first graph."""
     step: Any
     """The compiled step, which is called like the original."""
 
@@ -262,12 +262,12 @@ def mu_two(
     are bitwise equal to those of the original step.
 
     ``inputs``, ``runs``, ``warmup``, ``link`` and ``kwargs`` are as in
-    :func:`cutback.torch.profile`, ``saved`` and ``rule`` as in :func:`cutback.torch.mutwo.select`,
-    and so are the errors. A selection does not consider the peak; ``compile(..., budget=...,
-    profile=...)`` does.
+    :func:`cutback.torch.profile`; ``saved`` and ``rule`` are as in
+    :func:`cutback.torch.mutwo.select`. The errors are those of these functions. A selection does
+    not consider the peak; ``compile(..., budget=..., profile=...)`` does.
 
     Returns:
-        The results of all stages. Their ``step`` is the compiled one.
+        The results of all stages; ``step`` is the compiled step.
 
     >>> pipeline = cutback.torch.mutwo.mu_two(model, x, saved=0.5, runs=1)
     >>> pipeline.step(x).sum().backward()

@@ -107,8 +107,8 @@ def measure_optimizer(
     runs: int,
     warmup: int,
 ) -> OptimizerStep:
-    """Measures steps of a copy of an optimizer on copies of its parameters, with these
-    (parameter, gradient) pairs. A first step, which is not measured, makes missing states."""
+    """Measures steps of a copy of an optimizer on copies of its parameters, with these (parameter,
+    gradient) pairs. An additional first step, which is not measured, makes missing states."""
     twin, twins = _copied(optimizer)
     name = type(optimizer).__name__
     found = 0

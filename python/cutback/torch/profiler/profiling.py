@@ -1,4 +1,4 @@
-"""``cutback.torch.profile``: measures a training step op by op."""
+"""Implements ``cutback.torch.profile``, which measures a training step op by op."""
 
 from __future__ import annotations
 
@@ -60,23 +60,23 @@ class Profile(Statistics):
         return self.captured.pieces[0].gm
 
     def problem(self, swap: bool = False) -> str:
-        """The planner's problem with the measured times, as JSON. With ``swap`` it includes the
-        link, so that plans may move values to the host."""
+        """Returns the planner's problem with the measured times, as JSON. With ``swap`` it includes
+        the link, so that plans may move values to the host."""
         return self.measured_problem(swap).to_json()
 
     def measured_problem(self, swap: bool = False) -> Problem:
-        """Like :meth:`problem`, as an object."""
+        """Returns what :meth:`problem` returns, as an object."""
         problem = self.captured.graph.problem
-        problem = separate(problem) if swap else problem  # steps that move take nothing over
+        problem = separate(problem) if swap else problem  # steps that move values take nothing over
         link = self.link_bytes_per_s if swap else problem.link_bytes_per_s
         problem = replace(problem, link_bytes_per_s=link, ops=[replace(op) for op in problem.ops])
         files.lay_times(problem, self.times())
         return problem
 
     def rewrite(self, plan: Plan, graph: int = 0) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """The forward and backward graph under a plan of this step. Recomputed values have separate
-        nodes in the backward, right before their first reader. Values that move to the host are
-        copied by nodes that call ``cutback.torch.transfers``.
+        """Returns the forward and backward graph under a plan of this step. Recomputed values have
+        separate nodes in the backward, right before their first reader. Values that move to the
+        host are copied by nodes that call ``cutback.torch.transfers``.
 
         Args:
             plan: a plan of this step.
@@ -97,8 +97,8 @@ class Profile(Statistics):
 
     def rerun(self, plan: Plan, runs: int = 5, warmup: int = 1) -> Profile:
         """Profiles the step under a plan, op by op. A copy to or from the host has its own row
-        (:data:`graph.statistics.MOVES`) with the time of the copy; it does not overlap with other
-        ops here. Returns a profile whose rows are the steps of the plan.
+        (:data:`graph.statistics.MOVES`) with the time of the copy; here it does not overlap with
+        other ops. Returns a profile whose rows are the steps of the plan.
 
         Raises:
             ValueError: if the plan is for another step.
@@ -119,7 +119,7 @@ def _check_runs(runs: int, warmup: int) -> None:
 
 def measure_link(device: torch.device) -> float:
     """Measures the bandwidth between a device and pinned host memory, in bytes per second of the
-    slower direction; for a CPU, that of plain copies."""
+    slower direction. For a CPU, measures plain copies."""
     host = torch.empty(_LINK_BYTES, dtype=torch.uint8, pin_memory=device.type == "cuda")
     there = torch.ones(_LINK_BYTES, dtype=torch.uint8, device=device)
     seconds: dict[str, list[float]] = {"out": [], "in": []}
@@ -147,8 +147,9 @@ def _rate(link: float | str) -> float:
 
 
 def _times(program: Program, runs: int, warmup: int) -> list[float]:
-    """The median seconds of each step. The dropout kernel also makes the masked result, which is a
-    step of the problem; its time is measured separately and subtracted from the dropout's."""
+    """Returns the median seconds of each step. The dropout kernel also makes the masked result,
+    which is a step of the problem. The time of that is measured separately and subtracted from the
+    dropout's."""
     device = program.captured.device
     rows = []
     for i in range(warmup + runs):
@@ -211,7 +212,7 @@ class _Namer:
         }
 
     def _given(self) -> list[GraphInput | None]:
-        """The arguments of the placeholders, by op id; None for other ops."""
+        """Returns the arguments of the placeholders by op id, with None for other ops."""
         by_node: dict[fx.Node | None, GraphInput] = {}
         for piece in self.program.captured.pieces:
             by_node.update(piece.given())
@@ -267,7 +268,7 @@ def _measure(
 def _gradients(
     program: Program, outputs: list[Argument]
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The (input, gradient) pairs; gradients from several graphs are added."""
+    """Returns the (input, gradient) pairs. Gradients from several graphs are added."""
     captured = program.captured
     late = iter(outputs[captured.graph.num_fwd_outputs :])
     found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -330,15 +331,15 @@ def profile(
         step: a module or function.
         inputs, kwargs: its arguments; tensors must be real.
         runs: number of runs; times are their medians.
-        warmup: number of runs before those.
-        optimizer: its step is measured as well, after its states exist. It must not need a closure.
-        link: bandwidth to the host in bytes per second of one direction, or ``"25GB/s"``; None:
-            measured with copies of 32 MiB, through pinned memory on a GPU, by plain copies on a
+        warmup: number of additional runs before these.
+        optimizer: its step is measured, too, after its states exist. It must not need a closure.
+        link: bandwidth to the host in bytes per second of one direction, or ``"25GB/s"``. None
+            measures it with copies of 32 MiB: through pinned memory on a GPU, by plain copies on a
             CPU.
 
     Returns:
-        One row per op, with its seconds and bytes, and the values that the backward needs;
-        :func:`compile` and :func:`cutback.torch.mutwo.select` accept it.
+        A profile with one row per op, with its seconds and bytes, and the values that the backward
+        needs; :func:`compile` and :func:`cutback.torch.mutwo.select` accept it.
 
     Raises:
         UnsupportedGraphError: if nothing needs a gradient, a graph cannot be planned, or a graph

@@ -3,9 +3,9 @@
 Runs the planner's schedule one entry at a time, like the generated code of :mod:`graph.codegen`:
 the parts of a tuple are freed one by one, and every value after its last use. A value that moves to
 the host is copied when the plan says so, and its memory is freed when the plan says that the copy
-has ended. But the program waits for each copy at once, so that its row shows its time. Inputs that
-the step writes into are copied first and random states are restored, so the caller's data does not
-change.
+has ended. Here, however, the program waits for each copy at once, so that the copy's row shows its
+time. Inputs that the step writes into are copied first and random states are restored, so the
+caller's data does not change.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class Life:
         self.op = op  # id of the op or placeholder that made it
         self.type = type
         self.bytes = bytes
-        self.made = made  # step that made it; -1: an input
-        self.last = -1  # last step during which it is alive; number of steps: alive at the end
+        self.made = made  # step that made it; -1 for an input
+        self.last = -1  # last step during which it is alive; number of steps if alive at the end
         self.uses: list[int] = []  # steps whose op reads it, without views
 
 
 class Kept(NamedTuple):
     """A key for tensors of an op that have no node: a ``"part"`` of its tuple that moves to the
-    host, its copy on the ``"host"``, the device memory that it ``"left"`` there, or the ``"copy"``
-    of a gradient that a leaf takes."""
+    host, its copy on the ``"host"``, the device memory that it ``"left"`` when it moved, or the
+    ``"copy"`` of a gradient that a leaf takes."""
 
     what: str
     op: int
@@ -78,7 +78,7 @@ class Instruction(NamedTuple):
     """
 
     op: int  # op id
-    node: fx.Node | None  # None: no node runs (a copy by the caller)
+    node: fx.Node | None  # None if no node runs (a copy by the caller)
     action: str
     reads: list[Key]
     parts: list[Key]  # parts taken from the result: getitems, and parts that move to the host
@@ -93,8 +93,8 @@ class Program:
     def __init__(self, captured: Captured, schedule: Schedule) -> None:
         self.captured = captured
         self.steps: list[Step] = []
-        """One step per row of the profile. The end of a move only frees memory and is no row."""
-        self._ends: dict[int, list[Kept]] = {}  # row -> memory freed after it
+        """One step per row of the profile. The end of a move only frees memory and has no row."""
+        self._ends: dict[int, list[Kept]] = {}  # maps a row to the memory freed after it
         self.backward_starts = 0
         for t, step in enumerate(schedule.steps):
             if t == schedule.backward_starts:
@@ -118,8 +118,9 @@ class Program:
         graph = self.captured.graph
         rows: list[Instruction] = []
         ran: set[fx.Node] = set()
-        tuples: dict[fx.Node | None, int] = {}  # tuple node -> latest row that made its parts
-        runs: dict[fx.Node | None, int] = {}  # tuple node -> row of its latest run
+        # maps a tuple's node to the latest row that made its parts
+        tuples: dict[fx.Node | None, int] = {}
+        runs: dict[fx.Node | None, int] = {}  # maps a tuple's node to the row of its latest run
         for step in self.steps:
             if isinstance(step, Move):
                 rows.append(self._moved(step, rows, tuples))
@@ -152,8 +153,8 @@ class Program:
         return rows
 
     def _taken(self, rows: list[Instruction]) -> dict[int, fx.Node]:
-        """The arguments that results are written over, by row: the same as in the generated code of
-        forward and backward."""
+        """Returns the arguments that results are written over, by row: the same as in the generated
+        code of forward and backward."""
         graph = self.captured.graph
         if not graph.over or any(isinstance(step, Move) for step in self.steps):
             return {}
@@ -187,7 +188,7 @@ class Program:
     def _moved(
         self, move: Move, rows: list[Instruction], tuples: dict[fx.Node | None, int]
     ) -> Instruction:
-        """The instruction for a move of an op's result, or of all parts of a tuple."""
+        """Returns the instruction for a move of an op's result, or of all parts of a tuple."""
         node = self.captured.graph.order[move.op]
         host = Kept("host", move.op)
         places = self.captured.graph.positions[move.op]
@@ -230,8 +231,8 @@ class Program:
             needed.difference_update(made)
 
     def _held(self) -> dict[Key, int | None]:
-        """Outputs -> the step until which they are held; None: to the end. The new value of an
-        input that the caller overwrites is held until the backward starts (``docs/problem.md``).
+        """Maps outputs to the step until which they are held, or None for the end. The new value of
+        an input that the caller overwrites is held until the backward starts (``docs/problem.md``).
         If a leaf copies its gradient, the copy is held instead of the gradient."""
         found: dict[Key, int | None] = {}
         for piece in self.captured.pieces:
@@ -273,7 +274,8 @@ class Program:
             yield
 
     def arguments(self) -> Environment:
-        """The arguments by node; inputs that the step writes into are replaced by copies."""
+        """Returns the arguments by node. Inputs that the step writes into are replaced by
+        copies."""
         copies: dict[int, UntypedStorage] = {}
         env: Environment = {}
         for piece in self.captured.pieces:
@@ -378,8 +380,8 @@ def _is_scalar(val: Argument) -> bool:
 
 
 def _ones_like(val: Argument) -> Argument:
-    """A gradient of ones for a tangent with this fake value. For parts of a tensor subclass that
-    are not tensors, returns the object seen during tracing."""
+    """Returns a gradient of ones for a tangent with this fake value. For parts of a tensor subclass
+    that are not tensors, returns the object seen during tracing."""
     if not isinstance(val, torch.Tensor):
         return getattr(val, "real_obj", val)
     ones = torch.empty_strided(val.size(), val.stride(), dtype=val.dtype, device=val.device)
@@ -387,7 +389,7 @@ def _ones_like(val: Argument) -> Argument:
 
 
 def _place(part: Key) -> int:
-    """The index of a part in its tuple."""
+    """Returns the index of a part in its tuple."""
     return part.at if isinstance(part, Kept) else part.args[1]
 
 
@@ -410,7 +412,7 @@ def _is_taken_apart(node: fx.Node) -> bool:
 
 
 def _nodes_of_values(graph: Imported) -> list[fx.Node | None]:
-    """The node of the op that makes each value, by value id."""
+    """Returns the node of the op that makes each value, by value id."""
     found: list[fx.Node | None] = []
     for op, node in zip(graph.problem.ops, graph.order, strict=True):
         found += [node] * len(op.outputs)
@@ -418,7 +420,7 @@ def _nodes_of_values(graph: Imported) -> list[fx.Node | None]:
 
 
 def _written_storages(graph: Imported) -> dict[fx.Node, int]:
-    """Placeholder -> storage, for the placeholders whose memory the graph itself writes into."""
+    """Maps the placeholders whose memory the graph itself writes into to their storages."""
     written, ops = set(), graph.problem.ops
     for op, node in zip(ops, graph.order, strict=True):
         if node is not None and "mutates" in op.flags:
@@ -443,24 +445,24 @@ class Clock:
         self._started = 0.0
 
     def start(self) -> None:
-        """An op begins."""
+        """Starts timing an op."""
         self._started = time.perf_counter()
 
     def stop(self) -> None:
-        """It has ended."""
+        """Ends timing an op."""
         self._seconds.append(time.perf_counter() - self._started)
 
     def skip(self) -> None:
-        """A step that runs nothing."""
+        """Records a step that runs nothing."""
         self._seconds.append(0.0)
 
     def seconds(self) -> list[float]:
-        """The seconds of each step."""
+        """Returns the seconds of each step."""
         return self._seconds
 
 
 class CudaClock(Clock):
-    """A clock that records events on the current stream, and only waits for them at the end."""
+    """A clock that records events on the current stream, and waits for them only at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -473,25 +475,25 @@ class CudaClock(Clock):
         return event
 
     def start(self) -> None:
-        """An op begins."""
+        """Starts timing an op."""
         self._open = self._mark()
 
     def stop(self) -> None:
-        """It has ended."""
+        """Ends timing an op."""
         self._events.append((self._open, self._mark()))
 
     def skip(self) -> None:
-        """A step that runs nothing."""
+        """Records a step that runs nothing."""
         self._events.append(None)
 
     def seconds(self) -> list[float]:
-        """The seconds of each step; waits for the device."""
+        """Waits for the device, and returns the seconds of each step."""
         torch.cuda.synchronize()
         return [0.0 if e is None else e[0].elapsed_time(e[1]) * 1e-3 for e in self._events]
 
 
 def make_clock(device: torch.device) -> Clock:
-    """The clock for ops on a device."""
+    """Returns the clock for ops on a device."""
     return CudaClock() if device.type == "cuda" else Clock()
 
 
@@ -513,11 +515,12 @@ class Watch:
         self._k = -1
         self._ended = False
         self._results: set[fx.Node] = set()  # masked results of dropouts, which have their own step
-        self._known: dict[int, Life] = {}  # id of a live storage -> its life
+        self._known: dict[int, Life] = {}  # maps the id of a live storage to its life
         self._handed: dict[
             Key, list[UntypedStorage]
         ] = {}  # output of a graph -> storages of later graphs' inputs
-        self._same: dict[int, int] = {}  # id of such an input's storage -> id of the output's
+        # maps the id of such an input's storage to the id of the output's
+        self._same: dict[int, int] = {}
 
     def begin(self, program: Program, env: Environment) -> None:
         """Registers the inputs."""

@@ -50,7 +50,8 @@ class TracedStep:
         self.device = device
         """The row of the device table for the devices of the step's tensors."""
         self.slices: list[Sliced] = []
-        """What runs in pieces of rows, and what stays whole and why (``slices=True``)."""
+        """The chains that run in pieces of rows, and those that stay whole, with the reason
+        (``slices=True``)."""
         self._own = own  # the problem without the policy, if it was traced with one
 
     @property
@@ -59,8 +60,8 @@ class TracedStep:
         return self.problem.document()
 
     def plan(self, budget: int | float | str | None = None, **options: Any) -> Plan:
-        """Plans the step for a budget, which has the same meaning as for :func:`compile`. Options
-        are those of :func:`cutback.plan`. Returns the plan.
+        """Plans the step for a budget, which has the same meaning as for :func:`compile`. The
+        options are those of :func:`cutback.plan`. Returns the plan.
 
         Raises:
             BudgetError: if no plan meets the budget.
@@ -113,8 +114,8 @@ class TracedStep:
         return question.plan(spec, request.plan)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the problem to a file that ``cutback plan`` reads; compressed if its name ends in
-        ``.gz``."""
+        """Writes the problem to a file that ``cutback plan`` reads. The file is compressed if its
+        name ends in ``.gz``."""
         files.write_text(path, self.problem.to_json())
 
     def __repr__(self) -> str:
@@ -122,8 +123,8 @@ class TracedStep:
 
 
 class _SeenError(Exception):
-    """Carries the problem out of PyTorch's compiler and ends the compilation. None: nothing but the
-    forward was wanted."""
+    """Carries the problem out of PyTorch's compiler and ends the compilation. The problem is None
+    if only the forward was wanted."""
 
     def __init__(self, step: TracedStep | None) -> None:
         super().__init__("traced")
@@ -132,7 +133,7 @@ class _SeenError(Exception):
 
 @contextlib.contextmanager
 def _without_collection() -> Iterator[None]:
-    """Context without garbage collection, which would take a fifth of the time of a trace."""
+    """Stops garbage collection, which would take a fifth of the time of a trace."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -168,7 +169,7 @@ def trace(
             ``plan(measure="total")``.
 
     Returns:
-        The step as the planner sees it: its method ``plan(budget=...)`` plans it, ``document`` is
+        The step as the planner sees it. Its method ``plan(budget=...)`` plans it, ``document`` is
         the problem, and ``save(path)`` writes it for ``cutback plan``.
 
     Raises:
@@ -197,7 +198,7 @@ def trace_with(
     total: Total | None,
     dynamic: bool | None,
 ) -> TracedStep:
-    """Traces a step as :func:`trace` does, with what its model and its optimizer hold.
+    """Traces a step as :func:`trace` does, and counts what its model and its optimizer hold.
 
     Raises:
         UnsupportedGraphError: if nothing needs a gradient, or the graph cannot be planned.
@@ -252,7 +253,7 @@ def trace_forward(
     seen: Callable[[torch.fx.GraphModule], object],
 ) -> None:
     """Calls ``seen`` with the forward that :func:`trace_with` would trace without keyword arguments
-    and with fixed sizes. No backward is traced, which takes two thirds of the time."""
+    and with fixed sizes. Tracing no backward saves two thirds of the time."""
 
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[GraphInput]) -> NoReturn:
         seen(gm)

@@ -1,4 +1,4 @@
-"""What ``.grad`` holds between an update inside the backward and ``optimizer.step()``.
+"""Replaces ``.grad`` between an update inside the backward and ``optimizer.step()``.
 
 The gradient is gone by then. None would be read as "no gradient": ``clip_grad_norm_`` would return
 0, and ``GradScaler`` would find nothing to unscale. So ``.grad`` is a tensor without memory that
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _aten = torch.ops.aten
 _HARMLESS = (_aten.zero_.default, _aten._foreach_zero_.default, _aten.detach.default)
-"""What ``zero_grad`` calls."""
+"""The ops that ``zero_grad`` calls."""
 
 
 class ConsumedGradientError(RuntimeError):
-    """Something reads a gradient that an update inside the backward has consumed."""
+    """Raised if something reads a gradient that an update inside the backward has consumed."""
 
 
 class ConsumedGradient(torch.Tensor):
@@ -35,7 +35,7 @@ class ConsumedGradient(torch.Tensor):
 
     @staticmethod
     def of(parameter: torch.Tensor) -> ConsumedGradient:
-        """Makes one of a parameter's shape."""
+        """Makes a consumed gradient of a parameter's shape."""
         made = torch.Tensor._make_wrapper_subclass(
             ConsumedGradient,
             parameter.size(),

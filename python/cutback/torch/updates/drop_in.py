@@ -1,6 +1,6 @@
-"""One step of one parameter by an optimizer of :mod:`cutback.torch.optim`.
+"""Takes one step of one parameter with an optimizer of :mod:`cutback.torch.optim`.
 
-The step is the optimizer's own pass over a table, whose only row is the parameter. A row depends on
+The step is the optimizer's own pass over a table whose only row is the parameter. A row depends on
 nothing but its own tensors, numbers and position, so the bits are those of a step of all rows.
 """
 
@@ -21,14 +21,14 @@ from ..types import Group
 
 _HALVES = (torch.float16, torch.bfloat16)
 _OF_ROWS = (Adafactor, Muon, NorMuon, SOAP)
-"""They read parameters as matrices that are stored row by row."""
+"""Optimizers that read parameters as matrices stored row by row."""
 
 
 def reason_of(optimizer: OnePass) -> str:
     """Returns why an optimizer cannot step its parameters one at a time, or ""."""
     name = type(optimizer).__name__
     step: Any = type(optimizer).step
-    while getattr(step, "hooked", False):  # PyTorch's hooks
+    while getattr(step, "hooked", False):  # skip PyTorch's hooks
         step = step.__wrapped__
     if not step.__module__.startswith("cutback."):
         return f"{name} has a step() of its own"
@@ -50,7 +50,8 @@ def reason_of(optimizer: OnePass) -> str:
 
 
 def _reason_of_parameter(optimizer: OnePass, p: torch.Tensor) -> str:
-    """Returns what keeps a parameter, and so all of the optimizer's, from the one pass, or ""."""
+    """Returns why a parameter, and so all parameters of the optimizer, cannot be stepped in one
+    pass, or ""."""
     halves = {None: (), "master": _HALVES}.get(optimizer.half, _HALVES[1:])
     if p.device.type != "cpu" or p.layout is not torch.strided:
         return f"{p.layout} on {p.device}"
@@ -67,10 +68,10 @@ class DropIn:
     """Steps an optimizer's parameters one at a time."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Known] = {}  # by id of the parameter, which it keeps alive
+        self._known: dict[int, Known] = {}  # by the id of a parameter, which it keeps alive
         self._rows: list[torch.Tensor] = []
         self._names: tuple[str, ...] = ()
-        self._at: dict[int, int] = {}  # row by id
+        self._at: dict[int, int] = {}  # row of each id
         self._nothing = Beside.of("", Numbers(None, None, 0.999, False), None, None)
 
     def _row(self, optimizer: OnePass, p: torch.Tensor) -> int:
@@ -86,7 +87,7 @@ class DropIn:
         """Steps a parameter, as ``optimizer.step()`` would.
 
         Raises:
-            RuntimeError: its state, or its gradient, does not fit the pass. Nothing has changed.
+            RuntimeError: its state or its gradient does not fit the pass. Nothing has changed.
         """
         row = self._row(optimizer, p)
         one = object.__new__(type(optimizer))

@@ -1,10 +1,10 @@
-"""One step of one parameter, as PyTorch's loops over tensors compute it (``torch.optim.sgd``,
+"""Takes one step of one parameter in the way PyTorch's loops over tensors do (``torch.optim.sgd``,
 ``torch.optim.adam``).
 
-The operations and their order are PyTorch's, so the bits are. Where PyTorch allocates a temporary,
-these write into the gradient, which nothing reads afterwards: a step allocates nothing.
-:func:`agree` compares the two on small tensors, because another version of PyTorch may compute
-differently.
+The operations and their order are PyTorch's, and so are the bits. Where PyTorch allocates a
+temporary, these functions write into the gradient, which nothing reads afterwards, so a step
+allocates nothing. :func:`agree` compares the two on small tensors, because another version of
+PyTorch may compute differently.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..one_pass import OnePass
 from ..types import Group, ParamState
 
 Formula = Callable[[torch.Tensor, torch.Tensor, ParamState, Group], None]
-"""Steps a parameter. Its state is there; the gradient is overwritten."""
+"""Steps a parameter whose state exists. Overwrites the gradient."""
 
 
 EMPTY = "empty"
@@ -27,7 +27,7 @@ EMPTY = "empty"
 
 
 def _decayed(p: torch.Tensor, g: torch.Tensor, group: Group) -> None:
-    """Applies ``maximize``, and weight decay that is a part of the gradient."""
+    """Applies ``maximize``, and the weight decay that is added to the gradient."""
     if group["maximize"]:
         g.neg_()
     if group["weight_decay"] != 0 and not group.get("decoupled_weight_decay", False):
@@ -35,8 +35,8 @@ def _decayed(p: torch.Tensor, g: torch.Tensor, group: Group) -> None:
 
 
 def sgd(p: torch.Tensor, g: torch.Tensor, state: ParamState, group: Group) -> None:
-    """``torch.optim.SGD``. ``state`` has ``momentum_buffer`` if the group has momentum; in the
-    first step its key is :data:`EMPTY`."""
+    """Steps a parameter like ``torch.optim.SGD``. ``state`` has ``momentum_buffer`` if the group
+    has momentum; in the first step its key is :data:`EMPTY`."""
     _decayed(p, g, group)
     momentum, step = group["momentum"], g
     if momentum != 0:
@@ -51,7 +51,7 @@ def sgd(p: torch.Tensor, g: torch.Tensor, state: ParamState, group: Group) -> No
 
 
 def adam(p: torch.Tensor, g: torch.Tensor, state: ParamState, group: Group) -> None:
-    """``torch.optim.Adam`` and ``AdamW``."""
+    """Steps a parameter like ``torch.optim.Adam`` and ``AdamW``."""
     beta1, beta2 = group["betas"]
     lr = group["lr"]
     if group["maximize"]:
@@ -76,15 +76,15 @@ def adam(p: torch.Tensor, g: torch.Tensor, state: ParamState, group: Group) -> N
 
 
 def begin(optimizer: torch.optim.Optimizer, p: torch.Tensor, group: Group) -> None:
-    """Allocates the state of a parameter that has none, as PyTorch's first step does. Optimizers of
-    ``cutback.torch.optim`` only get an entry, which their first step fills."""
+    """Allocates the state of a parameter that has no state, as PyTorch's first step does. For
+    optimizers of ``cutback.torch.optim``, only adds an entry, which their first step fills."""
     if isinstance(optimizer, OnePass):
         optimizer.state[p]
         return
     if isinstance(optimizer, torch.optim.SGD):
         state = optimizer.state[p] if group["momentum"] != 0 else {}
         first = group["momentum"] != 0 and state.get("momentum_buffer") is None
-        if first and not group["fused"]:  # PyTorch's fused step makes its own
+        if first and not group["fused"]:  # PyTorch's fused step allocates it
             state[EMPTY] = torch.empty_like(p, memory_format=torch.preserve_format)
         return
     state = optimizer.state[p]
@@ -106,7 +106,7 @@ FORMULAS: dict[type[torch.optim.Optimizer], Formula] = {
 
 
 def step(optimizer: torch.optim.Optimizer, p: torch.Tensor, g: torch.Tensor, group: Group) -> None:
-    """Steps one parameter after :func:`begin`. The gradient is overwritten."""
+    """Steps one parameter after :func:`begin`. Overwrites the gradient."""
     FORMULAS[type(optimizer)](p, g, optimizer.state.get(p, {}), group)
 
 
@@ -123,7 +123,7 @@ def by_torch(optimizer: Any, p: torch.Tensor, g: torch.Tensor, group: Group) -> 
 
 
 def options_of(optimizer: torch.optim.Optimizer, group: Group) -> dict[str, Any]:
-    """Returns the options of a group that the optimizer's class has."""
+    """Returns those options of a group that the optimizer's class has."""
     return {name: value for name, value in group.items() if name in optimizer.defaults}
 
 
@@ -158,13 +158,13 @@ def _noted() -> dict[tuple[Any, ...], bool]:
 
 
 def _branch(value: Any) -> Any:
-    """What a formula may branch on: a flag, or whether numbers are 0."""
+    """Returns what a formula may branch on: a flag, or whether numbers are 0."""
     return tuple(map(bool, value)) if isinstance(value, (list, tuple)) else bool(value)
 
 
 def agrees(optimizer: torch.optim.Optimizer, group: Group) -> bool:
-    """:func:`agree`, computed once for an optimizer's class and options. Schedules change numbers
-    at every step, so numbers count as equal if they are 0 or not 0 alike."""
+    """True if :func:`agree` is; computed once for an optimizer's class and options. Schedules
+    change numbers at every step, so two numbers count as equal if both are 0 or both are not."""
     options = options_of(optimizer, group)
     key = (
         type(optimizer), FORMULAS[type(optimizer)], torch.get_default_dtype(),

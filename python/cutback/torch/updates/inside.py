@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from ..types import GraphInput
 
 _LOOKS = 3
-"""In how many backwards to look for a ``GradScaler``, which takes some milliseconds."""
+"""In how many backwards to look for a ``GradScaler``; a search takes some milliseconds."""
 
 
 class Inside:
     """Steps an optimizer's parameters inside the backward, as long as that is possible.
 
-    ``reason`` says why the step is separate from then on; "" while it is not. A backward that may
+    ``reason`` says why the step is separate from then on; it is "" until then. A backward that may
     not update returns its gradients, which ``optimizer.step()`` then uses. PyTorch's caches keep
     compiled graphs, and with them this object, so it does not keep the optimizer alive.
     """
@@ -40,9 +40,9 @@ class Inside:
         self._optimizer = weakref.ref(optimizer)
         self.reason = reason or reasons.of_surroundings() or reasons.of_optimizer(optimizer)
         self._groups: dict[int, Group] = {}
-        self._found = False  # something to step
+        self._found = False  # True if there is something to step
         self._looks = _LOOKS
-        self._updates = False  # in the backward under way
+        self._updates = False  # True if the running backward updates
         self._pending: weakref.WeakKeyDictionary[Node, object] = weakref.WeakKeyDictionary()
         self._stepped: Stepped | None = None if self.reason else stepped_of(optimizer)
 
@@ -87,7 +87,7 @@ class Inside:
         self.reason = self.reason or reason
 
     def ran(self, node: Node | None, graph: object) -> None:
-        """Notes a run of a graph whose backward is still to come.
+        """Records a run of a graph whose backward is still to come.
 
         Args:
             node: its node of autograd's graph.
@@ -99,15 +99,15 @@ class Inside:
 
     @contextlib.contextmanager
     def backward(self, given: Sequence[Any], graph: object) -> Iterator[None]:
-        """The context of one backward with updates.
+        """Runs one backward with updates in this context.
 
         Args:
             given: the parameters that it may step.
-            graph: the one given to :meth:`ran`.
+            graph: the graph that was given to :meth:`ran`.
 
         Raises:
-            SeparateStepError: it would update some of them again before ``optimizer.step()``, or
-                one has a gradient already. Nothing has changed.
+            SeparateStepError: the backward would update some of them again before
+                ``optimizer.step()``, or one already has a gradient. Nothing has changed.
         """
         own: Any = torch._C._current_autograd_node()
         self._pending.pop(own, None)
@@ -121,7 +121,7 @@ class Inside:
             self._updates = False
             self._groups = {}
             states = {} if optimizer is None else optimizer.state
-            for p in given:  # after an error, or where the optimizer keeps nothing
+            for p in given:  # after an error, or if the optimizer keeps nothing
                 state = states.get(p)
                 if state is not None:
                     state.pop(EMPTY, None)
@@ -150,7 +150,7 @@ class Inside:
         self._groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
         self._stepped.begin(optimizer)
         own = {id(p) for p in given}
-        for group in optimizer.param_groups:  # states in the order of a separate step
+        for group in optimizer.param_groups:  # make states in the order of a separate step
             for p in group["params"]:
                 if id(p) in own:
                     begin(optimizer, p, group)
@@ -193,7 +193,7 @@ class Inside:
 
 
 def _copied() -> None:
-    """A copy of a compiled model has no optimizer, so its step is separate."""
+    """Warns that a copy of a compiled model has no optimizer, so that its step is separate."""
     warnings.warn(
         "a copy of a model that was compiled with updates='inside' has no optimizer, so its "
         "optimizer's step is separate; compile the copy with its own optimizer",

@@ -1,4 +1,4 @@
-"""Where the optimizer's step stays separate, and why."""
+"""Finds the cases in which the optimizer's step stays separate, and says why."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ _MORE = "args"  # its others: gradients, retain_graph, create_graph, inputs
 
 
 class SeparateStepError(RuntimeError):
-    """The optimizer's step has to be separate, but the backward would update parameters."""
+    """Raised if the optimizer's step has to be separate, but the backward would update
+    parameters."""
 
 
 def _foreign(hooks: Mapping[int, object] | None) -> bool:
-    """True if some hooks are not ours. Ours only watch, and a consumed gradient is nothing to
-    see."""
+    """True if some hooks are not ours. Our hooks only watch, and there is nothing to watch in a
+    consumed gradient."""
     package = __name__.partition(".")[0]
     modules = [str(getattr(hook, "__module__", "")) for hook in (hooks or {}).values()]
     return any(module.partition(".")[0] != package for module in modules)
@@ -88,7 +89,7 @@ def of_parameter(p: Any) -> str:
 
 
 def of_hooks(p: torch.Tensor) -> str:
-    """Returns which hooks of a parameter expect its gradient, or ""."""
+    """Returns which hook of a parameter expects its gradient, or ""."""
     if p._backward_hooks:
         return "has a hook (register_hook), which reads its gradient"
     if _foreign(getattr(p, "_post_accumulate_grad_hooks", None)):
@@ -97,7 +98,7 @@ def of_hooks(p: torch.Tensor) -> str:
 
 
 def apart(parameters: Iterable[torch.Tensor]) -> set[int]:
-    """Returns the ids of those that share memory with no other of them."""
+    """Returns the ids of the parameters that do not share memory with another one."""
     found = list({id(p): p for p in parameters}.values())
     held = Counter(p.untyped_storage().data_ptr() for p in found if p.layout is torch.strided)
     return {
@@ -110,8 +111,8 @@ def apart(parameters: Iterable[torch.Tensor]) -> set[int]:
 
 
 def _call() -> tuple[Sequence[Any], bool] | None:
-    """Returns the tensors whose backward is running in this thread, and whether the graph is
-    retained; or None."""
+    """Returns the tensors whose backward is running in this thread and whether the graph is
+    retained, or None."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_DEPTH):
         if frame is None:
@@ -140,9 +141,9 @@ def _walk(roots: Iterable[Any]) -> Iterator[Node]:
 
 
 def of_scaler() -> str:
-    """Returns why a backward may not step parameters because its loss is scaled, or "". To be
-    called by the code of a backward. It looks for a ``GradScaler`` that has scaled something, if
-    the loss is a product; by then PyTorch has freed the factor."""
+    """Returns why a backward may not step parameters because its loss is scaled, or "". Call it
+    from the code of a backward. If the loss is a product, it looks for a ``GradScaler`` that has
+    scaled something; PyTorch has freed the factor by then."""
     call = _call()
     roots = [getattr(root, "grad_fn", None) for root in (call[0] if call else ())]
     if not any(type(node).__name__ == _PRODUCT for node in roots):
@@ -157,8 +158,8 @@ def of_scaler() -> str:
 
 
 def of_backward(parameters: Sequence[torch.Tensor], pending: Iterable[Node]) -> str:
-    """Returns why the backward under way may not step parameters, or "". To be called by the code
-    of a backward: its node of autograd's graph must be the only one that gives them gradients.
+    """Returns why the running backward may not step parameters, or "". Call it from the code of a
+    backward: its node of autograd's graph must be the only one that gives them gradients.
 
     Args:
         pending: the nodes of other graphs that have run and whose backward has not begun.
@@ -190,5 +191,5 @@ def of_backward(parameters: Sequence[torch.Tensor], pending: Iterable[Node]) -> 
     except RuntimeError:  # torch.autograd.grad
         accumulates = False
     if not accumulates:
-        return "the call asks for some gradients only (torch.autograd.grad, or inputs=)"
+        return "the call asks for only some gradients (torch.autograd.grad, or inputs=)"
     return ""

@@ -1,4 +1,4 @@
-"""The parameters of one optimizer that are stepped already, until its next ``step()``."""
+"""Tracks which parameters of an optimizer have been stepped, until its next ``step()``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 _EXTRAS = ("grad_scale", "max_norm", "averages", "copies")
-"""Arguments of a step of ``cutback.torch.optim`` that need all gradients, or every parameter's
-update in one pass."""
+"""Arguments of a step of ``cutback.torch.optim`` that need all gradients at once, or every
+parameter's update in one pass."""
 
 
 def _noted(optimizer: torch.optim.Optimizer, group: Group) -> dict[str, Any]:
-    """A group's options by value, because a tensor or a list may be changed in place."""
+    """Returns a group's options by value, because a tensor or a list may be changed in place."""
     return {
         name: value.item() if isinstance(value, torch.Tensor) and value.numel() == 1
         else tuple(value) if isinstance(value, list) else value
@@ -32,14 +32,16 @@ def _noted(optimizer: torch.optim.Optimizer, group: Group) -> dict[str, Any]:
 
 
 class Stepped:
-    """What updates inside backwards have done since the last ``optimizer.step()``.
+    """Records what updates inside backwards have done since the last ``optimizer.step()``.
 
-    All models that are compiled with one optimizer share it. It keeps neither of them alive.
+    All models that are compiled with one optimizer share the record. It keeps neither the models
+    nor the optimizer alive.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._parameters: dict[int, torch.Tensor] = {}
-        self._options: list[dict[str, Any]] = []  # of each group, when the first was stepped
+        # options of each group when the first parameter was stepped
+        self._options: list[dict[str, Any]] = []
         self.drop_in = DropIn()
         self.needs = ""
         """Why a backward that ``optimizer.step()`` runs must not step parameters, or ""."""
@@ -53,12 +55,12 @@ class Stepped:
         return bool(self._parameters)
 
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
-        """Notes the options that a backward's updates use."""
+        """Records the options that a backward's updates use."""
         if not self._parameters:
             self._options = [_noted(optimizer, group) for group in optimizer.param_groups]
 
     def add(self, p: torch.Tensor) -> None:
-        """Notes that a parameter is stepped."""
+        """Records that a parameter has been stepped."""
         self._parameters[id(p)] = p
 
     def _check_options(self, optimizer: torch.optim.Optimizer) -> None:
