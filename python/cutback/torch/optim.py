@@ -399,7 +399,7 @@ class ScheduleFreeAdamW(OfArrays):
             group["train_mode"] = trains
 
     def step(self, *args: Any, **options: Any) -> Any:
-        """Takes a step like the other optimizers here.
+        """Takes a step like the other optimizers here. Returns the result of the closure, if any.
 
         Raises:
             RuntimeError: :meth:`eval` has made the parameters averages; call :meth:`train`.

@@ -235,7 +235,7 @@ def checkpoint_sequential(
 def checkpoint_plan(
     fn: Callable[..., Any], *args: Any, budget: int | float | str | None = None, **kwargs: Any
 ) -> Plan:
-    """Makes the plan that ``checkpoint(fn, *args, budget=budget, **kwargs)`` follows. Runs ``fn``
+    """Returns the plan that ``checkpoint(fn, *args, budget=budget, **kwargs)`` follows. Runs ``fn``
     once, or twice if the first run created persistent state (a cache, lazy parameters).
 
     ``checkpoint(fn, ..., plan=...)`` accepts the plan, also as JSON and in another process, for
