@@ -51,7 +51,7 @@ static cb_status check_copy(const cb_program *p, const cb_instr *instr, cb_error
     const uint64_t room = instr->scratch == CB_NONE ? 0 : p->buffer[instr->scratch].bytes;
     if (bytes <= room && cb_is_contiguous(&x->shape, x->stride)) return CB_OK;
     return cb_fail(
-        err, CB_INTERNAL, "%s: its indices need a copy of %llu bytes in a scratch of %llu",
+        err, CB_INTERNAL, "%s: the copy of its indices takes %llu bytes, but its scratch has %llu",
         cb_op_def_of(instr->code)->name, (unsigned long long)bytes, (unsigned long long)room);
 }
 

@@ -53,7 +53,7 @@ bool cb_py_word_take(cb_py_word *word) {
     }
     PyErr_SetString(
         PyExc_RuntimeError,
-        "this optimizer is stepping already, in another thread or further up the stack");
+        "this optimizer is already stepping, in another thread or further up the stack");
     return false;
 }
 

@@ -33,7 +33,7 @@ int cb_py_run_memory_has_left(cb_py_run_memory *self, const cb_py_step *step) {
 static void refuse_nested(const cb_py_run_memory *self, const cb_py_step *step) {
     PyErr_SetString(PyExc_RuntimeError,
                     self->running == step
-                        ? "this step is running already, further up this thread's stack"
+                        ? "this step is already running, further up this thread's stack"
                         : "another step is already running in this step's memory, further up this "
                           "thread's stack; "
                           "a step that is called inside another one needs a separate memory");

@@ -184,7 +184,7 @@ static int take_taken(const cb_problem *p, PyObject *is, Py_ssize_t t, uint32_t 
     for (Py_ssize_t i = 0; status == 0 && i < PySequence_Fast_GET_SIZE(list); i++) {
         uint32_t value;
         PyObject *item = PySequence_Fast_GET_ITEM(list, i);
-        status = take_id(item, p->n_value, "what it takes in", t, &value);
+        status = take_id(item, p->n_value, "its inlined value", t, &value);
         uint64_t bit = status == 0 && p->inline_begin ? cb_inlining_bit(p, op, value) : 0;
         if (status == 0 && !bit) {
             PyErr_Format(PyExc_ValueError,

@@ -250,9 +250,10 @@ static int take_member_of(taker *k, uint32_t v, PyObject *value, bool inside) {
     uint64_t place = 0;
     if (status == 0 && (is == Py_None) == inside)
         status = refuse(&k->value, v, "member", is,
-                        inside ? "a place in its op's inside" : "None, as its op has no inside");
+                        inside ? "the index of a member of its op"
+                               : "None, because its op has no members");
     else if (status == 0 && inside && take_count(is, CB_MOST_MEMBERS - 1, &place) < 0)
-        status = refuse(&k->value, v, "member", is, "a place in its op's inside");
+        status = refuse(&k->value, v, "member", is, "the index of a member of its op");
     if (status == 0 && inside) k->p->value_member[v] = (uint8_t)place;
     Py_XDECREF(is);
     return status;

@@ -223,7 +223,7 @@ static cb_status make(executable *x, cb_error *err) {
     const int asked = x->d->runtime->cuda.device;
     if (asked != x->d->ordinal)
         return cb_fail(err, CB_UNSUPPORTED,
-                       "cuda: device %d was asked for, but this process uses device %d already; a "
+                       "cuda: device %d was requested, but this process already uses device %d; a "
                        "process can use only one (CUDA_VISIBLE_DEVICES also selects it)",
                        asked, x->d->ordinal);
     const int mode = cb_cu_begin_aside(x->d);

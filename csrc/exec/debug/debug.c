@@ -185,10 +185,11 @@ static cb_status report_overrun(const state *s, const char *what, uint32_t id, u
                                 uint32_t group, cb_error *err) {
     const cb_program *p = s->x.program;
     const cb_instr *instr = &p->instr[p->group[group].instr_begin];
-    return cb_fail(err, CB_INTERNAL,
-                   "%s: something wrote past the ends of %s %u (%llu bytes) while it lived; "
-                   "found after group %u",
-                   cb_op_def_of(instr->code)->name, what, id, (unsigned long long)bytes, group);
+    return cb_fail(
+        err, CB_INTERNAL,
+        "%s: something wrote past the ends of %s %u (%llu bytes) while it was allocated; "
+        "found after group %u",
+        cb_op_def_of(instr->code)->name, what, id, (unsigned long long)bytes, group);
 }
 
 static cb_status run_group(void *user, uint32_t group, cb_error *err) {

@@ -453,9 +453,9 @@ TEST(no_room_for_indices) {
     make_fixture(&f);
     f.buffer[5].bytes = 32;
     CHECK_FAIL(cb_backend_cpu.supports(&f.p, 0, &err), CB_INTERNAL,
-               "embedding: its indices need a copy of 64 bytes in a scratch of 32");
+               "embedding: the copy of its indices takes 64 bytes, but its scratch has 32");
     f.instr[0].scratch = CB_NONE;
-    CHECK_FAIL(cb_backend_cpu.supports(&f.p, 0, &err), CB_INTERNAL, "in a scratch of 0");
+    CHECK_FAIL(cb_backend_cpu.supports(&f.p, 0, &err), CB_INTERNAL, "but its scratch has 0");
 }
 
 static cb_status compile_and_run(cb_alloc *alloc, void *user) {

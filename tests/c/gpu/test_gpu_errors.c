@@ -140,10 +140,10 @@ TEST(an_old_device_names_the_way_out) {
 
 TEST(a_device_that_does_not_exist) {
     memory m;
-    CHECK_FAIL(whole_on(1, &m), CB_INVALID, "device 1 was asked for, but there is 1");
-    CHECK_FAIL(whole_on(-1, &m), CB_INVALID, "device -1 was asked for, but there is 1");
+    CHECK_FAIL(whole_on(1, &m), CB_INVALID, "device 1 was requested, but there is 1");
+    CHECK_FAIL(whole_on(-1, &m), CB_INVALID, "device -1 was requested, but there is 1");
     hooks.set("devices", 2);
-    CHECK_FAIL(whole_on(2, &m), CB_INVALID, "device 2 was asked for, but there are 2");
+    CHECK_FAIL(whole_on(2, &m), CB_INVALID, "device 2 was requested, but there are 2");
     hooks.set("devices", 1);
 }
 

@@ -209,7 +209,7 @@ STEPS = [
     ((["run"], 0), "step 0: its op is 'run'"),
     (([(1, "jump", None, ())], 0), "there is no action 'jump'"),
     (([(1, "run", (7,), ())], 0), "step 0: an output is 7"),
-    (([(1, "run", None, (7,))], 0), "step 0: what it takes in is 7"),
+    (([(1, "run", None, (7,))], 0), "step 0: its inlined value is 7"),
     (([(1, "run", None, (0,))], 0), "no inlining of value 0 into op 1"),
     (([(1, "run")], 0), "is not (op, action, outputs, taken)"),
     (([1], 5), "backward"),

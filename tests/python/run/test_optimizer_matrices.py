@@ -127,7 +127,9 @@ def test_extras_are_there():
 
 
 def test_what_cannot_be_is_said():
-    with pytest.raises(ValueError, match=r"params\[0\] has 1 axes, but muon only steps matrices"):
+    with pytest.raises(
+        ValueError, match=r"params\[0\] has 1 axes, but muon supports only matrices"
+    ):
         optim.Muon().step([np.ones(3, "f4")], [np.ones(3, "f4")])
     with pytest.raises(ValueError, match=r"adjust_lr_fn='none' is not one of"):
         optim.Muon(adjust_lr_fn="none")

@@ -460,7 +460,7 @@ def test_two_threads_do_not_step_at_once():
                 optimizer.step(params, [np.ones(300_000, "f4")])
                 done += 1
             except RuntimeError as error:
-                assert "stepping already" in str(error)
+                assert "already stepping" in str(error)
         steps.append(done)
 
     threads = [threading.Thread(target=loop) for _ in range(3)]

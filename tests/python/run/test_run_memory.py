@@ -294,7 +294,7 @@ def test_a_handler_that_calls_steps_inside_a_run():
     refused = Handler(call, says("already running in this step's memory"))
     assert during(refused, step, x) == expected
 
-    itself = Handler(partial(outcome, step.executable, x), says("this step is running already"))
+    itself = Handler(partial(outcome, step.executable, x), says("this step is already running"))
     assert during(itself, step, x) == expected
 
     works = Handler(lambda: outcome(own_memory, params, y))

@@ -53,11 +53,10 @@ cb_status cb_cu_is_captured(const cb_cu_gpu *d, void *stream, bool *out, cb_erro
 cb_status cb_cu_refuse_capture(const cb_cu_gpu *d, void *stream, cb_error *err) {
     bool captured = false;
     CB_TRY(cb_cu_is_captured(d, stream, &captured, err));
-    return captured
-               ? cb_fail(err, CB_UNSUPPORTED,
-                         "cuda: the stream is being captured, which does not work for this call: "
-                         "end the capture, or run the step on another stream")
-               : CB_OK;
+    return captured ? cb_fail(err, CB_UNSUPPORTED,
+                              "cuda: this call is not possible while its stream is being captured: "
+                              "end the capture, or run the step on another stream")
+                    : CB_OK;
 }
 
 cb_status cb_cu_record(void *device, cb_stream *stream, cb_event *event, cb_error *err) {

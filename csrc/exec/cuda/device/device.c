@@ -30,7 +30,7 @@ static cb_status open_device(cb_cu_gpu *d, cb_error *err) {
     int n;
     CB_TRY(cb_cu_count_devices(&d->driver, &n, err));
     if (ordinal < 0 || ordinal >= n)
-        return cb_fail(err, CB_INVALID, "cuda: device %d was asked for, but there %s %d", ordinal,
+        return cb_fail(err, CB_INVALID, "cuda: device %d was requested, but there %s %d", ordinal,
                        n == 1 ? "is" : "are", n);
     CB_TRY(cb_cu_describe_device(&d->driver, ordinal, &is, err));
     d->ordinal = ordinal;
