@@ -27,7 +27,7 @@ typedef struct row {
     const char *graph;
     uint32_t nodes, arcs;
     uint32_t phases, points, steps;
-    int64_t value; /* of the cut */
+    int64_t value; /* value of the cut */
     double build, solve, push, frontier;
 } row;
 

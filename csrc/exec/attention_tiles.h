@@ -18,7 +18,7 @@ typedef struct cb_attention_tiles {
     int64_t items, kv_items; /* total number of heads of q, and of k and v */
     int64_t heads, kv_heads; /* heads per entry of the leading axes */
     int64_t l, s, e, d;      /* queries, keys, head size of q and k, head size of v */
-    int64_t queries, keys;   /* of a tile */
+    int64_t queries, keys;   /* queries and keys of a tile */
     int64_t line;            /* elements from one key of a tile to the next */
     int64_t wide_e, wide_d;  /* e and d, rounded up to whole vectors */
     int64_t scores, columns_e,

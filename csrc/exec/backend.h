@@ -172,7 +172,7 @@ typedef struct cb_backend {
     /* The caller owns the block and frees it when no work on it is pending. */
     cb_status (*alloc)(void *device, size_t bytes, void **block, cb_error *err);
     void (*free)(void *device, void *block); /* NULL is fine */
-    const cb_pooled *pooled;                 /* NULL: it keeps no memory */
+    const cb_pooled *pooled;                 /* NULL: the backend does not cache memory */
     /* Neither side may change until the copy is done; it may be done before the call returns. */
     cb_status (*copy)(void *device, cb_stream *stream, cb_way way, void *to, const void *from,
                       size_t bytes, cb_error *err);
@@ -261,7 +261,7 @@ typedef struct cb_devices {
 } cb_devices;
 CB_MUST_CHECK cb_status cb_devices_get(cb_devices *devices, const cb_backend *backend,
                                        void **device, cb_error *err);
-/* returns NULL if it is not open */
+/* Returns NULL if the device is not open. */
 void *cb_devices_find(cb_devices *devices, const cb_backend *backend);
 void cb_devices_close(cb_devices *devices);
 

@@ -43,8 +43,8 @@ typedef struct cb_conv_tiles {
                               [channels,window]; direct: a frame and [columns,channels] */
     uint64_t shared_bytes; /* weight gradient: the partial sums, after the slots */
 } cb_conv_tiles;
-/* If x, w or y is empty, there are no tiles and no scratch. `code` is CONV2D, CONV2D_DGRAD or
- * CONV2D_WGRAD; x[n,c,h,w], w[o,c/groups,kh,kw], y[n,o,oh,ow]. */
+/* Returns the tiles of a convolution. If x, w or y is empty, there are no tiles and no scratch.
+ * `code` is CONV2D, CONV2D_DGRAD or CONV2D_WGRAD; x[n,c,h,w], w[o,c/groups,kh,kw], y[n,o,oh,ow]. */
 cb_conv_tiles cb_conv2d_tiles(cb_opcode code, const cb_shape *x, const cb_shape *w,
                               const cb_shape *y, const cb_attrs *attrs, cb_dtype dtype);
 

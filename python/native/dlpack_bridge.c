@@ -53,7 +53,7 @@ typedef struct dl_exchange {
 } dl_exchange;
 
 #define EXCHANGE_NAME "dlpack_exchange_api"
-#define EXCHANGE_ATTRIBUTE "__dlpack_c_exchange_api__" /* of the type */
+#define EXCHANGE_ATTRIBUTE "__dlpack_c_exchange_api__" /* an attribute of the tensor's type */
 #define OLD_NAME "dltensor"
 #define NEW_NAME "dltensor_versioned"
 #define OWNED_OLD "cutback.dltensor"

@@ -14,8 +14,8 @@ static int load_table(void) {
 
 int cb_py_numpy_init(void) { return load_table(); }
 
-/* ml_dtypes registers bfloat16 at run time, without a fixed type number, so it is recognized by the
- * name of its scalar type. */
+/* Recognizes bfloat16 by the name of its scalar type, because ml_dtypes registers it at run time,
+ * without a fixed type number. */
 static bool is_bfloat16(const PyArray_Descr *descr) {
     const char *name = descr->typeobj->tp_name;
     const char *dot = strrchr(name, '.');

@@ -99,7 +99,7 @@ static PyObject *problem_ends(cb_py_problem *self, PyObject *args, PyObject *kwa
         cb_planning_ends(self->context->core, self->core, preset, (cb_measure)measure, device,
                          (cb_poll){cb_py_poll, &work}, &ends, &error);
     cb_py_work_end(&work);
-    if (PyErr_Occurred()) return NULL; /* from a signal handler */
+    if (PyErr_Occurred()) return NULL; /* raised by a signal handler */
     if (status != CB_OK) return raise(self, &error);
     return Py_BuildValue("(KK)", (unsigned long long)ends.smallest,
                          (unsigned long long)ends.everything);
@@ -212,7 +212,7 @@ static PyObject *problem_frontier_json(cb_py_problem *self, PyObject *args) {
     cb_status status = cb_planning_frontier_json(self->context->core, self->core, preset, device,
                                                  (cb_poll){cb_py_poll, &work}, &text, &error);
     cb_py_work_end(&work);
-    if (PyErr_Occurred()) { /* from a signal handler */
+    if (PyErr_Occurred()) { /* raised by a signal handler */
         cb_text_free(self->context->core, text);
         return NULL;
     }

@@ -65,7 +65,7 @@ static int run(search *s, cb_py_problem *problem, int preset, cb_answer *answer)
     cb_status status =
         cb_planning_plans(problem->context->core, problem->core, &s->request, answer, &error);
     cb_py_work_end(&now.work);
-    if (PyErr_Occurred()) { /* from a signal handler or `progress` */
+    if (PyErr_Occurred()) { /* raised by a signal handler or `progress` */
         for (uint32_t i = 0; i < s->request.n && status == CB_OK; i++) cb_plan_free(answer[i].plan);
         return -1;
     }

@@ -212,7 +212,7 @@ static inline bool cb_py_is_made(const cb_argument_info *output, bool gradients)
 
 extern PyType_Spec cb_py_graph_spec, cb_py_step_spec;
 
-/* Graph.compile, Graph.decide and Graph.compile_text. */
+/* These implement Graph.compile, Graph.decide and Graph.compile_text. */
 PyObject *cb_py_compile(PyObject *self, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_decide(PyObject *self, PyObject *args, PyObject *kwargs);
 PyObject *cb_py_compile_text(PyObject *self, PyObject *args, PyObject *kwargs);
@@ -228,7 +228,7 @@ PyObject *cb_py_step_call(cb_py_step *self, PyObject *const *values, Py_ssize_t 
 /* ---- captured_type.c ------------------------------------------------------------------------- */
 
 extern PyType_Spec cb_py_captured_spec;
-/* Step.capture. */
+/* Implements Step.capture. */
 PyObject *cb_py_step_capture(cb_py_step *self, PyObject *const *values, Py_ssize_t n,
                              PyObject *names);
 

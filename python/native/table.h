@@ -28,13 +28,13 @@ typedef struct cb_py_table {
     bool takes_halves;
     cb_half_form half;  /* the form in which half-precision weights are kept */
     uint64_t seed;      /* seed of stochastic rounding */
-    uint32_t first_row; /* its noise for row i is that of row first_row + i */
+    uint32_t first_row; /* the noise of row i is that of row first_row + i */
     cb_py_seen *seen;   /* [n_rows][CB_PY_COLUMNS] tensors of the latest step; or NULL */
     cb_py_claim claim;  /* the memory that its step writes */
     cb_py_word busy;    /* held during a step; other threads and signal handlers get an error */
 } cb_py_table;
 
-/* The items of a tuple, which keeps them alive while other threads run. */
+/* Returns the items of a tuple, which keeps them alive while other threads run. */
 PyObject *const *cb_py_items(PyObject *tuple, uint32_t n, const char *what);
 int cb_py_table_enter(cb_py_table *self); /* returns -1 with an exception set if the table is
                                              busy */

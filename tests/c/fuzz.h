@@ -25,7 +25,7 @@
 typedef struct fuzz {
     const char *const *seeds; /* [n_seeds] */
     size_t n_seeds;
-    uint64_t state; /* of the random generator */
+    uint64_t state; /* state of the random generator */
     size_t length;
     char text[FUZZ_ROOM];
 } fuzz;
@@ -173,7 +173,7 @@ static inline void fuzz_mutate(fuzz *f) {
     }
 }
 
-static const char *fuzz_folder; /* where seeds are written; NULL: they are mutated */
+static const char *fuzz_folder; /* where seeds are written; NULL: seeds are mutated instead */
 static int fuzz_formats;
 
 static inline void fuzz_write_seeds(const char *const *seeds, size_t n_seeds) {

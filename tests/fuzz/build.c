@@ -98,7 +98,7 @@ static cb_value_id new_channel(work *w, cb_value_id x, int32_t axis) {
     return add_input(w, take_role(w), dtype_of(w, x), shape);
 }
 
-/* Indices into `x`: along `axis`, or replacing its last axes. */
+/* Makes indices into `x`: along `axis`, or replacing its last axes. */
 static cb_value_id new_index(work *w, cb_value_id x, int drop) {
     cb_shape shape = *shape_of(w, x);
     if (drop && shape.rank > 0) shape.rank--;

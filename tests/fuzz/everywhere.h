@@ -94,7 +94,7 @@ typedef struct outcome {
     uint32_t n_in, n_out;
     cb_argument_info in_info[MOST_ARGUMENTS], out_info[MOST_ARGUMENTS]; /* without names */
     void *in[MOST_ARGUMENTS], *out[MOST_ARGUMENTS];
-    double most[MOST_ARGUMENTS]; /* of inputs */
+    double most[MOST_ARGUMENTS]; /* `most` of the inputs (exact.h) */
 } outcome;
 
 static inline void *room(uint64_t n) {

@@ -19,7 +19,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static cb_error err; /* of the last call */
+static cb_error err; /* the error of the last call */
 
 #define EXPECT(condition)                                                                \
     do {                                                                                 \

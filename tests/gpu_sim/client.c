@@ -70,7 +70,7 @@ static int launch(CUfunction function, unsigned grid, unsigned block, void **par
     return call(function, grid, 1, 1, block, 1, 1, 0, NULL, params, NULL);
 }
 
-/* Threads run one after another. */
+/* Runs a kernel whose threads run one after another. */
 static int pointwise(const char *path, CUdeviceptr dx, CUdeviceptr dy) {
     CUfunction function = load(path, "scale");
     float factor = 2;
@@ -82,7 +82,7 @@ static int pointwise(const char *path, CUdeviceptr dx, CUdeviceptr dy) {
     return 0;
 }
 
-/* Shuffles and barriers, on fibers. */
+/* Runs a kernel with shuffles and barriers, on fibers. */
 static int sum(const char *path, CUdeviceptr dx, CUdeviceptr parts) {
     CUfunction function = load(path, "total");
     CUdeviceptr count = parts + 512, out = parts + 1024;

@@ -15,9 +15,9 @@
 #include "../../optim/elements.h"
 #include "text/text.h"
 
-enum { CHUNK = 4096, HYPERS_MOST = 16 }; /* as in optim.cuh */
+enum { CHUNK = 4096, HYPERS_MOST = 16 }; /* the values of optim.cuh */
 
-typedef struct device_row { /* this struct and the next two: as in optim.cuh */
+typedef struct device_row { /* this struct and the next two are declared as in optim.cuh */
     uint64_t param, grad, state[CB_MAX_STATES];
     int64_t n, first;
     uint32_t dtype, set;

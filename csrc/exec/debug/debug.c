@@ -226,7 +226,8 @@ static void *debug_address(void *handle, uint32_t operand) {
 
 static void debug_let_go(void *handle) { free_all(handle); }
 
-/* Buffers that are held to the end stay allocated until the next run, for cb_backend.address. */
+/* Runs the program. Buffers that are held to the end stay allocated until the next run, for
+ * cb_backend.address. */
 static cb_status debug_run(void *handle, const cb_bindings *bindings, cb_run_stats *stats,
                            cb_error *err) {
     state *s = handle;

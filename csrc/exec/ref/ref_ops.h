@@ -24,7 +24,7 @@ void cb_ref_put(const cb_tensor *t, int64_t element, double x);
 int64_t cb_ref_get_int(const cb_tensor *t, int64_t element);
 void cb_ref_put_int(const cb_tensor *t, int64_t element, int64_t x);
 
-/* returns the number of the element at `index` */
+/* Returns the number of the element at `index`. */
 int64_t cb_ref_number(const cb_shape *s, const int64_t *index);
 void cb_ref_index(const cb_shape *s, int64_t element, int64_t *index); /* [rank] */
 

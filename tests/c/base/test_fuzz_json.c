@@ -64,7 +64,7 @@ static bool try_one(const char *text, size_t length) {
         CHECK(status == CB_INVALID && !doc && strncmp(err.text, "JSON, line ", 11) == 0);
     }
     cb_arena_free(&arena);
-    /* Again, with an allocation that fails: the same answer, or CB_NOMEM. */
+    /* Try again with an allocation that fails: the answer is the same, or CB_NOMEM. */
     cb_alloc_fail(&alloc, 1 + cb_hash_bytes(text, length, 0) % 4);
     cb_status second = cb_json_parse(&arena, text, length, &doc, &err);
     CHECK(second == status || second == CB_NOMEM);

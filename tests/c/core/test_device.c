@@ -172,8 +172,8 @@ TEST(memory_of_the_host_has_to_be_named) {
 
 enum { ROWS = 5, COLUMNS = 3, PICKED = 4 };
 
-/* loss = mean(table[index]), differentiated with respect to the table, which SGD updates; s' = s +
- * loss */
+/* Builds loss = mean(table[index]), differentiated with respect to the table, which SGD updates,
+ * and s' = s + loss. */
 static cb_status picking_graph(cb_graph *g, cb_error *e) {
     const cb_shape table = {2, {ROWS, COLUMNS}}, index = {1, {PICKED}}, one = {0};
     cb_value_id ins[2], state, loss, next;

@@ -49,7 +49,7 @@ TEST(graph_and_compile) {
           CB_OOM_ALL);
     sweep(size, (cb_compile_options){.preset = CB_PRESET_RECOMPUTE_ALL, .backend = "ref"},
           CB_OOM_ALL);
-    o.budget.measure = CB_MEASURE_SAVED; /* from the frontier */
+    o.budget.measure = CB_MEASURE_SAVED; /* planned by the frontier */
     sweep(size, o, CB_OOM_ALL);
     o.budget.measure = CB_MEASURE_LIVE; /* solved exactly */
     sweep(small, o, CB_OOM_ALL);

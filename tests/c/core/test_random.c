@@ -13,7 +13,7 @@
 #define MAX_ARGS 32
 
 static cb_context *ctx;
-static uint32_t state; /* of the random generator */
+static uint32_t state; /* state of the random generator */
 
 static uint32_t below(uint32_t n) {
     state = state * 1664525u + 1013904223u;

@@ -150,7 +150,8 @@ static cb_status update(trained *t) {
 
 static float first_of(const trained *t) { return *(float *)t->params[0]; }
 
-/* Gradients stay valid until another step runs in the memory or it is released, and no longer. */
+/* Checks that gradients stay valid until another step runs in the memory or it is released, and no
+ * longer. */
 static void check_gradients(const char *backend) {
     cb_context *ctx = new_context();
     cb_run_memory *memory = NULL;

@@ -401,7 +401,7 @@ TEST(decisions_are_followed_at_other_sizes) {
         o.decisions = d;
         CHECK(follows(ctx, size, o) && follows(ctx, smaller, o));
         CHECK(!follows(ctx, larger, o) && !follows(ctx, deeper, o));
-        o.groups = k == 2 ? NULL : "found"; /* other groups: followed or not */
+        o.groups = k == 2 ? NULL : "found"; /* may not follow them */
         (void)follows(ctx, smaller, o);
         cb_decisions_free(d);
     }

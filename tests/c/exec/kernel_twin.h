@@ -107,7 +107,7 @@ static inline bool same_values(const cb_tensor *a, const cb_tensor *b) {
     return true;
 }
 
-static inline double ulp_of(cb_dtype dtype) { /* at 1 */
+static inline double ulp_of(cb_dtype dtype) { /* the ulp of 1 */
     return dtype == CB_F64 ? 0x1p-52
                            : (dtype == CB_F32 ? 0x1p-23 : (dtype == CB_F16 ? 0x1p-10 : 0x1p-7));
 }

@@ -42,7 +42,7 @@ static double value_at(int array, int64_t r, int64_t i) {
     return (double)(x >> 8) / (1 << 23) - 1;
 }
 
-/* Arrays of exactly the size needed, so that a sanitizer checks their bounds. */
+/* Allocates arrays of exactly the size needed, so that a sanitizer checks their bounds. */
 static void rows_init(const cb_optimizer *o, const double *hyper, cb_optim_row *rows) {
     for (int r = 0; r < ROWS; r++) {
         const kind *k = &kinds[r];

@@ -16,7 +16,8 @@ static cb_shape shape_of(int i) {
 
 static bool takes(cb_opcode code, cb_dtype dtype) { return cb_cpu_kernel(code, dtype) != NULL; }
 
-/* Results that contain a difference of nearly equal numbers have errors relative to these sizes. */
+/* Returns the allowed error. Results that contain a difference of nearly equal numbers have errors
+ * relative to these sizes. */
 static slack slack_of(cb_opcode code) {
     switch (code) {
         case CB_OP_EXP:

@@ -127,7 +127,7 @@ TEST(parts) {
     }
 }
 
-/* Columns begin..end of x, or rows of y. */
+/* Returns columns begin..end of x, or rows of y. */
 static cb_tensor part_of(cb_tensor t, int axis, int64_t begin, int64_t end) {
     t.data = (char *)t.data + begin * t.stride[axis] * (int64_t)cb_dtype_size(t.dtype);
     t.shape.dim[axis] = end - begin;

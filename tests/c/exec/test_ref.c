@@ -106,7 +106,7 @@ TEST(nan_goes_through) {
     done(&b);
 }
 
-/* As in NumPy, PyTorch and the kernels. */
+/* Sums start from +0, as in NumPy, PyTorch and the kernels. */
 TEST(no_sum_is_negative_zero) {
     static const cb_opcode codes[] = {CB_OP_SUM, CB_OP_MEAN, CB_OP_AMAX};
     for (int k = 0; k < 3; k++) {

@@ -28,7 +28,7 @@ typedef struct subject {
     uint32_t n_wrt;
 } subject;
 
-/* loss += sum(f(value) * weight), with a weight input of the value's shape */
+/* Adds sum(f(value) * weight) to the loss, with a weight input of the value's shape. */
 static cb_status weigh(cb_graph *g, cb_value_id value, bool squared, cb_value_id *loss) {
     cb_value_id weight, term;
     CB_TRY(cb_build_cast(g, value, CB_F64, &term, &err));

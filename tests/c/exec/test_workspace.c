@@ -11,8 +11,8 @@ static uint64_t workspace_of(const cb_graph *g, cb_value_id value) {
     return bytes;
 }
 
-/* Sums over columns and backwards of norms: scratch of whole blocks, within the limit, and none for
- * few rows. One column counts as a row. */
+/* Sums over columns and backwards of norms have scratch of whole blocks, within the limit, and none
+ * for few rows. One column counts as a row. */
 TEST(column_workspace) {
     static const int64_t sizes[] = {0, 1, 3, 16, 31, 64, 1000, 4096, 100000, 1 << 20};
     const size_t n = sizeof sizes / sizeof *sizes;

@@ -40,9 +40,9 @@ typedef struct far_executable {
     void *arena; /* far address of the latest run's arena, NULL before the first */
     far_pending runs[FAR_RUNS_MOST];
     uint32_t n_run;              /* runs started so far */
-    const cb_bindings *bindings; /* of the run being executed */
+    const cb_bindings *bindings; /* bindings of the run being executed */
     far_update update;
-    cb_status status; /* of the runs since the last `finish` */
+    cb_status status; /* status of the runs since the last `finish` */
     cb_error error;
 } far_executable;
 

@@ -11,7 +11,7 @@
 #include "base/alloc.h"
 
 typedef struct far_block {
-    struct far_block *next; /* by address */
+    struct far_block *next; /* in order of address */
     size_t page, n_page;
 } far_block;
 

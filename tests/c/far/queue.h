@@ -8,7 +8,7 @@
 
 typedef struct far_event {
     const cb_stream *stream; /* where it was last recorded */
-    uint64_t number;         /* of the last work before it; 0: never recorded */
+    uint64_t number;         /* number of the last work before it; 0: never recorded */
     double at;               /* when it was reached */
 } far_event;
 
@@ -41,7 +41,8 @@ typedef struct far_queue {
 
 /* If the queue is full, all waiting work runs first. The caller sets every field but the number. */
 void far_put(far_queue *q, far_work work);
-void far_do(far_queue *q, const cb_stream *stream); /* with the work that it waits for */
+void far_do(far_queue *q,
+            const cb_stream *stream); /* also does the work that the stream waits for */
 void far_do_all(far_queue *q);
 
 #endif

@@ -94,7 +94,8 @@ TEST(rows_of_a_size) {
     CHECK(cb_part_of(&unread, &(cb_domain){.count = 33792, .columns = 1024}) == CB_PART_ROW_WISE);
 }
 
-/* Sums of equal pieces of the domain's rows: of 64 to 1024 elements and a power of two, or odd. */
+/* Tests sums of equal pieces of the domain's rows: of 64 to 1024 elements and a power of two, or
+ * odd. */
 TEST(pieces_of_rows) {
     const struct {
         int64_t pieces, length;

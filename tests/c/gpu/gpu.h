@@ -18,7 +18,7 @@ static inline const char *gpu_nvrtc(void) {
     return named && named[0] ? named : CB_NVRTC[0] ? CB_NVRTC : NULL;
 }
 
-typedef struct gpu_hooks { /* of the stand-in: tests/gpu_sim/driver/hooks.h */
+typedef struct gpu_hooks { /* hooks of the stand-in (tests/gpu_sim/driver/hooks.h) */
     int (*set)(const char *name, long value);
     void (*seed)(unsigned seed);
     int (*fail)(const char *entry, int nth, int code);

@@ -55,7 +55,7 @@ typedef struct state {
     int64_t t;
 } state;
 
-/* loss = sum(p^2), so the gradient is 2 p. */
+/* Makes one step of AdamW in double. The loss is sum(p^2), so the gradient is 2 p. */
 static void step_in_double(state *s, double lr) {
     s->t++;
     const double first = 1 - pow(hyper[1], (double)s->t), second = 1 - pow(hyper[2], (double)s->t);
@@ -87,7 +87,7 @@ static void *block(setting *x, size_t bytes, const void *from) {
     return at;
 }
 
-/* loss = sum(p^2); with `drops`, after dropout of p. */
+/* Begins with loss = sum(p^2) or, with `drops`, with the loss after dropout of p. */
 static void begin(setting *x, bool drops) {
     const cb_context_options options = {.n_threads = 1};
     const cb_shape line = {1, {N}};
@@ -347,7 +347,7 @@ TEST(a_replay_draws_new_numbers) {
         CHECK(cu.cuGraphLaunch(executable, x.stream) == 0);
         CHECK(loss_of(&x) == expected[i]);
     }
-    CHECK_OK(draw(&x, CAPTURED + 1)); /* where a real run would have left the step */
+    CHECK_OK(draw(&x, CAPTURED + 1)); /* the step that a real run would have left on the device */
     const float next = loss_of(&x);
     CHECK_OK(draw(&x, 0));
     CHECK_OK(draw(&x, CAPTURED + 1));

@@ -14,7 +14,7 @@
 
 static gpu_hooks hooks;
 
-/* loss = sum((x @ w)^2 weight[index]), with gradients kept inside the step. */
+/* Builds loss = sum((x @ w)^2 weight[index]), with gradients kept inside the step. */
 static cb_status make_graph(cb_context *ctx, cb_graph **g) {
     const cb_shape rows = {2, {4, 8}}, square = {2, {8, 8}}, line = {1, {4}};
     cb_value_id x, w, index, y, e, loss;

@@ -51,7 +51,7 @@ typedef struct all { /* a graph of all ops */
     uint32_t n_inputs, n_outputs;
     uint32_t wrt[MANY], n_wrt;
     cb_value_id out[MANY];
-    const char *name[MANY]; /* of the op that produces it */
+    const char *name[MANY]; /* name of the op that produces the output */
     cb_value_id loss;
 } all;
 

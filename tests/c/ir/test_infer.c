@@ -361,7 +361,7 @@ TEST(bad_cases) {
     }
 }
 
-/* Sizes past 2^62 bytes, by several ways. */
+/* Tests sizes past 2^62 bytes, reached in several ways. */
 TEST(absurd_sizes) {
     cb_graph *g = ir_graph();
     cb_op_id op;

@@ -105,7 +105,7 @@ static cb_status input(cb_graph *g, const char *name, const cb_shape *shape, cb_
     return cb_graph_append_input(g, name, CB_ROLE_DATA, CB_F32, shape, out, e);
 }
 
-/* s = gelu(x + b);  r = sum over rows of s @ w * x + x.T;  outputs r * r and exp(z) */
+/* Builds s = gelu(x + b); r = sum over rows of s @ w * x + x.T; outputs r * r and exp(z). */
 static cb_status chain(cb_graph *g, cb_error *e) {
     const int64_t axis = 0;
     cb_value_id x, b, w, z, s, turned;
@@ -188,10 +188,10 @@ static cb_status twice(cb_graph *g, cb_error *e) {
 
 /* Costs per element of moving data to and from memory, besides arithmetic (group_time.c). */
 #define STREAM INT64_C(700)        /* thousandths of an operation */
-#define GATHERED INT64_C(1500)     /* more, where rows are gathered */
-#define ONE_NUMBER INT64_C(300000) /* of the sum of a row */
+#define GATHERED INT64_C(1500)     /* additional cost of gathered rows */
+#define ONE_NUMBER INT64_C(300000) /* cost of the sum of a row */
 
-/* Thousandths of operations of the only group, on a device where bytes cost nothing. */
+/* Returns thousandths of operations of the only group, on a device where bytes cost nothing. */
 static int64_t operations(ops_fn ops) {
     cb_device d = {.name = "d", .bytes_per_s = 1e9};
     kernels k;

@@ -25,7 +25,8 @@ typedef struct table {
     cb_optim_row row[ROWS];
 } table;
 
-/* Blocks 3 and 4 hold no negative numbers, because they may be means of squares. */
+/* Returns the initial value of an element. Blocks 3 and 4 hold no negative numbers, because they
+ * may be means of squares. */
 static inline double value_at(int block, size_t i) {
     double x = (double)((i * 2654435761u + (size_t)block * 97) % 20001) / 10000.0 - 1.0;
     return block >= 3 ? x * x : x;

@@ -18,7 +18,7 @@ typedef struct halves {
     cb_optim_row row;
 } halves;
 
-typedef struct twin { /* in f32 */
+typedef struct twin { /* the row in f32 */
     float *param, *grad, *state[2];
     cb_optim_row row;
 } twin;

@@ -24,7 +24,7 @@ typedef struct maker {
     uint64_t bytes[MAKER_MOST], workspace[MAKER_MOST];
     double flops[MAKER_MOST];
     uint32_t region[MAKER_MOST]; /* 0: none, else region id + 1 */
-    uint64_t limit[4];           /* by region id; all regions are siblings */
+    uint64_t limit[4];           /* indexed by region id; all regions are siblings */
     uint32_t n_region;
     cb_reruns reruns;
     uint32_t over;    /* seed for outputs that may reuse the memory of inputs; 0: none */
@@ -32,7 +32,7 @@ typedef struct maker {
     uint32_t n_member, member_begin[MAKER_MOST + 1]; /* members of ops with an inside */
     cb_member member[2 * MAKER_MOST];
     uint8_t value_member[MAKER_MOST];
-    uint32_t n_inlining; /* by op, then by value */
+    uint32_t n_inlining; /* sorted by op, then by value */
     cb_inlining inlining[2 * MAKER_MOST];
 } maker;
 

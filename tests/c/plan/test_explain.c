@@ -52,7 +52,7 @@ static void run_random(bench *b, uint64_t *state, uint32_t one_in) {
                 pair[n++] = cb_pair_make(k, op);
         }
     }
-    for (size_t i = 1; i < n; i++) { /* by op within an anchor */
+    for (size_t i = 1; i < n; i++) { /* sorts by op within an anchor */
         for (size_t j = i; j > 0 && pair[j] < pair[j - 1]; j--) {
             cb_pair keep = pair[j];
             pair[j] = pair[j - 1];

@@ -22,7 +22,7 @@ static cb_status plan_for(const cb_problem *p, uint64_t bytes, cb_offload offloa
     return cb_plan_make(p, &o, &alloc, out, &err);
 }
 
-typedef struct choices { /* at the first use in the backward */
+typedef struct choices { /* choices at the first use in the backward */
     cb_pair rerun[MOST_FREE], fetch[MOST_FREE];
     uint32_t n;
 } choices;

@@ -137,7 +137,7 @@ TEST(few_are_packed_as_tightly_as_can_be) {
     }
 }
 
-/* Blocks with a part removed: the live bytes leave no slack, or little. */
+/* Tests blocks with a part removed: the live bytes leave no slack, or little. */
 TEST(blocks_with_holes_are_put_together) {
     for (uint32_t round = 0; round < 40; round++) {
         uint64_t state = 1000 + round, offset[MOST];
@@ -159,8 +159,8 @@ TEST(blocks_with_holes_are_put_together) {
     }
 }
 
-/* Lives that end at random: if the arena has room for all of them side by side, a placement always
- * exists. */
+/* Tests lives that end at random: if the arena has room for all of them side by side, a placement
+ * always exists. */
 TEST(an_attempt_takes_more_room_where_it_is_stuck) {
     for (uint32_t round = 0; round < 60; round++) {
         uint64_t state = 2000 + round, live[200] = {0}, least = 0, all = 0;
@@ -308,7 +308,7 @@ static uint64_t find_gap(const cb_block *block, uint32_t n, uint64_t bytes, uint
     return best == UINT64_MAX ? top : best;
 }
 
-/* Lives of one window, of some windows, and of so many that all blocks are scanned. */
+/* Tests lives that span one window, some windows, and so many that all blocks are scanned. */
 TEST(blocks_find_the_smallest_gap) {
     enum { N = 400, MOMENTS = 20000 };
     static cb_block block[N];

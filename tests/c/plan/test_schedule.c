@@ -378,7 +378,7 @@ TEST(offsets_never_overlap) {
     }
 }
 
-/* Lives that end a little later than those placed before. */
+/* Places lives that end a little later than those placed before. */
 TEST(what_is_placed_again_stays_near) {
     uint32_t stayed = 0, all = 0;
     for (uint64_t round = 0; round < 100; round++) {

@@ -10,7 +10,7 @@
 
 #define N_BUDGET 12
 #define N_SHARED (CB_TSAN ? 20u : 26u) /* forward ops of the problem whose budgets share a search */
-#define N_FORWARD 14u /* of the stopped searches; their time grows almost cubically with it */
+#define N_FORWARD 14u /* ops of stopped searches, whose time grows almost cubically with it */
 
 static cb_alloc alloc;
 
@@ -70,7 +70,7 @@ TEST(threads_change_nothing) {
 
 typedef struct patience {
     int left;
-    int answer; /* from then on */
+    int answer; /* returned once none are left */
 } patience;
 
 static int run_out(void *user) {

@@ -34,7 +34,7 @@ typedef struct sim_fiber {
     sim_warp_op op;
     uint32_t mask, value, b, c, result;
     bool predicate;
-    const void *operands; /* of a matrix operation */
+    const void *operands; /* operands of a matrix operation */
     /* a barrier */
     uint32_t barrier;
     sim_barrier_kind kind;

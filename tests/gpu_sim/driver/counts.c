@@ -20,7 +20,7 @@ static struct {
     bool is_on;
     int n;
     uint32_t stamp;
-    sector *sectors; /* of all device memory, mapped on first use */
+    sector *sectors; /* sectors of all device memory, mapped on first use */
     struct {
         char name[64];
         sim_counts_of_launch counts;

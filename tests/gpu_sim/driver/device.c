@@ -99,8 +99,8 @@ CUresult sim_cuInit(unsigned flags) {
     return 0;
 }
 
-/* NVRTC opens the driver itself and asks for private tables. It accepts a refusal if there is a
- * table that contains only its own size; otherwise it crashes. */
+/* Refuses private tables, for which NVRTC asks. It accepts the refusal if there is a table that
+ * contains only its own size; otherwise it crashes. */
 CUresult sim_cuGetExportTable(const void **table, const CUuuid *id) {
     static const uint64_t empty[8] = {8};
     (void)id;
@@ -178,7 +178,7 @@ CUresult sim_cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     return 0;
 }
 
-/* An H100's values, by attribute number; all others are 0. */
+/* Returns an H100's values, by attribute number; all others are 0. */
 CUresult sim_cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
     static const int known[][2] = {
         {1, 1024},    {2, 1024},       {3, 1024},
@@ -210,7 +210,7 @@ CUresult sim_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     return 0;
 }
 
-/* The last release ends the context and clears its failure. */
+/* Releases the context; the last release ends it and clears its failure. */
 CUresult sim_cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     if (!is_device(device)) return SIM_ERROR_INVALID_DEVICE;
     if (n_retained[device] == 0) return SIM_ERROR_INVALID_CONTEXT;

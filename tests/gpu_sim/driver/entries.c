@@ -79,7 +79,8 @@ int sim_fail(const char *entry, int nth, int code) {
     return i >= 0 ? 0 : -1;
 }
 
-/* A name without a version means the newest one; every entry exists from CUDA 12 on. */
+/* Finds an entry. A name without a version means the newest one; every entry exists from CUDA 12
+ * on. */
 CUresult sim_cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags,
                                  CUdriverProcAddressQueryResult *found) {
     (void)flags;

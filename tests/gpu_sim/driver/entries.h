@@ -27,7 +27,7 @@ typedef struct sim_state_of_device {
     bool takes_machine_code;
     struct {
         char kernel[128];
-        uint32_t line; /* of the PTX; 0: nothing is skipped */
+        uint32_t line; /* line of the PTX; 0: nothing is skipped */
         uint64_t times;
     } left_out;
 } sim_state_of_device;
@@ -35,7 +35,7 @@ extern sim_state_of_device sim_device;
 extern _Thread_local CUcontext sim_current_context;
 extern _Thread_local bool sim_in_host_function; /* host functions must not call the driver */
 
-int sim_current_device(void);        /* of the current context; 0 without a context */
-uint64_t sim_random(uint64_t below); /* from a sequence that starts with the seed */
+int sim_current_device(void);        /* device of the current context; 0 without a context */
+uint64_t sim_random(uint64_t below); /* a number of a sequence that starts with the seed */
 
 #endif

@@ -20,7 +20,7 @@ typedef struct sim_graph {
     int mode;
     bool is_invalid;
     pthread_t thread;
-    int references; /* from the handle and from executables */
+    int references; /* references from the handle and from executables */
 } sim_graph;
 
 /* Makes the stream's next operations also wait for the captured node; a stream outside a capture

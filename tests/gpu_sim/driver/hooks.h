@@ -6,10 +6,10 @@
 
 #define SIM_EXPORT __attribute__((visibility("default")))
 
-/* Before cuInit: devices, capability, driver. At any time: memory, addresses, races, unwritten,
- * quiet, approximate, fuel, counts (of launches), failed (the code of a lost context), machine_code
- * (a cubin loads, and its kernels are found; launching them is an error). Returns 0, or -1 if there
- * is no such setting. */
+/* Changes a setting. Before cuInit: devices, capability, driver. At any time: memory, addresses,
+ * races, unwritten, quiet, approximate, fuel, counts (of launches), failed (the code of a lost
+ * context), machine_code (a cubin loads, and its kernels are found; launching them is an error).
+ * Returns 0, or -1 if there is no such setting. */
 SIM_EXPORT int sim_set(const char *name, long value);
 /* Waits for all work, then selects another order of operations, blocks and threads: 0 is program
  * order, 1 is as late as possible and backward, others are random. */
@@ -21,9 +21,9 @@ SIM_EXPORT int sim_fail(const char *entry, int nth, int code);
 SIM_EXPORT int sim_skip(const char *entry, int nth);
 /* True if the last failure or skip ordered for the entry has not happened yet. */
 SIM_EXPORT int sim_is_due(const char *entry);
-/* From now on threads skip the barrier, wait, fence or warp operation in this line of a kernel's
- * PTX; a skipped warp operation returns the thread's own value. Line 0 ends that. Returns how often
- * the previous line was skipped. */
+/* Makes threads skip, from now on, the barrier, wait, fence or warp operation in this line of a
+ * kernel's PTX; a skipped warp operation returns the thread's own value. Line 0 ends that. Returns
+ * how often the previous line was skipped. */
 SIM_EXPORT unsigned long sim_leave_out(const char *kernel, unsigned line);
 /* The work of the i-th launch since "counts" was set to 1, which clears earlier ones. Returns the
  * name of its kernel; NULL: there were fewer. */
@@ -38,9 +38,9 @@ SIM_EXPORT const char *sim_counted(int i, sim_counts_of_launch *counts);
 SIM_EXPORT size_t sim_reports(char *text, size_t n);
 /* Clears a failed context, work that has not run, and captures. */
 SIM_EXPORT void sim_recover(void);
-/* Bytes of device memory that are allocated now. */
+/* Returns the bytes of device memory that are allocated now. */
 SIM_EXPORT size_t sim_allocated(void);
-/* The name of the i-th entry; NULL at the end. */
+/* Returns the name of the i-th entry; NULL at the end. */
 SIM_EXPORT const char *sim_entry(int i);
 
 #endif

@@ -15,7 +15,7 @@
 enum { ALIGNMENT = 256, PAGE = 4096, POISONED = 16 << 20 };
 
 static struct {
-    sim_block_of_memory *block; /* by address */
+    sim_block_of_memory *block; /* sorted by address */
     size_t n, cap;
     uint64_t next; /* where the next search begins */
     uint64_t in_use;

@@ -16,10 +16,10 @@ bool sim_memory_close(uint64_t address);
 
 typedef struct sim_block_of_memory {
     uint64_t address, bytes;
-    unsigned number; /* it was the n-th to be made */
+    unsigned number; /* n for the n-th allocation */
     enum { SIM_RESERVED, SIM_OPEN, SIM_CLOSED } state;
     const char *what;
-    int device; /* that of the current context */
+    int device; /* device of the context that allocated it */
 } sim_block_of_memory;
 const sim_block_of_memory *
 sim_memory_find(uint64_t address); /* the last one that starts at or before it; or NULL */

@@ -23,7 +23,7 @@ static struct {
     struct {
         uint32_t stamp;
         char name[60];
-    } names[N_NAMES]; /* of the latest operations */
+    } names[N_NAMES]; /* names of the latest operations */
     uint64_t random;
 } queue = {.state = {[SIM_HOST_SLOT] = USED}};
 

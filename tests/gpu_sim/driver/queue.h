@@ -30,11 +30,11 @@ typedef struct sim_op {
     struct sim_op **waits;
     size_t n_waits;
     double ends; /* milliseconds of an imagined device, for cuEventElapsedTime */
-    /* of the launch */
+    /* the launch */
     sim_launch launch;
     char *owned; /* parameters of a launch, or bytes copied from pageable memory */
     uint64_t to, from, bytes;
-    uint32_t value, element; /* of a fill */
+    uint32_t value, element; /* value of a fill, and its bytes */
     void (*call)(void *data);
     void *data;
 } sim_op;
@@ -63,14 +63,14 @@ sim_result sim_issue(sim_stream *stream, sim_op *op);
 /* Assigns a slot, and a clock after everything it waits for. Takes over the reference; a caller
  * that needs another calls sim_op_keep. */
 sim_result sim_enqueue(sim_op *op, uint32_t slot);
-void sim_run_host(sim_op *op); /* now, after everything the host knows; takes over the reference */
+void sim_run_host(sim_op *op); /* runs it after all that the host knows; takes the reference */
 void sim_wait_for(sim_op *op); /* the host waits; NULL: for nothing */
 void sim_wait_for_all(void);
 void sim_run_some(void);          /* may run one operation, if the seed is random */
 void sim_run_eagerly(sim_op *op); /* runs it if the seed is 0 */
 void sim_forget_pending(void);    /* pending work never runs */
 bool sim_wait_before(sim_op *op,
-                     const sim_stream *stream); /* after all waits of the stream's next operation */
+                     const sim_stream *stream); /* adds all waits of the stream's next operation */
 
 bool sim_happened_before(uint32_t stamp); /* relative to the running operation */
 const char *sim_operation_name(uint32_t stamp);
@@ -82,7 +82,7 @@ sim_stream *sim_stream_new(bool is_blocking);
 void sim_stream_end(sim_stream *stream);
 sim_stream *sim_stream_at(uint32_t slot); /* NULL: none */
 bool sim_is_legacy(const sim_stream *stream);
-bool sim_is_current(const sim_stream *stream); /* it belongs to the current context */
+bool sim_is_current(const sim_stream *stream); /* true if it belongs to the current context */
 bool sim_take_slot(uint32_t *slot);
 void sim_release_slot(uint32_t slot); /* reusable once the host knows everything that ran there */
 

@@ -9,7 +9,7 @@
 /* Called before each operation on device memory; `stamp` identifies it (queue.h). */
 void sim_races_begin(uint32_t stamp, uint32_t n_blocks);
 void sim_races_block(uint32_t block);       /* a block begins */
-void sim_races_barrier(uint32_t n_threads); /* this many have met */
+void sim_races_barrier(uint32_t n_threads); /* this many threads have met */
 void sim_races_fence(sim_fiber *f);
 void sim_races_access(sim_thread *t, uint32_t site, uint64_t address, uint32_t bytes, int access);
 /* Checks an access of a copy or a memset; `what` is its name in the report. */

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-void sim_readers_begin(void); /* before each operation */
+void sim_readers_begin(void); /* called before each operation */
 /* Adds a reader and drops those that happened before the running operation, since whatever is
  * ordered after it is ordered after them. 0 is the empty set. */
 uint32_t sim_readers_add(uint32_t set, uint32_t stamp);

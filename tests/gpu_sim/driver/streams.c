@@ -27,7 +27,7 @@ CUresult sim_cuStreamCreateWithPriority(CUstream *out, unsigned flags, int prior
     return sim_cuStreamCreate(out, flags);
 }
 
-/* Pending work still runs. */
+/* Destroys a stream; its pending work still runs. */
 CUresult sim_cuStreamDestroy_v2(CUstream handle) {
     sim_stream *stream = (uintptr_t)handle > 2 ? sim_stream_of(handle) : NULL;
     if (!stream) return SIM_ERROR_INVALID_HANDLE;
@@ -52,7 +52,7 @@ static sim_result interrupted(sim_stream *stream) {
     return SIM_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-/* The host waits for an extra operation after everything in the stream. */
+/* Makes the host wait for an extra operation after everything in the stream. */
 CUresult sim_cuStreamSynchronize(CUstream handle) {
     sim_stream *stream = sim_stream_of(handle);
     sim_result result = interrupted(stream);

@@ -77,7 +77,7 @@ static void give_result(sim_fiber *warp, sim_fiber *f, uint32_t active) {
     }
 }
 
-/* Elements of matrices in the manual's layout: lane = 4 * group + place. */
+/* Returns an element of a matrix in the manual's layout: lane = 4 * group + place. */
 static double element(const sim_product *p, const uint32_t *registers, int half) {
     const uint32_t bits = registers[half / 2];
     switch (p->type) {

@@ -60,7 +60,7 @@ CUresult null_cuGetErrorString(CUresult code, const char **text) {
     return find_error(code, text, false);
 }
 
-/* NVRTC opens the driver and needs a table, even an empty one. */
+/* Returns an empty table, because NVRTC opens the driver and needs one. */
 CUresult null_cuGetExportTable(const void **table, const CUuuid *id) {
     static const uint64_t empty[8] = {8};
     (void)id;
@@ -99,7 +99,7 @@ CUresult null_cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     return device ? SIM_ERROR_INVALID_DEVICE : 0;
 }
 
-/* An H100's values, by number; attributes that are not in the table are 0. */
+/* Returns an H100's values, by number; attributes that are not in the table are 0. */
 CUresult null_cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
     static const int known[][2] = {
         {1, NULL_MOST_THREADS},
@@ -268,7 +268,8 @@ CUresult null_cuDeviceSetMemPool(CUdevice device, CUmemoryPool set) {
     return set == POOL ? 0 : SIM_ERROR_INVALID_VALUE;
 }
 
-/* All pools share one: it counts the bytes it has handed out, and a pool has no other state. */
+/* Returns the one pool that all pools share. It counts the bytes it has handed out, and has no
+ * other state. */
 CUresult null_cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties) {
     if (!out || !properties) return SIM_ERROR_INVALID_VALUE;
     *out = POOL;

@@ -84,7 +84,7 @@ static const struct {
 #undef X
 };
 
-/* As in the real driver, a name without a version means the newest version. */
+/* Finds an entry. As in the real driver, a name without a version means the newest version. */
 CUresult null_cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags,
                                   CUdriverProcAddressQueryResult *found) {
     (void)flags;

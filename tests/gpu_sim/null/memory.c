@@ -14,7 +14,7 @@ enum { SMALLEST = 9, CLASSES = 48, NONE = -1 };
 
 typedef struct block {
     uint64_t address, bytes; /* bytes: as requested */
-    int64_t next_free;       /* in the list of its class */
+    int64_t next_free;       /* next block in the list of its class */
     bool is_live;
 } block;
 

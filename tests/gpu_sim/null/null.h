@@ -13,7 +13,7 @@ typedef struct null_call {
     const char *entry, *kernel; /* kernel: "" unless this is a launch */
     unsigned grid[3], block[3], shared;
     const void *stream;
-    uint64_t address, bytes; /* of memory that is allocated, freed, copied or set */
+    uint64_t address, bytes; /* memory that is allocated, freed, copied or set */
     int result;
 } null_call;
 

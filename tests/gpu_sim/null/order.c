@@ -199,7 +199,7 @@ CUresult null_cuModuleGetFunction(CUfunction *function, CUmodule module, const c
     return find_kernel((void **)function, module, name);
 }
 
-/* Kernels do not run, so the contents of their globals do not matter. */
+/* Finds no globals: kernels do not run, so the contents of their globals do not matter. */
 CUresult null_cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module,
                                    const char *name) {
     (void)address;
@@ -238,8 +238,8 @@ CUresult null_cuKernelGetFunction(CUfunction *function, CUkernel of) {
     return 0;
 }
 
-/* The code is not read: every kernel has the registers set by null_set, and no shared or local
- * memory. */
+/* Returns an attribute without reading the code: every kernel has the registers set by null_set,
+ * and no shared or local memory. */
 CUresult null_cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction handle) {
     const kernel *of = (kernel *)(void *)handle;
     if (!of) return SIM_ERROR_INVALID_HANDLE;
@@ -266,7 +266,7 @@ CUresult null_cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribu
     return 0;
 }
 
-/* Whole warps; a warp gets registers in units of 256. */
+/* Counts whole warps; a warp gets registers in units of 256. */
 CUresult null_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction handle,
                                                           int threads, size_t shared) {
     if (!handle) return SIM_ERROR_INVALID_HANDLE;

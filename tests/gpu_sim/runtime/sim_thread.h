@@ -121,9 +121,9 @@ struct sim_thread {
 typedef struct sim_kernel {
     const char *name; /* NULL ends the table */
     void (*run)(sim_thread *t);
-    int needs_fibers; /* it has a barrier or a warp operation */
+    int needs_fibers; /* the kernel has a barrier or a warp operation */
     uint32_t shared_bytes, local_bytes, n_params, params_bytes, max_threads;
-    const uint32_t *offsets, *sizes; /* of parameters */
+    const uint32_t *offsets, *sizes; /* offsets and sizes of parameters */
 } sim_kernel;
 
 typedef struct sim_pointer { /* part of a variable that holds the address of another one */

@@ -42,7 +42,7 @@ void cb_x_lanes_store(const cb_x_lanes *l, int number, const cb_tensor *t, int64
 
 typedef struct cb_x_lines {
     cb_x_lanes lanes;
-    const cb_tensor *tensor; /* by operand of the program, as in cb_executable */
+    const cb_tensor *tensor; /* indexed like cb_executable.tensor */
     int64_t begin, end;      /* elements of the task */
 } cb_x_lines;
 

@@ -88,7 +88,7 @@ typedef struct CB_TYPED(direct_sums) {
     bool add;
 } CB_TYPED(direct_sums);
 
-/* `n` pixels and `width` vectors of channels are compile-time constants. */
+/* Sums `n` pixels and `width` vectors of channels, which are compile-time constants. */
 GEMM_INLINE void CB_TYPED(direct_sum)(const int n, const int width,
                                       const CB_TYPED(direct_sums) * s) {
     const int64_t lanes = GEMM_VECTOR / sizeof(CB_REAL);

@@ -47,7 +47,7 @@ static cb_status make_groups(cb_executor *e, cb_error *err) {
     return status;
 }
 
-/* Groups that are too large for the executor run kernel by kernel, with locals in separate memory.
+/* Allocates the locals of groups that are too large for the executor, which run kernel by kernel.
  * Ordinary models have no such groups. */
 static cb_status make_locals(const cb_executor *e, cb_error *err) {
     const cb_program *p = e->x->program;
@@ -294,7 +294,7 @@ static void run_phase_across(cb_executor *e, const sides *at, int phase) {
     for (int64_t i = 0, in_kept = 1, first = at->at; i < f->bands; i++, first += band) {
         const int64_t lines = lines_of_band(f, i), n = lines * at->lines.lanes.n,
                       whole = div_up(n, CB_X_LANES) * CB_X_LANES;
-        const bool is_short = lines < f->band_lines; /* other groups' lanes come after it */
+        const bool is_short = lines < f->band_lines; /* lanes of other groups follow this band */
         load_numbers(e, at, i);
         c->leaf = first & (CB_X_LEAF - 1);
         if (is_short) cb_x_lanes_copy_rest(&at->lines.lanes, n, &rest, false);
@@ -378,7 +378,7 @@ static void combine_task(void *user, int64_t index, int thread) {
             n = min_i64(CB_TILE, m->columns - at);
     const cb_x_columns *column = &m->column[index / tiles];
     const cb_x_stream *s = &m->stream[column->stream];
-    /* Several blocks are stored one after another. */
+    /* The sums of several blocks are stored one after another. */
     cb_x_combine(f, &e->x->tensor[column->tensor], at, n,
                  cb_x_sums_of_block(e, s, 0) + at * f->real, column->is_mean);
 }

@@ -27,7 +27,7 @@ typedef struct cb_x_fused { /* one group, ready to run */
     int16_t first_number[CB_X_PHASES + 2]; /* [phase + 1] index of a phase's first number in
                                               `order` */
     int64_t n_task, rows_in_task, chunks;  /* chunks: tasks of one row */
-    size_t n_tile, tile_bytes;             /* of a thread */
+    size_t n_tile, tile_bytes;             /* tiles of a thread, and their bytes */
     int64_t batch;                         /* strided rows that are gathered together */
     int32_t *across; /* [n_stream] the tile of the first strided row; -1: not strided */
     /* For strided rows (m.inner), a task is rows_in_task units. A unit is `lanes` rows, and

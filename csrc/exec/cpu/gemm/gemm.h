@@ -51,7 +51,7 @@ bool cb_gemm_own_is_faster(cb_dtype dtype, int64_t m, int64_t n, int64_t k);
 
 /* The division of a batch of products into tasks, for our own kernel. */
 typedef struct cb_gemm_cut {
-    int64_t rows, columns; /* of a task */
+    int64_t rows, columns; /* rows and columns of a task */
     int64_t batches;       /* items of the batch in one task */
 } cb_gemm_cut;
 

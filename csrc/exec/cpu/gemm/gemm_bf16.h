@@ -111,7 +111,7 @@ BF16_TARGET static void bf16_pack(bf16_view b, int64_t inner, int64_t j, int64_t
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* `rows` and `width`, in vectors, are compile-time constants. */
+/* Sums `rows` rows and `width` vectors of columns, which are compile-time constants. */
 BF16_INLINE void bf16_sum(const int rows, const int width, bf16_left a, const uint16_t *panel,
                           int64_t pairs, const bf16_out *out) {
     __m512 sum[2 * BF16_ROWS];

@@ -117,8 +117,8 @@ typedef struct CB_TYPED(gemm_out) {
     bool add;
 } CB_TYPED(gemm_out);
 
-/* `rows` and `width`, in vectors, are compile-time constants, and rows * width is at most
- * GEMM_SUMS. */
+/* Sums `rows` rows and `width` vectors of columns. Both are compile-time constants, and rows *
+ * width is at most GEMM_SUMS. */
 GEMM_INLINE void CB_TYPED(gemm_sum)(const int rows, const int width, CB_TYPED(gemm_left) a,
                                     CB_TYPED(gemm_right) b, int64_t inner,
                                     const CB_TYPED(gemm_out) * out) {
@@ -210,8 +210,7 @@ typedef struct CB_TYPED(gemm_table) {
     const int64_t *row, *column;
 } CB_TYPED(gemm_table);
 
-/* `n` is a compile-time constant, at least `rows`. Rows after the last are computed but not
- * stored. */
+/* Sums `n` rows, a compile-time constant, and stores the first `rows` of them. */
 GEMM_INLINE void CB_TYPED(gemm_add_some)(const int n, CB_TYPED(gemm_table) a, int64_t rows,
                                          int64_t inner, const CB_REAL *panel, CB_REAL *c,
                                          int64_t ldc, int64_t columns, bool add) {

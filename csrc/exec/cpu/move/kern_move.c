@@ -5,7 +5,7 @@
 typedef struct move {
     const cb_kernel_args *args;
     const cb_tensor *in, *out;
-    cb_walk walk; /* of `in` */
+    cb_walk walk; /* walk over `in` */
     size_t size;
     uint64_t fill;
 } move;

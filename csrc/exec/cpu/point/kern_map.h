@@ -31,7 +31,7 @@ typedef struct cb_map {
     bool whole[CB_WALKERS]; /* the whole tensor is contiguous */
 } cb_map;
 
-typedef struct cb_map_tiles { /* of one task */
+typedef struct cb_map_tiles { /* the tiles of one task */
     _Alignas(64) uint64_t
         value[CB_WALKERS + 1][CB_TILE]; /* inputs of the loop; the last one is its output */
     _Alignas(64) uint16_t half[CB_TILE];

@@ -38,7 +38,7 @@
 #define ROW_MATH(name) cb_##name##_f64
 #define ROW_FEW(name) name##_double
 #endif
-#define ROW_LANES (CB_LANE_BYTES / (int64_t)sizeof(CB_REAL)) /* of a vector */
+#define ROW_LANES (CB_LANE_BYTES / (int64_t)sizeof(CB_REAL)) /* lanes of a vector */
 
 /* ---- leaves ---------------------------------------------------------------------------------- */
 

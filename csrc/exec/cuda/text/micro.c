@@ -212,7 +212,8 @@ bool cb_cu_is_store(const cb_cu_micro *x, const cb_micro *micro) {
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* Constants are parameters, except 0 and 1, with which the compiler can simplify the code. */
+/* Returns the text of a number. Constants are parameters, except 0 and 1, with which the compiler
+ * can simplify the code. */
 static text number_text(const cb_cu_micro *x, int16_t id) {
     text t;
     const float value = (float)x->m->constant[id]; /* these groups compute in f32 */

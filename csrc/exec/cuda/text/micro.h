@@ -36,11 +36,11 @@ typedef struct cb_cu_micro {
     int16_t in_tile[CB_X_STREAMS];  /* the value that a tile holds; -1: not a tile */
     int16_t with_tile[CB_X_VALUES]; /* the stream of the tile that holds a value; -1: none */
     bool is_cheap[CB_X_STREAMS];    /* the tile is recomputed even with has_tiles */
-    bool is_decided[CB_X_STREAMS];  /* while searching for tiles: is_cheap of the tile is final */
-    bool is_held[CB_X_STREAMS];     /* with has_tiles, the array is copied to a tile when read */
-    int16_t tile_of[CB_X_STREAMS];  /* the tile of a stream that has one (tiles.h) */
-    bool is_filled[CB_X_STREAMS];   /* an earlier phase has filled the tile of the array */
-    int phase;                      /* the phase that is being written (cb_cu_need_phase) */
+    bool is_decided[CB_X_STREAMS]; /* used by the search for tiles: is_cheap of the tile is final */
+    bool is_held[CB_X_STREAMS];    /* with has_tiles, the array is copied to a tile when read */
+    int16_t tile_of[CB_X_STREAMS]; /* the tile of a stream that has one (tiles.h) */
+    bool is_filled[CB_X_STREAMS];  /* an earlier phase has filled the tile of the array */
+    int phase;                     /* the phase that is being written (cb_cu_need_phase) */
     bool is_constant[CB_X_SCALARS]; /* the number is a constant */
     bool of_row[CB_X_SCALARS];      /* the number depends on a reduction of the row */
     bool is_kept[CB_X_SCALARS];     /* later kernels read the number from extra memory */

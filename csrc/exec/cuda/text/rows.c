@@ -466,7 +466,7 @@ static void row_kernel(cb_cu_micro *x) {
               (uint32_t)w.threads);
 }
 
-/* Leaves span rows of 64, 128, 256 or 512 elements if there are enough rows to keep the whole
+/* Lets leaves span rows of 64, 128, 256 or 512 elements if there are enough rows to keep the whole
  * device busy. */
 int cb_cu_rows_of_leaf(const cb_microcode *m) {
     bool fits = m->n_total > 0 && m->columns % CB_X_LANES == 0 && m->columns < CB_X_LEAF &&
