@@ -194,7 +194,7 @@ def test_a_few_bytes_are_not_worth_a_warning() -> None:
     assert plan.position.smallest == plan.position.everything == limit == stats.tensor_bytes
     much = stats._replace(peak_bytes=limit + 2 * counted_scratch.LEAST)
     text = scratch.excess_text(much, limit, "1", backends._in_words(None, plan.position, limit, 1))
-    assert "No lower budget leaves that much memory" in text  # all positions stand for the same bytes
+    assert "No lower budget leaves that much memory" in text  # all positions are the same
 
 
 def test_what_it_takes_at_first_is_over_then() -> None:

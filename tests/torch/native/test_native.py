@@ -456,7 +456,9 @@ def test_says_what_stays_foreign() -> None:
     gm = traced(lambda x: ((x @ x).sin() @ x.half().float()).exp().sum(), torch.randn(4, 4))
     times = {"mm": 1.0, "mm_1": 5.0, "sin": 2.0, "exp": 2.0}
     _, note = lower(gm, "forward", planned=Planned(times))
-    assert str(note.foreign[0]).startswith("2 aten.mm (products stay with PyTorch, 60% of the time)")
+    assert str(note.foreign[0]).startswith(
+        "2 aten.mm (products stay with PyTorch, 60% of the time)"
+    )
 
 
 def test_other_devices() -> None:

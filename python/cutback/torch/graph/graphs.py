@@ -543,7 +543,7 @@ class Reader:
         """Returns the nodes that must run in the forward, without their inputs."""
         wanted = {n for n in self.outputs[: self.num_fwd_outputs] if isinstance(n, fx.Node)}
         end = len(self.nodes)
-        changed = {t.storage: end for n in overwritten.values() for t in self.tensors[n]}  # last write
+        changed = {t.storage: end for n in overwritten.values() for t in self.tensors[n]}
         for i, node in enumerate(self.nodes):
             written = self.written_by(node)
             if written and node not in self.late:
