@@ -4,7 +4,7 @@
 #include "../base/ints.h"
 #include "tiles.h"
 
-#define VECTOR 16     /* elements: whole vectors on every instruction set */
+#define VECTOR 16     /* elements; a multiple of the vector on every instruction set */
 #define SLOTS 8       /* maximum number of threads that work at the same time */
 #define MANY_SLOTS 16 /* the same, if their scratch is small compared with the work */
 #define MANY_SLOTS_FLOPS 1e9

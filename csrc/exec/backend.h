@@ -152,8 +152,8 @@ typedef struct cb_backend {
                            of two */
     cb_workspace_fn workspace; /* bytes of scratch that an op needs */
     cb_fuses_fn fuses;         /* which ops may run in groups of several; NULL: none */
-    /* Ops without a kernel, which primitives replace before a step is planned (ad/lacking.h); NULL:
-     * none. */
+    /* Returns true for ops without a kernel, which primitives replace before a step is planned
+     * (ad/lacking.h); NULL: there are none. */
     bool (*lacks)(cb_opcode code);
     /* Checks that this backend can run the group. CB_UNSUPPORTED names the first instruction that
      * it cannot run. */

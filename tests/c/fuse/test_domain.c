@@ -1,5 +1,5 @@
-/* The role of an op in a domain, which domains can be joined, and how operands map to them: each
- * rule with an op that satisfies it and one that does not. */
+/* The role of an op in a domain, which domains can be joined, and how operands map to them. Each
+ * rule is tested with an op that satisfies it and one that does not. */
 #include "base/shape.h"
 #include "fuse/domain.h"
 

@@ -93,7 +93,7 @@ CUresult sim_cuGetProcAddress_v2(const char *name, void **function, int version,
         if (*rest == '\0' || strcmp(rest, "_v2") == 0 || strcmp(rest, "WithFlags") == 0)
             memcpy(function, &table[i].function, sizeof *function);
     }
-    /* found; no such name; the driver is too old */
+    /* 0: found; 1: no such name; 2: the driver is too old */
     if (found) *found = *function ? 0 : version <= sim_device.driver_version ? 1 : 2;
     return *function ? 0 : SIM_ERROR_NOT_FOUND;
 }

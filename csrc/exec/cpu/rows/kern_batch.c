@@ -19,7 +19,7 @@ typedef struct batch {
     const cb_kernel_args *args;
     const cb_tensor *stats; /* the outputs mean, var and rstd */
     int64_t images, channels, plane;
-    int64_t image; /* elements of one */
+    int64_t image; /* elements of an image */
     int64_t count; /* elements of a channel */
     bool is_short;
     int64_t group;          /* channels of a task */
