@@ -73,12 +73,12 @@ cb_status cb_cu_check_folder(const char *folder, cb_error *err) {
         return cb_fail(err, CB_UNSUPPORTED, "%s: %s", folder, strerror(errno));
     if (!S_ISDIR(is.st_mode)) return cb_fail(err, CB_UNSUPPORTED, "%s is not a folder", folder);
     if (is.st_uid != geteuid())
-        return cb_fail(err, CB_UNSUPPORTED, "%s belongs to another user: code from there would run",
-                       folder);
-    if (is.st_mode & (S_IWGRP | S_IWOTH))
         return cb_fail(err, CB_UNSUPPORTED,
-                       "%s may be written by others, and code from there would run: chmod 700",
-                       folder);
+                       "%s belongs to another user: code in it would be executed", folder);
+    if (is.st_mode & (S_IWGRP | S_IWOTH))
+        return cb_fail(
+            err, CB_UNSUPPORTED,
+            "%s may be written by others, and code in it would be executed: run chmod 700", folder);
     return CB_OK;
 }
 

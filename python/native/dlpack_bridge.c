@@ -118,7 +118,7 @@ static const dl_tensor *consume(PyObject *capsule, bool *writable, PyObject **ow
     if (PyCapsule_IsValid(capsule, NEW_NAME)) {
         dl_managed_versioned *managed = PyCapsule_GetPointer(capsule, NEW_NAME);
         if (managed->major != 1) {
-            PyErr_Format(PyExc_BufferError, "DLPack version %u is not supported, only 1",
+            PyErr_Format(PyExc_BufferError, "DLPack version %u is not supported, only version 1",
                          managed->major);
             return NULL;
         }

@@ -76,7 +76,7 @@ static int parse_group_ids(PyObject *ids, uint32_t n, cb_py_optimizer *out) {
         for (uint32_t k = 0; k < n && !PyErr_Occurred(); k++) {
             unsigned long id = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(items, k));
             if (!PyErr_Occurred() && id >= out->n_groups) {
-                PyErr_Format(PyExc_ValueError, "group %lu, but there are %u groups", id,
+                PyErr_Format(PyExc_ValueError, "there is no group %lu; there are %u groups", id,
                              out->n_groups);
             }
             out->group[k] = (uint32_t)id;

@@ -15,8 +15,8 @@ static int take_life(PyObject *row, cb_pack_life *out) {
     }
     if (!PyArg_ParseTuple(row, "IIK:place", &made, &last, &bytes)) return -1;
     if (made > last || last == UINT32_MAX || bytes == 0) {
-        PyErr_Format(PyExc_ValueError, "place: %R is not a life of at least one byte and moment",
-                     row);
+        PyErr_Format(PyExc_ValueError,
+                     "place: a life must have at least one byte and one moment, not %R", row);
         return -1;
     }
     *out = (cb_pack_life){.bytes = bytes, .made = made, .last = last};

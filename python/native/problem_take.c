@@ -181,7 +181,7 @@ static int take_bits(const cb_py_columns *t, size_t i, PyObject *member, const c
     for (Py_ssize_t k = 0; status == 0 && k < PySequence_Fast_GET_SIZE(list); k++) {
         PyObject *is = PySequence_Fast_GET_ITEM(list, k);
         uint64_t place;
-        if (take_count(is, 63, &place) < 0) status = refuse(t, i, name, is, "places below 64");
+        if (take_count(is, 63, &place) < 0) status = refuse(t, i, name, is, "indices below 64");
         else *out |= UINT64_C(1) << place;
     }
     Py_XDECREF(list);

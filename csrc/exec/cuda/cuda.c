@@ -91,9 +91,10 @@ static cb_status open_products(executable *x, cb_error *err) {
     if (!path || !has_products(x->program)) return CB_OK;
     cb_error why;
     if (cb_cu_open_blaslt(&x->blaslt, path, &why) != CB_OK)
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "cuda: %.300s; CUTBACK_CUBLASLT=none leaves products to our own kernels",
-                       why.text);
+        return cb_fail(
+            err, CB_UNSUPPORTED,
+            "cuda: %.300s; set CUTBACK_CUBLASLT=none to use Cutback's own kernels for products",
+            why.text);
     x->code.blaslt = &x->blaslt;
     return cb_cu_blaslt_open(&x->blaslt, &x->code.products, err);
 }

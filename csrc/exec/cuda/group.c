@@ -125,10 +125,10 @@ cb_status cb_cu_supports(const cb_program *program, uint32_t group, cb_error *er
         const cb_instr *instr = &program->instr[i];
         if (cb_cu_has_plain(instr->code)) continue;
         const bool placed = instr->location && instr->location[0];
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "%s: the cuda backend has no kernel for it%s%s; backend=\"cpu\" runs it",
-                       cb_op_def_of(instr->code)->name, placed ? ", at " : "",
-                       placed ? instr->location : "");
+        return cb_fail(
+            err, CB_UNSUPPORTED,
+            "%s: the cuda backend has no kernel for this op%s%s; backend=\"cpu\" runs it",
+            cb_op_def_of(instr->code)->name, placed ? ", at " : "", placed ? instr->location : "");
     }
     return CB_OK;
 }

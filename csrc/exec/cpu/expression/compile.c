@@ -169,8 +169,8 @@ static cb_status compile_phase(cb_expression *x, int level, bool scales, cb_aren
     if (!b->t.is_full) status = cb_x_phase_make(m, 0, x->table, &x->arena, &phase->code, err);
     if (status == CB_UNSUPPORTED) {
         return cb_fail(err, CB_UNSUPPORTED,
-                       "%s needs more values at once than the executor has room for; compute "
-                       "them nearer to where they are read",
+                       "%s needs more values at the same time than the executor can hold; "
+                       "compute each of them closer to its use",
                        x->base.name);
     }
     /* Lists sums in the order in which they were requested (cb_t_over_row). */

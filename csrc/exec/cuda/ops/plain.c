@@ -45,7 +45,7 @@ cb_status cb_cu_plain(cb_cu_code *code, uint32_t instr, cb_error *err) {
     const cb_cu_op x = {.code = code, .instr = &code->program->instr[instr], .at = instr};
     const family_fn family = family_of(x.instr->code);
     if (!family)
-        return cb_fail(err, CB_UNSUPPORTED, "%s: the cuda backend has no kernel for it",
+        return cb_fail(err, CB_UNSUPPORTED, "%s: the cuda backend has no kernel for this op",
                        cb_op_def_of(x.instr->code)->name);
     family(&x);
     return CB_OK;
