@@ -29,8 +29,8 @@ static cb_status open_library(void **out, const char *path, int flags, cb_error 
     return cb_fail(err, CB_UNSUPPORTED, "%s", reason ? reason : path);
 }
 
-/* Looks up a function. dlsym returns a data pointer, which POSIX, but not ISO C, allows to convert
- * to a function pointer; so its bytes are copied. */
+/* Looks up a function. dlsym returns a data pointer. POSIX allows converting it to a function
+ * pointer, but ISO C does not, so its bytes are copied. */
 static cb_status look_up(void *out, size_t n, void *library, const char *name, const char *path,
                          cb_error *err) {
     void *entry = dlsym(library, name);

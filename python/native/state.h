@@ -53,8 +53,8 @@ cb_py_state *cb_py_state_of_object(PyObject *self); /* `self` has one of our typ
 cb_py_context *cb_py_context_get(cb_py_state *state);
 cb_py_context *cb_py_context_retain(cb_py_context *context);
 void cb_py_context_release(cb_py_context *context); /* NULL is fine */
-/* After a fork, resets n_working, because the threads of those calls do not exist in the child. The
- * caller holds `lock`. */
+/* After a fork, resets n_working, because the threads that are inside the core do not exist in the
+ * child. The caller holds `lock`. */
 void cb_py_context_forget_forked(cb_py_context *context);
 /* Replaces the thread pool. Raises RuntimeError (and returns -1) while another thread is inside the
  * core. */
@@ -148,8 +148,8 @@ typedef struct cb_py_graph {
     atomic_bool busy; /* a call is using the graph; see cb_py_graph_enter */
 } cb_py_graph;
 
-/* In claims.c. A graph is used by one call at a time: another thread, or a signal handler that
- * interrupts a compile, gets a RuntimeError (and -1). */
+/* Starts a call that uses the graph (claims.c). One call uses a graph at a time: another thread, or
+ * a signal handler that interrupts a compile, gets a RuntimeError (and -1). */
 int cb_py_graph_enter(cb_py_graph *graph);
 void cb_py_graph_leave(cb_py_graph *graph);
 

@@ -6,7 +6,7 @@
 #include "oom.h"
 #include "random.h"
 
-typedef struct found { /* everything made from one graph, from the arena on */
+typedef struct found { /* what is made from one graph */
     cb_arena arena;
     cb_group_request request;
     cb_grouping grouping;

@@ -7,7 +7,7 @@
 
 #define WISHES 2048
 
-typedef struct grouped { /* everything made from one graph, from the arena on */
+typedef struct grouped { /* what is made from one graph */
     cb_arena arena;
     cb_grouping grouping;
     cb_problem *problem;
@@ -79,7 +79,7 @@ static void draw(const model *m, uint32_t seed, wishes *w, cb_alloc *alloc) {
     }
 }
 
-static uint32_t n_several, n_partial, n_alone; /* steps; those of one op with a local */
+static uint32_t n_several, n_partial, n_alone; /* n_alone: steps of one op that have a local */
 
 static void check_bytes(const grouped *x) {
     const cb_schedule *s = &x->plan->schedule;

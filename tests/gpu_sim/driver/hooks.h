@@ -25,8 +25,8 @@ SIM_EXPORT int sim_is_due(const char *entry);
  * kernel's PTX; a skipped warp operation returns the thread's own value. Line 0 ends that. Returns
  * how often the previous line was skipped. */
 SIM_EXPORT unsigned long sim_leave_out(const char *kernel, unsigned line);
-/* The work of the i-th launch since "counts" was set to 1, which clears earlier ones. Returns the
- * name of its kernel; NULL: there were fewer. */
+/* The work of one launch. sim_counted returns that of the i-th launch since "counts" was set to 1,
+ * which clears earlier ones, and the name of its kernel; NULL: there were fewer. */
 typedef struct sim_counts_of_launch {
     unsigned long long instructions;  /* issued by all threads, estimated for sm_90 */
     unsigned long long read, written; /* bytes of device memory, in sectors, each counted once */
