@@ -1,4 +1,4 @@
-/* executor.h: groups of several instructions, run in one pass over their rows. Start at record.h.
+/* executor.h: runs groups of several instructions in one pass over their rows. Start at record.h.
  *
  * Its memory outside the arena depends on the machine and is not part of the plan: the first run
  * allocates, for each thread, a context and tiles of at most CB_ROW_LONGEST elements; compiling a

@@ -1,4 +1,4 @@
-/* prepare.h: a group that is ready to run. */
+/* prepare.h: prepares a group to run. */
 #ifndef CB_EXEC_PREPARE_H
 #define CB_EXEC_PREPARE_H
 

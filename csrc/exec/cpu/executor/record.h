@@ -75,8 +75,8 @@ typedef struct cb_x_context {
     int64_t end; /* end of the elements to run over, a multiple of 64 after their start */
     const cb_record *again; /* the first record of an iteration */
     int64_t leaf; /* elements between the beginning of a leaf of all elements and that of the row */
-    /* Right after p and s: a load waits for a recent store at the same offset of a 4 KiB page, and
-     * slots are stored to frequently. */
+    /* Placed right after p and s: a load waits for a recent store at the same offset of a 4 KiB
+     * page, and slots are stored to frequently. */
     union {
         _Alignas(64) float slot[CB_X_SLOTS][CB_X_LANES];
         double slot64[CB_X_SLOTS][CB_X_LANES];

@@ -106,7 +106,8 @@ void cb_gemm_end(cb_gemm_region *region) {
     pthread_mutex_unlock(&guard.lock);
 }
 
-/* Only a per-thread setting needs this; a process-wide setting is 1 already. */
+/* Sets one thread for a task. Only a per-thread setting needs this; a process-wide setting is 1
+ * already. */
 void cb_gemm_enter_task(const cb_gemm_region *region) {
     if (region->blas && region->blas->set_threads_local) exchange_threads(region->blas, 1);
 }
@@ -122,7 +123,8 @@ void cb_gemm_enter_task(const cb_gemm_region *region) {
 #define GRAIN_ROWS 12      /* rows whose sums are in registers: gemm_fma.h */
 #define GRAIN_COLUMNS 32
 
-/* Measured on a Zen 4 against OpenBLAS 0.3.31 (benchmarks/cpu/bench_products.py). */
+/* The limits were measured on a Zen 4 against OpenBLAS 0.3.31
+ * (benchmarks/cpu/bench_products.py). */
 bool cb_gemm_own_is_faster(cb_dtype dtype, int64_t m, int64_t n, int64_t k) {
     pthread_once(&guard.once, set_up);
     double flops = 2.0 * (double)m * (double)n * (double)k;

@@ -19,9 +19,9 @@
 #define CB_IN_PLACE _Pragma("GCC ivdep")
 #endif
 
-/* The elements of a tile, which a kernel holds on its stack. */
+/* Number of elements of a tile, which a kernel holds on its stack. */
 #define CB_TILE CB_X_LEAF
-/* The elements of a task of a parallel region. */
+/* Number of elements of a task of a parallel region. */
 #define CB_CHUNK CB_X_CHUNK
 
 /* Results of at least this size bypass the caches, because they would be evicted before they are

@@ -9,7 +9,8 @@
 #include "../../../base/kern_vector.h"
 
 #define CB_SUM_LANES 64
-/* Size of a vector of lanes: a register, because gcc passes longer ones through memory. */
+/* Bytes of a vector of lanes, which is a register, because gcc passes longer ones through
+ * memory. */
 #define CB_LANE_BYTES (4 * CB_VW)
 
 /* Adds the N vectors of `at` in pairs: k and k + N / 2, then the sums that are N / 4 apart, and so

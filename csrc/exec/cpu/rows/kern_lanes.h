@@ -12,7 +12,7 @@
     static inline void name##_few(real *lanes, const real *from, int64_t n) {              \
         for (int64_t i = 0; i < n; i++) lanes[i] += from[i];                               \
     }                                                                                      \
-    /* To the first lanes, as whole vectors: the fold reads vectors. */                    \
+    /* Adds to the first lanes as whole vectors, because the fold reads vectors. */        \
     static inline void name##_first(real *lanes, const real *from, int64_t n) {            \
         enum { WIDE = CB_LANE_BYTES / sizeof(real) };                                      \
         for (int64_t i = 0; i < n; i += WIDE)                                              \
