@@ -6,7 +6,7 @@
  *   debug  the cpu kernels, but every buffer is allocated separately at its first group and freed
  *          after its last; its counted peak equals program->live_bytes (locals, which exist only
  *          during their group, do not count), and a sanitizer sees every stray access
- *   ref    the slow twin: plain loops in double, no kernel shared with cpu
+ *   ref    the reference: plain loops in double, no kernel shared with cpu
  *   null   runs nothing, counts groups
  *   cuda   a GPU, with kernels that are generated for each program and compiled with it
  *

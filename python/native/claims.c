@@ -2,8 +2,8 @@
  *
  * Each optimizer state has a busy word. A step holds it from before its first read of the state to
  * its end. During the core's work, a step also claims the memory that it writes, because two
- * optimizers may share a parameter or a state. Neither waits: the second user gets an error before
- * it has written anything. */
+ * optimizers may share a parameter or a state. Neither makes a step wait: the second user gets an
+ * error before it has written anything. */
 #include "state.h"
 
 #include <unistd.h>

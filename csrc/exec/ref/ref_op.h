@@ -1,5 +1,4 @@
-/* ref_op.h: the slow twin of the kernels: computes each op from its definition, one element at a
- * time.
+/* ref_op.h: computes each op from its definition, one element at a time, to check the kernels.
  *
  * Operands may have any strides. Floats are computed in f64 and rounded to the output's dtype once;
  * integers have 64 bits and wrap. No code is shared with exec/cpu. Graphs in f64 run here are the

@@ -1,4 +1,4 @@
-/* Opens a device, copies, waits, and records events. */
+/* Opens a device, copies memory, waits for streams, and records events. */
 #include "device.h"
 
 #include <string.h>

@@ -429,8 +429,8 @@ static void give_totals(cb_cu_micro *x) {
     }
 }
 
-/* Adds the kernel of one warp that ends totals. If there are several segments, a kernel before it
- * adds up each of them. */
+/* Adds a kernel of one warp that finishes the totals. If there are several segments, a kernel
+ * before it adds up each of them. */
 static void finish_totals(cb_cu_micro *x) {
     const cb_microcode *m = x->m;
     cb_cu_code *c = x->code;
