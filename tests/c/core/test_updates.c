@@ -1,4 +1,4 @@
-/* Updates inside a run: the bits of a separate step, refusals, and memory that runs out. */
+/* Updates inside a run: they give the bits of a separate step; refusals; memory that runs out. */
 #include "mlp.h"
 #include "oom.h"
 

@@ -105,8 +105,7 @@ typedef struct tally {
     uint32_t judged, met, exact; /* numbers of plans */
 } tally;
 
-/* Checks that no set of reruns is faster than the plan, and that its bound equals its time.
- * cb_plan_make walks the schedule. */
+/* Checks that no set of reruns is faster than the plan, and that its bound equals its time. */
 static void judge(const cb_problem *p, const front *all, bool exact, tally *sum) {
     for (uint32_t i = 0; i < all->n; i += 1 + all->n / 8) {
         cb_plan_options o = {.device = cb_device_find("a100")};
@@ -406,7 +405,8 @@ TEST(a_late_op_may_pass_a_reader) {
     cb_problem_free(p);
 }
 
-/* Checks the same for larger problems with the exact solver, at the sizes of the fastest plans. */
+/* Checks the bounds of larger problems against the exact solver, at the sizes of the fastest
+ * plans. */
 static void judge_optima(bounder *b, const cb_problem *p, cb_arena *arena) {
     bool suits;
     start_bounds(b, p, arena);
