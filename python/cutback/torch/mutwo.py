@@ -4,7 +4,7 @@
 >>> print(selection)
 >>> step = cutback.torch.compile(model, policy=selection)
 
-:func:`mu_two` does all of it in one call. See docs/torch.md, "Profiles and mu-TWO".
+:func:`mu_two` does all of it in one call. See docs/torch.md, "Profiling".
 
 Source: S. Purandare, A. Wasay, S. Idreos, mu-TWO: 3x faster multi-model training with orchestration
 and memory optimization, MLSys 2023.
