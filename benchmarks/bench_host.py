@@ -52,7 +52,8 @@ def sum_of_squares(params: list[Any]) -> Any:
 def measured(
     step: Callable[[], Any], seconds: Callable[[], float], rounds: int
 ) -> dict[str, float]:
-    """Milliseconds of a call, and of the core during it. Slow calls are repeated less often."""
+    """Returns the milliseconds of a call, and of the core during it. Slow calls are repeated less
+    often."""
     for _ in range(2):
         step()
     whole: list[float] = []
@@ -67,7 +68,7 @@ def measured(
 
 
 def many(kind: str, n: int, on_device: bool, rounds: int) -> dict[str, float]:
-    """A step of n small arrays."""
+    """Returns a step of n small arrays."""
     params: Any = [np.full((3, 4), i % 7, np.float32) for i in range(n)]
     if on_device:
         from cutback import cuda

@@ -16,13 +16,13 @@ from common import save, summary
 
 
 def seconds(code: str) -> float:
-    """Wall time of a fresh interpreter that runs `code`, measured inside it."""
+    """Returns the wall time of a fresh interpreter that runs `code`, measured inside it."""
     probe = f"import time; t = time.perf_counter(); {code}; print(time.perf_counter() - t)"
     return float(subprocess.check_output([sys.executable, "-c", probe], text=True))
 
 
 def wheel_bytes() -> int:
-    """Size of a wheel built from this checkout."""
+    """Returns the size of a wheel built from this checkout."""
     root = Path(__file__).parent.parent
     with tempfile.TemporaryDirectory() as folder:
         command = [

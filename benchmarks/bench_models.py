@@ -33,7 +33,7 @@ import cutback as cb
 
 
 def torch_peak(step: Callable[[], Any]) -> int:
-    """Most live bytes that one step allocates, from the profiler's allocation records."""
+    """Returns the most live bytes that one step allocates, from the profiler's allocation records."""
     with torch.profiler.profile(profile_memory=True) as profile:
         step()
     live = peak = 0
@@ -70,7 +70,7 @@ def cutback_step(
 
 
 def gpt_case() -> tuple[Any, tuple[Any, ...], Callable[[], float]]:
-    """The GPT of the demo: (loss, arguments, PyTorch step)."""
+    """Returns the GPT of the demo: (loss, arguments, PyTorch step)."""
     text = data.stdlib_text()
     config = gpt.GPTConfig(vocab=len(text.alphabet))
     params = gpt.init(config, np.random.default_rng(1))
@@ -84,7 +84,7 @@ def gpt_case() -> tuple[Any, tuple[Any, ...], Callable[[], float]]:
 
 
 def conv_case() -> tuple[Any, tuple[Any, ...], Callable[[], float]]:
-    """The convolutional net of the demo."""
+    """Returns the convolutional net of the demo."""
     config = convnet.ConvConfig()
     params, states = convnet.init(config, np.random.default_rng(3))
     x, y = next(data.digit_batches(data.digits(), 128, seed=4))
@@ -100,7 +100,7 @@ def conv_case() -> tuple[Any, tuple[Any, ...], Callable[[], float]]:
 
 
 def measure(name: str, case: Callable[[], Any], rounds: int) -> list[dict[str, Any]]:
-    """Rows of one model: PyTorch eager, and cutback under three plans."""
+    """Returns the rows of one model: PyTorch eager, and cutback under three plans."""
     loss, args, peer = case()
     everything, first_step, first_seconds = cutback_step(loss, args, preset="autograd")
     half = first_step.planned.arena_bytes // 2
@@ -155,7 +155,7 @@ def measure(name: str, case: Callable[[], Any], rounds: int) -> list[dict[str, A
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

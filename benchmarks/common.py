@@ -38,7 +38,7 @@ _MEASURED = (
 
 
 def commit() -> str:
-    """Short hash of the checkout, with "+" if its code differs from the commit's."""
+    """Returns the short hash of the checkout, with "+" if its code differs from the commit's."""
     try:
         head = subprocess.check_output(
             ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True
@@ -52,7 +52,7 @@ def commit() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """The machine of a row: processor, instruction set of the kernels, cores, system."""
+    """Returns the machine of a row: processor, instruction set of the kernels, cores, system."""
     from cutback import _native
 
     return {
@@ -64,7 +64,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions(*names: str) -> dict[str, str]:
-    """Versions of Python and of installed distributions."""
+    """Returns versions of Python and of installed distributions."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": platform.python_version()}
@@ -95,12 +95,13 @@ def interleave(
 
 
 def summary(ms: list[float]) -> dict[str, float]:
-    """Median with minimum and maximum."""
+    """Returns the median with minimum and maximum."""
     return {"median": statistics.median(ms), "min": min(ms), "max": max(ms)}
 
 
 def median_interval(values: Sequence[float], share: float = 0.95) -> tuple[float, float] | None:
-    """A confidence interval for the median of the distribution that the values are drawn from.
+    """Returns a confidence interval for the median of the distribution that the values are drawn
+    from.
 
     The k-th smallest and k-th largest value, whatever the distribution: each value is above or
     below the median with equal probability, so the interval misses if fewer than k are on one side.
@@ -114,7 +115,7 @@ def median_interval(values: Sequence[float], share: float = 0.95) -> tuple[float
 
 
 def written(name: str) -> list[dict[str, Any]]:
-    """The rows of results/NAME.json."""
+    """Returns the rows of results/NAME.json."""
     rows: list[dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
     return rows
 

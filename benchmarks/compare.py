@@ -12,12 +12,12 @@ from typing import Any
 
 
 def key(row: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The key of a row: its texts."""
+    """Returns the key of a row: its texts."""
     return tuple(sorted((name, value) for name, value in row.items() if isinstance(value, str)))
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

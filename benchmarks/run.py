@@ -69,7 +69,7 @@ def ages() -> None:
 
 
 def cell(value: Any) -> str:
-    """A number for readers, or the two of an interval."""
+    """Returns a number for readers, or the two of an interval."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -116,7 +116,7 @@ def report() -> None:
 
 
 def main() -> int:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--only", nargs="*", choices=sorted(scripts()), help="benchmarks to run (default: all)"

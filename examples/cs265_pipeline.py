@@ -65,7 +65,7 @@ class Bert(nn.Module):
         self.head = nn.Linear(width, words)
 
     def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Mean cross entropy, in nats."""
+        """Returns the mean cross entropy, in nats."""
         x = self.norm(self.word(tokens) + self.place.weight[: tokens.shape[1]])
         for layer in self.layers:
             x = layer(x)
@@ -86,7 +86,7 @@ class BertOfTransformers(nn.Module):
         self.bert = BertForMaskedLM(config)
 
     def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Mean cross entropy, in nats."""
+        """Returns the mean cross entropy, in nats."""
         loss: torch.Tensor = self.bert(input_ids=tokens, labels=labels).loss
         return loss
 
@@ -131,13 +131,13 @@ class ResNet50(nn.Module):
         self.head = nn.Linear(wide, classes)
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Mean cross entropy, in nats."""
+        """Returns the mean cross entropy, in nats."""
         x = F.max_pool2d(F.relu(self.bn(self.conv(x)), inplace=True), 3, 2, 1)
         return F.cross_entropy(self.head(self.blocks(x).mean((2, 3))), labels)
 
 
 def make(name: str) -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
-    """A model and a batch, from a seed."""
+    """Returns a model and a batch, from a seed."""
     torch.manual_seed(0)
     if name == "resnet50":
         return ResNet50(), (torch.randn(8, 3, 96, 96), torch.randint(10, (8,)))
@@ -150,7 +150,7 @@ def make(name: str) -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
 
 
 def once(model: nn.Module, step: Callable[..., Any], batch: Any) -> tuple[dict[str, Any], int]:
-    """Gradients and the peak of live tensors of a step from seed 1."""
+    """Returns the gradients and the peak of live tensors of a step from seed 1."""
     model.zero_grad(set_to_none=True)
     torch.manual_seed(1)
     with cutback.torch.MemoryTracker() as memory:
@@ -160,7 +160,7 @@ def once(model: nn.Module, step: Callable[..., Any], batch: Any) -> tuple[dict[s
 
 
 def latencies(pairs: list[tuple[nn.Module, Any]], batch: Any, rounds: int = 7) -> list[float]:
-    """Median seconds of a step of each, measured in turns."""
+    """Returns the median seconds of a step of each, measured in turns."""
     seconds: list[list[float]] = [[] for _ in pairs]
     for _ in range(rounds):
         for (model, step), row in zip(pairs, seconds, strict=True):
@@ -172,7 +172,7 @@ def latencies(pairs: list[tuple[nn.Module, Any]], batch: Any, rounds: int = 7) -
 
 
 def pipeline(name: str, options: argparse.Namespace) -> bool:
-    """All stages on one model; returns whether every check passed."""
+    """Returns all stages on one model; returns whether every check passed."""
     model, batch = make(name)
     title = f"{name}, {sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters"
     print(f"\n{title}\n{'=' * len(title)}\n\n1. Statistics, with swapping\n")

@@ -63,7 +63,7 @@ class GPT(nn.Module):
         nn.init.normal_(self.token.weight, std=0.02)
 
     def forward(self, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-        """Mean cross entropy of the following bytes, in nats."""
+        """Returns the mean cross entropy of the following bytes, in nats."""
         x = self.token(tokens) + self.place.weight[: tokens.shape[1]]
         for block in self.blocks:
             x = block(x)
@@ -71,7 +71,7 @@ class GPT(nn.Module):
 
 
 def batches(steps: int, batch: int = 16, context: int = 64) -> list[tuple[Any, Any]]:
-    """Random positions in a text that every Python installation has."""
+    """Returns random positions in a text that every Python installation has."""
     text = inspect.getsource(argparse).encode()
     data = torch.tensor(list(text))
     generator = torch.Generator().manual_seed(1)
@@ -110,7 +110,7 @@ def train(model: nn.Module, step: Callable[..., Any], steps: int) -> Run:
 
 
 def by_checkpoint(model: nn.Module, budget: int) -> tuple[Callable[..., Any], int]:
-    """A step through the eager entry point, under the budget or, if the order of autograd's
+    """Returns a step through the eager entry point, under the budget or, if the order of autograd's
     backward needs more, the smallest reachable one."""
     tokens, following = batches(1)[0]
     for asked in (budget, "min"):
@@ -126,7 +126,7 @@ def by_checkpoint(model: nn.Module, budget: int) -> tuple[Callable[..., Any], in
 
 
 def open_door(name: str, model: nn.Module, budget: int) -> tuple[Callable[..., Any], int]:
-    """A step through one of the entry points, and its limit of live bytes."""
+    """Returns a step through one of the entry points, and its limit of live bytes."""
     torch._dynamo.reset()
     torch._inductor.config.custom_partitioner_fn = None
     if name == "compile":

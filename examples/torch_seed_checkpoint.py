@@ -104,7 +104,7 @@ class Products(TorchDispatchMode):
 
 
 def backward(layer: nn.Module, run: Callable[..., Any], x: torch.Tensor) -> tuple[int, list[Any]]:
-    """Products in the backward, and the gradients."""
+    """Returns the products in the backward, and the gradients."""
     layer.zero_grad(set_to_none=True)
     loss = run(layer, x).square().mean()
     with Products() as products:
@@ -118,7 +118,7 @@ def same(a: list[Any], b: list[Any]) -> bool:
 
 
 def selective(layer: nn.Module, x: torch.Tensor) -> bool:
-    """The policies through PyTorch's contexts, ours, and our checkpoint."""
+    """Returns the policies through PyTorch's contexts, ours, and our checkpoint."""
     plain, expected = backward(layer, lambda f, x: f(x), x)
     print("matrix products that the backward runs again")
     print(f"{'':14}{'PyTorch':>10}{'contexts':>10}{'checkpoint':>12}")
@@ -141,8 +141,8 @@ def selective(layer: nn.Module, x: torch.Tensor) -> bool:
 
 
 def sweep(layer: nn.Module, x: torch.Tensor) -> bool:
-    """The memory budget, down to the smallest possible. PyTorch's knob is a share of the saved
-    bytes; ours is a share of the peak."""
+    """Returns the memory budget, down to the smallest possible. PyTorch's knob is a share of the
+    saved bytes; ours is a share of the peak."""
     model = nn.Sequential(*(copy.deepcopy(layer) for _ in range(4)))
     model(x).square().mean().backward()
     expected = [p.grad for p in model.parameters()]
@@ -169,7 +169,7 @@ def sweep(layer: nn.Module, x: torch.Tensor) -> bool:
 
 
 def main() -> int:
-    """Both parts."""
+    """Returns both parts."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     layer, x = Layer(), torch.randn(4, 32, 32)

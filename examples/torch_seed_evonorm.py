@@ -60,7 +60,7 @@ class EvoNorm2dB0(nn.Module):
 def step(
     module: EvoNorm2dB0, run: Callable[..., Any], x: torch.Tensor
 ) -> tuple[list[torch.Tensor], int, float]:
-    """Gradients and statistics, measured peak in bytes, seconds."""
+    """Returns the gradients and statistics, measured peak in bytes, seconds."""
     module.zero_grad(set_to_none=True)
     module.running_var.fill_(1)
     leaf = x.clone().requires_grad_()
@@ -76,7 +76,7 @@ def step(
 
 
 def compare(shape: tuple[int, ...]) -> bool:
-    """One size."""
+    """Returns one size."""
     torch.manual_seed(0)
     module, x = EvoNorm2dB0(shape[1]), torch.randn(shape)
 
@@ -123,7 +123,7 @@ def compare(shape: tuple[int, ...]) -> bool:
 
 
 def main() -> int:
-    """Both sizes of the post."""
+    """Returns both sizes of the post."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, default=2, help="128 in the post")
     options = parser.parse_args()

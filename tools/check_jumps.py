@@ -27,7 +27,7 @@ JUMP = re.compile(r"\bjmp\b|\bbr?\s")  # also to a function of the same code
 
 
 def functions(objdump: str, path: str) -> dict[str, list[str]]:
-    """The instructions of each function."""
+    """Returns the instructions of each function."""
     text = subprocess.run([objdump, "-d", path], capture_output=True, text=True, check=True).stdout
     found: dict[str, list[str]] = {}
     lines: list[str] = []
@@ -41,7 +41,7 @@ def functions(objdump: str, path: str) -> dict[str, list[str]]:
 
 
 def faults(objdump: str, path: str) -> list[str]:
-    """One sentence for each operation that does not end in a jump."""
+    """Returns one sentence for each operation that does not end in a jump."""
     found = functions(objdump, path)
     operations = [name for name in found if not OTHERS.match(name)]
     wrong = []

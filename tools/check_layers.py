@@ -137,7 +137,7 @@ NOISE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*
 
 
 def allowed_of(layer: str, left: dict[str, tuple[str, ...]] = LEFT) -> set[str]:
-    """The layer itself and everything left of it."""
+    """Returns the layer itself and everything left of it."""
     allowed = {layer}
     for neighbour in left[layer]:
         allowed |= allowed_of(neighbour, left)
@@ -145,7 +145,7 @@ def allowed_of(layer: str, left: dict[str, tuple[str, ...]] = LEFT) -> set[str]:
 
 
 def layer_of(root: Path, path: Path) -> str | None:
-    """The layer of a file, or None if the table has none for it."""
+    """Returns the layer of a file, or None if the table has none for it."""
     parts = path.relative_to(root).parts
     if parts[0] == "csrc":
         if len(parts) == 2:
@@ -183,7 +183,7 @@ def python_sources(root: Path) -> Iterator[Path]:
 
 
 def resolve(root: Path, path: Path, name: str) -> Path | None:
-    """The file that `#include "name"` refers to, by the compiler's rules."""
+    """Returns the file that `#include "name"` refers to, by the compiler's rules."""
     for folder in (
         path.parent,
         root / "csrc",
@@ -215,8 +215,8 @@ def check_include(root: Path, path: Path, layer: str, quote: str, name: str) -> 
 
 
 def python_layer(module: str) -> str | None:
-    """The row of PYTHON_LEFT for a module; the package itself, whose face re-exports modules below
-    it, has its own."""
+    """Returns the row of PYTHON_LEFT for a module; the package itself, whose face re-exports
+    modules below it, has its own."""
     if module == "cutback":
         return "cutback.__init__"
     while module and module not in PYTHON_LEFT:
@@ -225,7 +225,7 @@ def python_layer(module: str) -> str | None:
 
 
 def imported(root: Path, path: Path, module: str) -> Iterator[tuple[int, str]]:
-    """(line, module) of each import of one of our modules, anywhere in the file."""
+    """Yields (line, module) of each import of one of our modules, anywhere in the file."""
     is_package = path.name == "__init__.py"
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -319,7 +319,7 @@ def unit_edges(root: Path) -> dict[str, dict[str, tuple[Path, int, str]]]:
 
 
 def check_units(root: Path) -> Iterator[tuple[Path, int, str]]:
-    """Cycles of units: each use separately."""
+    """Yields cycles of units: each use separately."""
     edges = unit_edges(root)
     for start, end in circles(edges):
         path, number, what = edges[start][end]
@@ -327,7 +327,7 @@ def check_units(root: Path) -> Iterator[tuple[Path, int, str]]:
 
 
 def check_folders(root: Path) -> Iterator[tuple[Path, int, str]]:
-    """Folders of csrc with too many source files."""
+    """Yields folders of csrc with too many source files."""
     core = root / "csrc"
     counts = Counter(path.parent for path in sources(root) if path.is_relative_to(core))
     for folder, count in sorted(counts.items()):
@@ -348,8 +348,8 @@ def print_order(root: Path, folder: str) -> None:
 
 
 def check_circles(root: Path) -> Iterator[tuple[Path, int, str]]:
-    """Imports that lead back to their own module, each separately. Imports for types count: two
-    modules that need each other's types are one piece in two files."""
+    """Yields imports that lead back to their own module, each separately. Imports for types count:
+    two modules that need each other's types are one piece in two files."""
     paths = {python_module(root, path): path for path in python_sources(root)}
     imports = {
         module: {

@@ -58,7 +58,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def count(function: Function) -> int:
-    """The number of parameters of a function, without self or cls."""
+    """Returns the number of parameters of a function, without self or cls."""
     given = function.args
     named = [*given.posonlyargs, *given.args]
     own = bool(named) and named[0].arg in ("self", "cls")
@@ -66,7 +66,7 @@ def count(function: Function) -> int:
 
 
 def functions(tree: ast.AST, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, Function]]:
-    """Functions of a module, by qualified name."""
+    """Yields functions of a module, by qualified name."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, Function):
             yield ".".join((*inside, node.name)), node
@@ -78,7 +78,7 @@ def functions(tree: ast.AST, inside: tuple[str, ...] = ()) -> Iterator[tuple[str
 
 
 def violations(sources: dict[str, str], public: dict[str, set[str]]) -> list[str]:
-    """Violations in files of the package, by their path below it."""
+    """Returns violations in files of the package, by their path below it."""
     found, needed = [], set()
     for path, text in sorted(sources.items()):
         for name, function in functions(ast.parse(text)):

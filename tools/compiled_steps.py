@@ -103,7 +103,7 @@ def row_model(number: int) -> Model:
 
 
 def encoder() -> Model:
-    """The encoder of bench_groups."""
+    """Returns the encoder of bench_groups."""
     import bench_groups
     import rows
 
@@ -227,7 +227,7 @@ def prepared(model: Model, options: dict[str, Any]) -> Any:
 
 @cache
 def bytes_of_saving_everything(name: str, measure: str) -> int:
-    """The bytes of saving everything, with each op planned separately."""
+    """Returns the bytes of saving everything, with each op planned separately."""
     planned = prepared(model_of(name), {"preset": "autograd", **WAYS["single"]}).planned
     if measure == "total":
         return int(planned.total_bytes)
@@ -248,7 +248,7 @@ def options_of(question: StepQuestion) -> dict[str, Any]:
 
 
 def facts_of_step(step: Any) -> dict[str, Any]:
-    """The recorded facts of a compiled step."""
+    """Returns the recorded facts of a compiled step."""
     texts = {stage: step.executable.text(stage) for stage in STAGES}
     planned = step.planned
     kernels = json.loads(texts["kernels"])["groups"]
@@ -278,7 +278,7 @@ def same_as_default(way: str) -> bool:
 
 @cache
 def answer_step(question: StepQuestion) -> dict[str, Any] | str:
-    """The facts of a compiled step, or the name of the error."""
+    """Returns the facts of a compiled step, or the name of the error."""
     import cutback as cb
 
     if same_as_default(question.way):
@@ -302,7 +302,7 @@ def step_questions(full: bool) -> Iterator[StepQuestion]:
 
 
 def changes(before: Any, after: Any) -> str:
-    """The differences between two answers, in words."""
+    """Returns the differences between two answers, in words."""
     if not isinstance(before, dict) or not isinstance(after, dict):
         old, new = (x.get("arena_bytes") if isinstance(x, dict) else x for x in (before, after))
         return f"{old} -> {new}"

@@ -20,7 +20,7 @@ DEPTH = 8  # nesting of aliases
 
 
 def module_name(path: Path) -> str:
-    """``cutback.torch.eager.plan``."""
+    """Returns ``cutback.torch.eager.plan``."""
     parts = list(path.relative_to(PACKAGE).with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -48,7 +48,7 @@ class Module:
                 self.aliases[node.targets[0].id] = node.value
 
     def annotations(self) -> Iterator[ast.expr]:
-        """All annotations, and the casts."""
+        """Yields all annotations, and the casts."""
         for node in ast.walk(self.tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 given = node.args
@@ -106,7 +106,7 @@ class Package:
         return other is not None and depth > 0 and self._alias_is_vague(other, there, depth - 1)
 
     def vague(self, folder: Path) -> list[tuple[str, int, str]]:
-        """(file, line, annotation) of each in a folder."""
+        """Returns (file, line, annotation) of each in a folder."""
         rows = []
         for path in sorted(folder.rglob("*.py")):
             module = self.modules[module_name(path)]
@@ -118,7 +118,7 @@ class Package:
 
 
 def main() -> int:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("folder", nargs="?", type=Path, default=PACKAGE / "cutback/torch")
     parser.add_argument("--list", action="store_true", help="name each place")

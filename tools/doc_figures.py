@@ -97,13 +97,13 @@ ALLOWED: dict[str, dict[str, str]] = {
 
 @cache
 def results_of(name: str) -> dict[str, Any]:
-    """A file of results."""
+    """Returns a file of results."""
     document: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
     return document
 
 
 def origin(name: str) -> str:
-    """What a file's rows lack to be reproducible, or ""."""
+    """Returns what a file's rows lack to be reproducible, or ""."""
     document = results_of(name)
     lacks = ["a clean commit"] if "+" in document.get("commit", "+") else []
     machine = document.get("machine", {})
@@ -113,7 +113,7 @@ def origin(name: str) -> str:
 
 
 def value_of(what: str) -> str:
-    """The text for a mark.
+    """Returns the text for a mark.
 
     Raises:
         ValueError: the mark is malformed, or does not name exactly one number.
@@ -144,12 +144,12 @@ def value_of(what: str) -> str:
 
 
 def documents() -> list[Path]:
-    """The documents whose figures are checked."""
+    """Returns the documents whose figures are checked."""
     return [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def filled(text: str) -> str:
-    """A document with its marks filled.
+    """Returns a document with its marks filled.
 
     Raises:
         ValueError: a mark is malformed; the message quotes it.
@@ -165,7 +165,7 @@ def filled(text: str) -> str:
 
 
 def unmarked(text: str) -> Iterator[tuple[int, str]]:
-    """(line, figure) of the times and sizes outside marks, code and the tables of GPUs."""
+    """Yields (line, figure) of the times and sizes outside marks, code and the tables of GPUs."""
 
     def blank(found: re.Match[str]) -> str:
         return re.sub(r"[^\n]", " ", found[0])
@@ -180,7 +180,7 @@ def unmarked(text: str) -> Iterator[tuple[int, str]]:
 
 
 def gpu_tables() -> str:
-    """The tables of docs/cuda.md, from the rows of each card."""
+    """Returns the tables of docs/cuda.md, from the rows of each card."""
     sys.path[:0] = [str(ROOT / "benchmarks" / "gpu"), str(ROOT / "benchmarks")]
     import results  # type: ignore[import-not-found]
 
@@ -197,7 +197,7 @@ def write() -> None:
 
 
 def check() -> list[str]:
-    """All errors, one line each."""
+    """Returns all errors, one line each."""
     said = []
     used: set[str] = set()
     for path in documents():

@@ -242,7 +242,7 @@ class Program(NamedTuple):
 
 
 def programs() -> list[Program]:
-    """The programs of all documents.
+    """Returns the programs of all documents.
 
     Raises:
         ValueError: a document's snippets are not those of GIVEN and LEFT_OUT.
@@ -332,7 +332,7 @@ def check(checker: str) -> subprocess.CompletedProcess[str]:
 
 
 def main() -> int:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("checker", choices=("mypy", "pyright"))
     done = check(parser.parse_args().checker)

@@ -115,13 +115,13 @@ class Section:
 
 
 def attribute(item: str) -> str:
-    """`axes=d` in the form for readers: `axes []`."""
+    """Returns `axes=d` in the form for readers: `axes []`."""
     name, slot = item.split("=")
     return f"`{name}`" + {"d": " []", "t": " type", "f": " number"}.get(slot[0], "")
 
 
 def read_row(match: re.Match[str]) -> Op:
-    """A row in the form for readers."""
+    """Returns a row in the form for readers."""
     least, most = match["least"], match["most"]
     flags = {flag.strip().removeprefix("CB_OPF_") for flag in match["flags"].split("|")}
     gradient = {"zero": "no", "expand": "expanded"}.get(match["vjp"], "yes")
@@ -137,7 +137,8 @@ def read_row(match: re.Match[str]) -> Op:
 
 
 def read_table(text: str) -> list[Section]:
-    """The table by sections. Raises ValueError, with the line, for a row that it cannot parse."""
+    """Returns the table by sections. Raises ValueError, with the line, for a row that it cannot
+    parse."""
     body = text[text.index("*/") + 2 :]
     first_line = text[: len(text) - len(body)].count("\n") + 1
     sections: list[Section] = []
@@ -152,12 +153,12 @@ def read_table(text: str) -> list[Section]:
 
 
 def cell(text: str) -> str:
-    """`text` escaped for a table cell."""
+    """Returns `text` escaped for a table cell."""
     return text.replace("|", "\\|") or " "
 
 
 def write_ops(sections: list[Section]) -> str:
-    """The text of docs/ops.md."""
+    """Returns the text of docs/ops.md."""
     lines = [HEAD]
     for section in sections:
         heading, _, rest = section.heading.partition(": ")

@@ -114,7 +114,8 @@ LAYOUT = {
 
 
 def c_code_lines(text: str) -> int:
-    """Lines that are not only comments. Strings stay, because they may look like comments."""
+    """Returns lines that are not only comments. Strings stay, because they may look like
+    comments."""
 
     def without(found: re.Match[str]) -> str:
         return found[1] or "\n" * found[0].count("\n")
@@ -123,7 +124,7 @@ def c_code_lines(text: str) -> int:
 
 
 def python_code_lines(text: str) -> int:
-    """Lines that are not only comments and docstrings."""
+    """Returns lines that are not only comments and docstrings."""
     lines = {
         line
         for token in tokenize.generate_tokens(io.StringIO(text).readline)

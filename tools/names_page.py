@@ -62,7 +62,7 @@ exist uses the wording of these tables.
 
 
 def _module(path: str) -> Any:
-    """A module of the package that imports nothing else from it."""
+    """Returns a module of the package that imports nothing else from it."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -71,8 +71,8 @@ def _module(path: str) -> Any:
 
 
 def _assigned(path: str, name: str) -> Any:
-    """The value of a module's constant. The module is not imported, because checks run without
-    the package."""
+    """Returns the value of a module's constant. The module is not imported, because checks run
+    without the package."""
     for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
@@ -96,7 +96,7 @@ def _section(title: str, wanted: list[str], have: set[str], why: dict[str, str])
 
 
 def text() -> str:
-    """The page.
+    """Returns the page.
 
     Raises:
         KeyError: a missing name has no reason.

@@ -52,7 +52,7 @@ class Question(NamedTuple):
 
 @cache
 def problem_of(subject: str) -> Any:
-    """The problem of a subject, ``graphs/NAME``, ``nets/NAME`` or ``random/SEED``."""
+    """Returns the problem of a subject, ``graphs/NAME``, ``nets/NAME`` or ``random/SEED``."""
     from cutback import _native, files
 
     kind, name = subject.split("/")
@@ -67,13 +67,13 @@ def problem_of(subject: str) -> Any:
 
 
 def facts_of(document: dict[str, Any]) -> list[Any]:
-    """The facts of a plan, in a fixed order."""
+    """Returns the facts of a plan, in a fixed order."""
     keys = ("backward_starts", "steps", "decisions", "lives")
     return [document[k] for k in keys] + [sorted(document["numbers"].items())]
 
 
 def answer(question: Question | StepQuestion) -> str | dict[str, Any]:
-    """A hash of the plan, or the name of the error."""
+    """Returns a hash of the plan, or the name of the error."""
     import cutback
 
     if isinstance(question, StepQuestion):
@@ -113,7 +113,7 @@ def questions(full: bool) -> Iterator[Question | StepQuestion]:
 
 
 def without_times(answers: dict[str, Any]) -> dict[str, Any]:
-    """The parts that two runs must have in common."""
+    """Returns the parts that two runs must have in common."""
     return {
         name: {k: v for k, v in found.items() if k != "seconds"}
         if isinstance(found, dict)

@@ -52,7 +52,7 @@ def reasons_to_wait(number: str) -> list[str]:
 
 
 def build(number: str, dist: Path) -> tuple[Path, Path]:
-    """The archive, and the wheel built from it."""
+    """Returns the archive, and the wheel built from it."""
     archive = dist / f"cutback-{number}.tar.gz"
     others = [p.name for p in dist.glob("*") if not p.name.startswith(f"cutback-{number}")]
     if others:

@@ -47,7 +47,7 @@ def execute(path: Path, inplace: bool) -> bool:
 
 
 def main() -> int:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("notebooks", nargs="+", type=Path)
     parser.add_argument("--inplace", action="store_true", help="store the outputs in the files")

@@ -37,7 +37,7 @@ _C_TOKEN = re.compile(
 
 
 def c_tokens(text: str) -> list[str]:
-    """The tokens of a C source without comments; adjacent string literals count as one.
+    """Returns the tokens of a C source without comments; adjacent string literals count as one.
 
     Line ends count only where a preprocessor directive ends."""
     tokens: list[str] = []
@@ -74,7 +74,8 @@ class _Blank(ast.NodeTransformer):
 
 
 def python_tree(text: str) -> str:
-    """The syntax tree of a Python source as text, without docstrings and string constants."""
+    """Returns the syntax tree of a Python source as text, without docstrings and string
+    constants."""
     return ast.dump(_Blank().visit(ast.parse(text)))
 
 
@@ -94,7 +95,7 @@ def _git(*arguments: str) -> str:
 
 
 def differences(base: str, end: str | None) -> list[str]:
-    """One line for each changed file whose code differs."""
+    """Returns one line for each changed file whose code differs."""
     found: list[str] = []
     changed = _git("diff", "--name-status", "--no-renames", base, *([end] if end else []))
     for line in changed.splitlines():

@@ -34,7 +34,7 @@ class NotHereError(Exception):
 
 
 def python_of(version: str) -> str:
-    """The interpreter of a version: on the path, or from pyenv."""
+    """Returns the interpreter of a version: on the path, or from pyenv."""
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     found = [which(f"python{version}"), *sorted(root.glob(f"versions/{version}*/bin/python3"))]
     for path in filter(None, found):
@@ -67,7 +67,7 @@ def check_torch(python: Path, torch: str) -> None:
 
 
 def prepare(pair: str, cuda_builds: bool) -> Path:
-    """The interpreter of a pair's environment, with the package and the requirements of its
+    """Returns the interpreter of a pair's environment, with the package and the requirements of its
     tests."""
     version, _, torch = pair.partition("=")
     folder = ROOT / "build" / "versions" / pair.rstrip("=").replace("=", "-torch-")

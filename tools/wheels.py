@@ -30,7 +30,7 @@ TESTS = ["tests/python/doors/test_wheel.py", "tests/python/frontend/test_functio
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
-    """The output of a command.
+    """Returns the output of a command.
 
     Raises:
         SystemExit: if it fails.
@@ -43,7 +43,7 @@ def run(*command: str | Path, cwd: Path = ROOT) -> str:
 
 
 def environment(interpreter: str | Path, folder: Path, *needed: str) -> Path:
-    """The Python of a new environment with these packages."""
+    """Returns the Python of a new environment with these packages."""
     run(interpreter, "-m", "venv", folder)
     python = folder / "bin" / "python"
     if needed:
@@ -52,7 +52,7 @@ def environment(interpreter: str | Path, folder: Path, *needed: str) -> Path:
 
 
 def build(version: str, dist: Path) -> Path:
-    """A wheel for a version of Python, with PLATFORM as its tag."""
+    """Returns a wheel for a version of Python, with PLATFORM as its tag."""
     folder = ROOT / "build" / "wheels" / version
     python = folder / "bin" / "python"
     if not python.exists():

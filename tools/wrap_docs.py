@@ -30,7 +30,7 @@ WHOLE = re.compile(r"<!--row .*?<!--/row-->|`[^`]*`|!?\[[^\]]*\]\([^)]*\)", re.D
 
 
 def words(text: str) -> list[str]:
-    """The parts of a paragraph that lines may be made of."""
+    """Returns the parts of a paragraph that lines may be made of."""
     kept: list[str] = []
 
     def keep(found: re.Match[str]) -> str:
@@ -46,7 +46,7 @@ def words(text: str) -> list[str]:
 
 
 def filled(lines: list[str]) -> list[str]:
-    """A paragraph whose lines have at most COLUMNS columns, where its words allow it."""
+    """Returns a paragraph whose lines have at most COLUMNS columns, where its words allow it."""
     head = ITEM.match(lines[0])
     first = head[1] if head else re.match(r"\s*", lines[0])[0]  # type: ignore[index]
     later = re.match(r"\s*", lines[1])[0] if len(lines) > 1 else " " * len(first)  # type: ignore[index]
@@ -91,7 +91,7 @@ def paragraphs(text: str) -> Iterator[tuple[list[str], bool]]:
 
 
 def wrapped(text: str) -> str:
-    """A document whose lines are broken where they can be."""
+    """Returns a document whose lines are broken where they can be."""
     made: list[str] = []
     for lines, may in paragraphs(text):
         long = any(len(line) > COLUMNS for line in lines)
@@ -100,7 +100,7 @@ def wrapped(text: str) -> str:
 
 
 def documents() -> list[Path]:
-    """All Markdown files of the repository, without those that a program writes."""
+    """Returns all Markdown files of the repository, without those that a program writes."""
     told = subprocess.run(
         ["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -39,7 +39,7 @@ Result = dict[str, Any]
 
 
 def take_turns(workers: list[Worker], triad: Worker | None, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds by name, round by round, including "products" and "triad"."""
+    """Returns the milliseconds by name, round by round, including "products" and "triad"."""
     times: dict[str, list[float]] = {}
     for _ in range(rounds):
         for worker in workers:
@@ -58,7 +58,7 @@ def compared(
     times: dict[str, list[float]],
     quick: bool,
 ) -> Result:
-    """The row of the table, without the distance of gradients."""
+    """Returns the row of the table, without the distance of gradients."""
     row = rows.ROWS[number]
     facts = {worker.name: worker.facts for worker in workers}
     ms = {name: statistics.median(found) for name, found in times.items()}
@@ -108,7 +108,7 @@ def measure(number: int, names: list[str], settings: Settings, rounds: int) -> R
 
 
 def text(result: Result) -> str:
-    """A row as text for humans."""
+    """Returns a row as text for humans."""
     line = [f"{result['row']}\n   ours {result['median']:.2f} ms"]
     line += [
         f"{name} {ms:.2f}"
@@ -134,12 +134,13 @@ def text(result: Result) -> str:
 
 
 def met(result: Result) -> str:
-    """The verdict as a word."""
+    """Returns the verdict as a word."""
     return "met" if result["met"] else "missed"
 
 
 def mean_row(results: list[Result]) -> Result | None:
-    """The geometric mean over the memory-bound rows; without a verdict if some are missing."""
+    """Returns the geometric mean over the memory-bound rows; without a verdict if some are
+    missing."""
     numbers = {int(result["row"].split()[0]): result for result in results}
     found = [numbers[n][RATIO] for n in rows.MEMORY_BOUND if RATIO in numbers.get(n, {})]
     if not found:
@@ -154,7 +155,7 @@ def mean_row(results: list[Result]) -> Result | None:
 
 
 def parsed() -> argparse.Namespace:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -179,7 +180,7 @@ def parsed() -> argparse.Namespace:
 
 
 def command(options: argparse.Namespace) -> str:
-    """The command that repeats the rows."""
+    """Returns the command that repeats the rows."""
     given = [f"--rounds {options.rounds} --threads {options.threads}"]
     given += [f"--only {options.only}"] if options.only else []
     given += ["--jax PYTHON"] if options.jax else []

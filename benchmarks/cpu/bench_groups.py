@@ -77,7 +77,7 @@ def kernels(step: Any) -> Any:
 
 
 def modelled_ms(step: Any) -> list[float]:
-    """The modelled time of each kernel, in order."""
+    """Returns the modelled time of each kernel, in order."""
     return [group["modelled_ps"] / 1e9 for group in kernels(step)]
 
 
@@ -94,7 +94,7 @@ def same_kernels(step: Any, whole: Any) -> bool:
 
 
 def typical(measured: list[dict[str, Any]]) -> dict[str, Any]:
-    """The median of each rate."""
+    """Returns the median of each rate."""
 
     def middle(values: list[Any]) -> Any:
         if isinstance(values[0], dict):
@@ -106,8 +106,8 @@ def typical(measured: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def furthest_off(step: Any, params: Any, data: list[Any]) -> str:
-    """The kernel whose modelled time is furthest from the measured one. For a plan in groups, whose
-    kernels are not timed separately, the longest kernel."""
+    """Returns the kernel whose modelled time is furthest from the measured one. For a plan in
+    groups, whose kernels are not timed separately, the longest kernel."""
     if step.plan.in_groups:
         ours = kernels(step)
         said, kernel = max(zip(modelled_ms(step), ours, strict=True), key=lambda pair: pair[0])
@@ -120,7 +120,7 @@ def furthest_off(step: Any, params: Any, data: list[Any]) -> str:
 
 
 def prepared(loss: Callable[..., Any], params: Any, data: list[Any], options: Any) -> Any:
-    """(step, one call of it, the bits of its gradients)."""
+    """Returns (step, one call of it, the bits of its gradients)."""
     step = cb.value_and_grad(loss, **options)
     _, gradients = step(params, *data, rng_step=0)
     bits = b"".join(array.tobytes() for array in rows.leaves(gradients))
@@ -128,7 +128,7 @@ def prepared(loss: Callable[..., Any], params: Any, data: list[Any], options: An
 
 
 def measure(name: str, loss: Any, params: Any, data: Any, plans: Any, rounds: int) -> Any:
-    """The rows of one function; exits if plans differ."""
+    """Returns the rows of one function; exits if plans differ."""
     machine = [devices.measured(fresh=True)]
 
     def steps(device: Any) -> Any:

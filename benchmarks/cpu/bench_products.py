@@ -111,8 +111,8 @@ def arrays_of(product: Product) -> list[tuple[Any, Any]]:
 
 
 def products(pairs: Any, length: int, flip: bool) -> Any:
-    """`length` products in a row of each pair, in any of the libraries; returns the first and the
-    last of each."""
+    """Returns `length` products in a row of each pair, in any of the libraries; returns the first
+    and the last of each."""
     found = []
     for x, y in pairs:
         first = x @ y
@@ -124,7 +124,8 @@ def products(pairs: Any, length: int, flip: bool) -> Any:
 
 
 def ours(threads: int, pairs: list[tuple[Any, Any]], length: int) -> Callable[[], list[Any]]:
-    """One program of all products, including transposes, because programs take row-major arrays."""
+    """Returns one program of all products, including transposes, because programs take row-major
+    arrays."""
     import cutback as cb
 
     cb.set_num_threads(threads)
@@ -169,7 +170,7 @@ def peak(path: str, threads: int) -> Callable[[], float]:
 
 
 def seconds(call: Callable[[], Any], threads: int, quick: bool) -> float:
-    """Seconds of one call, in one turn."""
+    """Returns the seconds of one call, in one turn."""
     call()
     if quick:
         return timed(call, time.perf_counter)
@@ -196,7 +197,7 @@ def timed(call: Callable[[], Any], clock: Callable[[], float]) -> float:
 
 
 def work(name: str, threads: int, quick: bool, number: int, path: str) -> dict[str, float]:
-    """A contestant's result for a product, or the machine's peak in flops per second."""
+    """Returns a contestant's result for a product, or the machine's peak in flops per second."""
     if name == "peak":
         spin = peak(path, threads)
         return {"peak": spin() / min(seconds(spin, threads, quick) for _ in range(3))}
@@ -247,7 +248,7 @@ def measured_peak(threads: int, quick: bool) -> float | None:
 
 
 def measure(number: int, threads: int, rounds: int, quick: bool, top: float | None) -> Any:
-    """The row of a product."""
+    """Returns the row of a product."""
     from importlib.util import find_spec
 
     product = PRODUCTS[number]
@@ -270,7 +271,7 @@ def measure(number: int, threads: int, rounds: int, quick: bool, top: float | No
 
 
 def parsed() -> argparse.Namespace:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -285,7 +286,7 @@ def parsed() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Rows one after the other."""
+    """Measures the rows one after another."""
     options = parsed()
     if options.work is not None:
         print(json.dumps(work(*json.loads(options.work))))

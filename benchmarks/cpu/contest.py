@@ -113,7 +113,7 @@ class Worker:
 
 
 def contestants(settings: Settings) -> list[str]:
-    """The available contestants, and a sentence for each one that is not."""
+    """Returns the available contestants, and a sentence for each one that is not."""
     from importlib.util import find_spec
 
     names = ["ours", "ours kept"]
@@ -143,7 +143,7 @@ def _inductor(settings: Settings) -> list[str]:
 
 
 def distance(ours: Path, theirs: Path) -> float:
-    """The largest difference of a gradient, relative to its largest element."""
+    """Returns the largest difference of a gradient, relative to its largest element."""
     files = sorted(path.name for path in theirs.glob("*.npy"))
     if files != sorted(path.name for path in ours.glob("*.npy")) or not files:
         raise WorkerError("gradients: not as many of ours as of theirs")

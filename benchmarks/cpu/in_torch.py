@@ -179,7 +179,7 @@ LOSSES: dict[int, Callable[..., Any]] = {
 
 
 def loss_of(number: int, params: Any) -> Callable[..., Any]:
-    """The loss of a row. The twins of the demo's models are in `torch_models.py`."""
+    """Returns the loss of a row. The twins of the demo's models are in `torch_models.py`."""
     if number == 12:
         gpt = rows.gpt_config(len(params["blocks"]))
         return lambda p, tokens, labels: torch_models.gpt_loss(p, tokens, labels, gpt)

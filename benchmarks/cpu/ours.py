@@ -189,7 +189,7 @@ def products(triples: Any) -> Any:
 
 
 def products_step(number: int, quick: bool) -> Callable[[], Any] | None:
-    """A step that contains only the matrix products of a row."""
+    """Returns a step that contains only the matrix products of a row."""
     row = rows.ROWS[number]
     if row.products is None:
         return None

@@ -42,13 +42,13 @@ class Row(NamedTuple):
     """Shapes of the matrix products of its forward."""
 
     def named(self, sizes: Sizes) -> str:
-        """The name with these sizes in place of its own."""
+        """Returns the name with these sizes in place of its own."""
         title = re.sub(r"( \([\d,]+\)|, \d+ M( each)?)$", "", self.name)
         return f"{title} ({','.join(map(str, sizes))})"
 
 
 def leaves(tree: Tree) -> list[Any]:
-    """The arrays of a tree, in an order that depends only on its keys."""
+    """Returns the arrays of a tree, in an order that depends only on its keys."""
     if isinstance(tree, dict):
         return [leaf for key in sorted(tree) for leaf in leaves(tree[key])]
     if isinstance(tree, (list, tuple)):
@@ -57,7 +57,7 @@ def leaves(tree: Tree) -> list[Any]:
 
 
 def mapped(tree: Tree, f: Callable[[Any], Any]) -> Tree:
-    """The tree with `f` applied to each array."""
+    """Returns the tree with `f` applied to each array."""
     if isinstance(tree, dict):
         return {key: mapped(value, f) for key, value in tree.items()}
     if isinstance(tree, (list, tuple)):
@@ -66,7 +66,7 @@ def mapped(tree: Tree, f: Callable[[Any], Any]) -> Tree:
 
 
 def inputs(number: int, quick: bool) -> tuple[Tree, Tree]:
-    """(parameters, data) of a row."""
+    """Returns (parameters, data) of a row."""
     row = ROWS[number]
     return row.make(np.random.default_rng(number), row.quick if quick else row.sizes)
 
@@ -187,7 +187,7 @@ def _heads(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
 
 
 def block_products(sizes: Sizes, heads: int) -> list[tuple[Sizes, Sizes]]:
-    """The products of a block's forward; each has two of the same size in the backward."""
+    """Returns the products of a block's forward; each has two of the same size in the backward."""
     batch, time, width = sizes
     rows, one = batch * time, width // heads
     dense = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
@@ -206,7 +206,7 @@ def _demo() -> None:
 
 
 def gpt_config(layers: int) -> Any:
-    """The demo's GPT with this many layers."""
+    """Returns the demo's GPT with this many layers."""
     _demo()
     import gpt
 
@@ -214,7 +214,7 @@ def gpt_config(layers: int) -> Any:
 
 
 def conv_config() -> Any:
-    """The demo's convolutional net."""
+    """Returns the demo's convolutional net."""
     _demo()
     import convnet
 
@@ -240,7 +240,7 @@ def _convnet(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
 
 
 def chosen(text: str | None) -> list[int]:
-    """Row numbers from "3,4" or "1-9"; None: all.
+    """Returns row numbers from "3,4" or "1-9"; None: all.
 
     Raises:
         ValueError: there is no such row.

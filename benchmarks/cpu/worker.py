@@ -109,7 +109,7 @@ def triad(quick: bool, threads: int) -> Subject:
 
 
 def build(kind: str, number: int, quick: bool, threads: int) -> Subject:
-    """The contestant of that name."""
+    """Returns the contestant of that name."""
     if kind == "ours":
         return ours(number, quick, threads)
     if kind in ("eager", "inductor"):
@@ -120,13 +120,13 @@ def build(kind: str, number: int, quick: bool, threads: int) -> Subject:
 
 
 def clock_for(threads: int) -> Callable[[], float]:
-    """Processor time on one thread, which other load on the machine hardly affects, else elapsed
-    time; in seconds."""
+    """Returns the processor time on one thread, which other load on the machine hardly affects, else
+    elapsed time; in seconds."""
     return time.process_time if threads == 1 else time.perf_counter
 
 
 def timed(step: Callable[[], Any], clock: Callable[[], float]) -> float:
-    """Milliseconds of a step; its results are dropped after the clock has stopped."""
+    """Returns the milliseconds of a step; its results are dropped after the clock has stopped."""
     begin = clock()
     results = step()
     end = clock()

@@ -65,12 +65,12 @@ def nothing_more() -> dict[str, Any]:
 
 
 def eager(case: Any, known: Known) -> Made:
-    """The unchanged model."""
+    """Returns the unchanged model."""
     return case.model, nothing_more
 
 
 def checkpointed(case: Any, known: Known) -> Made:
-    """Each block inside PyTorch's checkpoint."""
+    """Returns each block inside PyTorch's checkpoint."""
     from torch.utils.checkpoint import checkpoint
 
     case.model.around = lambda block, x: checkpoint(block, x, use_reentrant=False)
@@ -78,7 +78,7 @@ def checkpointed(case: Any, known: Known) -> Made:
 
 
 def our_checkpoint(case: Any, known: Known) -> Made:
-    """Each block inside ours."""
+    """Returns each block inside ours."""
     import cutback.torch
 
     case.model.around = lambda block, x: cutback.torch.checkpoint(block, x)
@@ -86,7 +86,7 @@ def our_checkpoint(case: Any, known: Known) -> Made:
 
 
 def of_plan(step: Any) -> dict[str, Any]:
-    """Bytes of a compiled step's plans."""
+    """Returns the bytes of a compiled step's plans."""
     plans = list(getattr(step, "plans", None) or [])
     if not plans:
         return {}
@@ -119,7 +119,7 @@ def planned(budget: str, **options: Any) -> Callable[[Any, Known], Made]:
 
 
 def peak_of(known: Known, name: str) -> int:
-    """The peak of an earlier row."""
+    """Returns the peak of an earlier row."""
     if "peak" not in known.get(name, {}):
         raise LeftOutError(f"needs the peak of {name!r}")
     return int(known[name]["peak"])
@@ -144,7 +144,7 @@ def torch_budget(share: float, backend: str) -> Callable[[Any, Known], Made]:
 
 
 def with_triton(make: Callable[[Any, Known], Made]) -> Callable[[Any, Known], Made]:
-    """A row of ours that compiles with Inductor."""
+    """Returns a row of ours that compiles with Inductor."""
 
     def checked(case: Any, known: Known) -> Made:
         torch_budget(1.0, "inductor")(case, known)
@@ -208,7 +208,7 @@ class Reference:
         self.gradients: list[Any] | None = None
 
     def distance(self, case: Any) -> float | None:
-        """The distance of the gradients from these; None: they have just been recorded."""
+        """Returns the distance of the gradients from these; None: they have just been recorded."""
         import torch
 
         if self.gradients is None:
@@ -224,7 +224,7 @@ class Reference:
 
 
 def _peaks(case: Any, call: Callable[..., Any]) -> dict[str, int]:
-    """Bytes of a step after libraries have allocated their workspaces."""
+    """Returns the bytes of a step after libraries have allocated their workspaces."""
     import torch
 
     if not case.on_gpu:
@@ -271,7 +271,7 @@ def _times(case: Any, call: Callable[..., Any], rounds: int) -> dict[str, float]
 def measure(
     case: Any, call: Callable[..., Any], tell: Tell, reference: Reference, rounds: int
 ) -> Iterator[dict[str, Any]]:
-    """The columns of a row, added as they become known."""
+    """Yields the columns of a row, added as they become known."""
     row: dict[str, Any] = {}
     for key in ("first s", "second s"):
         begin = time.perf_counter()
@@ -296,7 +296,7 @@ def measure(
 
 
 def about(device: str) -> dict[str, Any]:
-    """The card (or a note that this is a dry run), and the versions."""
+    """Returns the card (or a note that this is a dry run), and the versions."""
     import torch
 
     import cutback
@@ -322,7 +322,7 @@ def _reset(case: Any) -> None:
 
 
 def line(rows: Known) -> str:
-    """One line for the report."""
+    """Returns one line for the report."""
     parts = []
     for name, row in rows.items():
         if "failed" in row:
@@ -343,8 +343,8 @@ def _deterministic() -> None:
 
 
 def run(model: str, rows: Rows, settings: Settings, seconds: float) -> dict[str, Any]:
-    """All rows of an item for which there is time. A row that fails reports it, and the next one
-    runs unless the device's context is lost."""
+    """Returns all rows of an item for which there is time. A row that fails reports it, and the
+    next one runs unless the device's context is lost."""
     import bridge_models
 
     begin, longest = time.monotonic(), 0.0
@@ -424,7 +424,7 @@ def _settings() -> Settings | None:
 
 
 def main() -> int:
-    """Command line."""
+    """Runs the command line."""
     settings = _settings()
     if len(sys.argv) == 1:
         print("skipped: `make gpu` runs this; --list and --item run parts of it")

@@ -33,7 +33,7 @@ BLOCK = 11  # in benchmarks/cpu/rows.py: a block of GPT-2 small, about thirty ke
 
 
 def training_step(backend: str) -> tuple[Any, tuple[Any, ...]]:
-    """The step and its arguments."""
+    """Returns the step and its arguments."""
     import ours
     import rows as of_cpu
 
@@ -98,7 +98,7 @@ def measure(what: str, cores: int, cache: str, **more: str) -> dict[str, float]:
 
 
 def kernels() -> tuple[int, int]:
-    """The number of the step's kernels, and the bytes of their CUDA C."""
+    """Returns the number of the step's kernels, and the bytes of their CUDA C."""
     with tempfile.TemporaryDirectory() as cache:
         measure("whole", 1, cache, CUTBACK_CUDA_KEEP_SOURCES="1")
         sources = [path.read_text() for path in Path(cache).glob("sources/*.cu")]
@@ -135,7 +135,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     if sys.argv[1:2] == ["--child"]:
         child(sys.argv[2])
         return

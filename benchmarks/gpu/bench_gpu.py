@@ -98,7 +98,7 @@ STAGES = {
 
 
 def main() -> int:
-    """Command line."""
+    """Runs the command line."""
     if sys.argv[1:2] in (["--list"], ["--item"]):
         return items.main(STAGES)
     import resumed

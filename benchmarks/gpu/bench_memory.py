@@ -34,7 +34,7 @@ STEPS, WARMUP = 20, 4
 
 
 def stream_of(library: ctypes.CDLL) -> int:
-    """A new stream of the primary context."""
+    """Returns a new stream of the primary context."""
     context, stream = ctypes.c_void_p(), ctypes.c_void_p()
     for code in (
         library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
@@ -47,7 +47,7 @@ def stream_of(library: ctypes.CDLL) -> int:
 
 
 def rows(quick: bool) -> list[dict[str, Any]]:
-    """One row for each way to call the step."""
+    """Returns one row for each way to call the step."""
     from null_driver import NullDriver, build
 
     os.environ["CUTBACK_CUDA_DRIVER"] = str(build())
@@ -98,7 +98,7 @@ def rows(quick: bool) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="20 parameters")
     parser.add_argument("--no-write", action="store_true", help="print only")

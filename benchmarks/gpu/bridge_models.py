@@ -60,7 +60,7 @@ class GPT(nn.Module):
         self.around: Around | None = None
 
     def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
-        """The loss."""
+        """Returns the loss."""
         x = self.token(tokens) + self.place.weight[: tokens.shape[1]]
         for block in self.blocks:
             x = block(x) if self.around is None else self.around(block, x)
@@ -117,7 +117,7 @@ class ResNet(nn.Module):
         self.around: Around | None = None
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """The loss."""
+        """Returns the loss."""
         x = F.max_pool2d(F.relu(self.bn(self.conv(images))), 3, 2, 1)
         for block in self.blocks:
             x = block(x) if self.around is None else self.around(block, x)

@@ -159,7 +159,7 @@ def torch_products(clock: DeviceClock, found: dict[str, Any]) -> None:
 
 
 def device_row(found: dict[str, Any]) -> dict[str, Any] | None:
-    """A device for ``device=`` from the measurements; None if the products are missing."""
+    """Returns a device for ``device=`` from the measurements; None if the products are missing."""
     rates = {}
     for dtype in ("f32", "bf16"):
         known = [found.get(f"{who}{dtype} products TFLOP/s") for who in ("", "torch ")]
@@ -192,7 +192,7 @@ def _line(found: dict[str, Any]) -> str:
 
 
 def card() -> dict[str, Any]:
-    """All parts; one that fails reports it and does not stop the others."""
+    """Returns all parts; one that fails reports it and does not stop the others."""
     clock = DeviceClock()
     found: dict[str, Any] = {
         **about(),

@@ -80,7 +80,7 @@ class Driver:
         return address
 
     def event(self) -> ctypes.c_void_p:
-        """An event with timing."""
+        """Returns an event with timing."""
         made = ctypes.c_void_p()
         self.call("cuEventCreate", ctypes.byref(made), 0)
         return made
@@ -145,7 +145,7 @@ class DeviceClock:
         self.driver.call("cuStreamSynchronize", ctypes.c_void_p(self.stream))
 
     def _once(self, run: Callable[[], Any]) -> tuple[float, float]:
-        """(device ms, host ms) of one call."""
+        """Returns (device ms, host ms) of one call."""
         self.record(self._begin)
         begin = time.perf_counter()
         result = run()
@@ -156,7 +156,7 @@ class DeviceClock:
         return self.elapsed_ms(self._begin, self._end), host
 
     def elapsed_ms(self, begin: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
-        """Milliseconds between two events that the device has reached."""
+        """Returns the milliseconds between two events that the device has reached."""
         elapsed = ctypes.c_float()
         self.driver.call("cuEventElapsedTime", ctypes.byref(elapsed), begin, end)
         return float(elapsed.value)
@@ -169,8 +169,8 @@ class DeviceClock:
         return (candidate.own_ms() if candidate.own_ms else device), host
 
     def _fills(self, host_ms: float) -> int:
-        """The number of flushes that take the device longer than the host needs for a call. It is
-        limited, because a full driver queue would block the host."""
+        """Returns the number of flushes that take the device longer than the host needs for a call.
+        It is limited, because a full driver queue would block the host."""
         return 1 if is_small() else min(2 + int(1.5 * host_ms / self._flush_ms), 300)
 
     def measure(self, candidates: Mapping[str, Candidate]) -> dict[str, Times]:
@@ -208,8 +208,9 @@ class DeviceClock:
 
 
 def torch_with_gpu() -> tuple[Any, str]:
-    """(PyTorch, ""), or (None, the reason why it cannot be used). CUTBACK_GPU_TORCH_ON_CPU=1 lets
-    it run on the CPU next to the stand-in, to test its part of the scripts."""
+    """Returns (PyTorch, ""), or (None, the reason why it cannot be used).
+    CUTBACK_GPU_TORCH_ON_CPU=1 lets it run on the CPU next to the stand-in, to test its part of the
+    scripts."""
     try:
         import torch
     except Exception as error:
@@ -220,7 +221,7 @@ def torch_with_gpu() -> tuple[Any, str]:
 
 
 def torch_device(torch: Any) -> str:
-    """The device of PyTorch's part."""
+    """Returns the device of PyTorch's part."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -235,7 +236,7 @@ def tensor(torch: Any, array: Any) -> Any:
 
 
 def about() -> dict[str, Any]:
-    """The card and the versions recorded with a row."""
+    """Returns the card and the versions recorded with a row."""
     from importlib.metadata import PackageNotFoundError, version
 
     import cutback

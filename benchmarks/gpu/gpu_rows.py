@@ -112,8 +112,8 @@ class Row:
         )
 
     def group_ms(self, rounds: int) -> list[float]:
-        """Milliseconds of each group, by events between them: medians of some runs, with the L2
-        cache as the previous group left it."""
+        """Returns the milliseconds of each group, by events between them: medians of some runs, with
+        the L2 cache as the previous group left it."""
         run = self.step.executable
         import rows
 
@@ -126,7 +126,7 @@ class Row:
         ]
 
     def groups(self, rounds: int = 10) -> list[dict[str, Any]]:
-        """The groups with their times (launches.py)."""
+        """Returns the groups with their times (launches.py)."""
         found, times = launches.groups(self.step.executable), self.group_ms(rounds)
         for group, ms in zip(found, times, strict=False):
             group["ms"] = ms
@@ -154,7 +154,7 @@ class Row:
 
 
 def figures(name: str, times: Times) -> dict[str, float]:
-    """A candidate's columns."""
+    """Returns a candidate's columns."""
     return {f"{name} ms": times.device_ms, f"{name} host ms": times.host_ms,
             f"{name} least ms": times.least_ms, f"{name} most ms": times.most_ms}  # fmt: skip
 
@@ -172,7 +172,7 @@ def _compare(found: dict[str, Any], times: dict[str, Times]) -> None:
 
 
 def _summed(what: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The item's result: rows by dtype, and the report's summary of them."""
+    """Returns the item's result: rows by dtype, and the report's summary of them."""
     ratios = [row["best / ours"] for row in rows if "best / ours" in row]
     parts = []
     for row in rows:
@@ -190,7 +190,7 @@ def _summed(what: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _text(error: BaseException) -> str:
-    """An error in one line."""
+    """Returns an error in one line."""
     lines = [line for line in str(error).splitlines() if line.strip()] or [""]
     return f"{type(error).__name__}: {lines[0][:300]}"
 
@@ -203,7 +203,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def measured(number: int, compiled: bool) -> dict[str, Any]:
-    """A row in both dtypes: ours, eager, and with `compiled` torch.compile."""
+    """Returns a row in both dtypes: ours, eager, and with `compiled` torch.compile."""
     clock = DeviceClock()
     torch, why = torch_with_gpu()
     name, rows = "", []
@@ -255,7 +255,7 @@ def _beside(
 
 
 def why_not_compiled() -> str:
-    """The reason why torch.compile cannot be measured here, or ""."""
+    """Returns the reason why torch.compile cannot be measured here, or ""."""
     torch, why = torch_with_gpu()
     if torch is None:
         return why
@@ -268,7 +268,7 @@ def why_not_compiled() -> str:
 
 
 def compiled(number: int) -> dict[str, Any]:
-    """The item of stage compile."""
+    """Returns the item of stage compile."""
     if why := why_not_compiled():
         return {"left out": why, **about()}
     return measured(number, True)
@@ -293,7 +293,7 @@ def warm(number: int) -> dict[str, Any]:
 
 
 def squares(params: Any) -> Any:
-    """A loss whose forward and backward are short."""
+    """Returns a loss whose forward and backward are short."""
     total = (params[0] * params[0]).sum()
     for p in params[1:]:
         total = total + (p * p).sum()
@@ -321,8 +321,8 @@ def _fused(torch: Any, clock: DeviceClock, shapes: list[Any], **options: Any) ->
 
 
 def adamw(name: str) -> dict[str, Any]:
-    """The optimizer's step alone. Ours is timed by the core's events around it, directly after the
-    backward that makes the gradients; the host time is that of the whole call."""
+    """Returns the optimizer's step alone. Ours is timed by the core's events around it, directly
+    after the backward that makes the gradients; the host time is that of the whole call."""
     import cutback as cb
     from cutback import cuda
 

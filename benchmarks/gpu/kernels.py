@@ -105,13 +105,13 @@ def profiled(name: str, dtype: str) -> None:
 
 
 def plain(name: str) -> str:
-    """A kernel's name without parameters: "void cb_k0(float const*)" is "cb_k0"."""
+    """Returns a kernel's name without parameters: "void cb_k0(float const*)" is "cb_k0"."""
     return re.split(r"[(<]", name)[0].removeprefix("void ").strip()
 
 
 def read_ncu(text: str) -> list[dict[str, Any]]:
-    """The kernels in the output of ``ncu --csv --page raw``: names, and METRICS in microseconds,
-    bytes, instructions and percent. Missing metrics are left out.
+    """Returns the kernels in the output of ``ncu --csv --page raw``: names, and METRICS in
+    microseconds, bytes, instructions and percent. Missing metrics are left out.
 
     Raises:
         NoCountersError: there are none; the text quotes ncu.
@@ -146,7 +146,7 @@ def read_ncu(text: str) -> list[dict[str, Any]]:
 
 
 def by_ncu(name: str, dtype: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(groups, kernels) of a step under ncu.
+    """Returns (groups, kernels) of a step under ncu.
 
     Raises:
         NoCountersError: ncu is missing, or failed.
@@ -212,7 +212,7 @@ def medians(seen: Sequence[tuple[str, float]], rounds: int) -> list[dict[str, An
 
 
 def in_order(events: Iterable[Any], cuda: Any) -> list[tuple[str, float]]:
-    """(name, microseconds) of the kernels among the events of a profile, in order."""
+    """Returns (name, microseconds) of the kernels among the events of a profile, in order."""
     kernels = [
         (event.time_range.start, event.name, event.time_range.elapsed_us())
         for event in events
@@ -225,8 +225,8 @@ def in_order(events: Iterable[Any], cuda: Any) -> list[tuple[str, float]]:
 
 
 def joined(groups: list[dict[str, Any]], kernels: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The groups with measurements of their launches, which are the kernels in order; a foreign
-    kernel between two of ours belongs to the product there.
+    """Returns the groups with measurements of their launches, which are the kernels in order; a
+    foreign kernel between two of ours belongs to the product there.
 
     Raises:
         NoCountersError: the kernels are not those that the step launches.
@@ -270,7 +270,8 @@ def _by_events(what: Profiled) -> list[dict[str, Any]]:
 
 
 def measured(name: str, dtype: str) -> dict[str, Any]:
-    """The item of stage kernels: the groups of a step, and the tool that measured their times."""
+    """Returns the item of stage kernels: the groups of a step, and the tool that measured their
+    times."""
     found: dict[str, Any] = {"what": name, "dtype": dtype, **about()}
     ways: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "ncu": lambda: joined(*by_ncu(name, dtype))

@@ -29,7 +29,8 @@ def _name(kinds: Sequence[str]) -> str:
 
 
 def groups(executable: Any) -> list[dict[str, Any]]:
-    """The groups of a compiled step in order, with ``launches`` (docs/problem.md, "Launches")."""
+    """Returns the groups of a compiled step in order, with ``launches`` (docs/problem.md,
+    "Launches")."""
     told = json.loads(executable.text("launches"))["launches"]
     kernels = json.loads(executable.text("kernels"))["groups"]
     plan, ops = executable.plan.document["steps"], executable.plan.problem["ops"]
@@ -54,6 +55,6 @@ def groups(executable: Any) -> list[dict[str, Any]]:
 
 
 def update(executable: Any) -> list[dict[str, Any]]:
-    """The kernels of the optimizer's step."""
+    """Returns the kernels of the optimizer's step."""
     found: list[dict[str, Any]] = json.loads(executable.text("launches"))["update"]
     return found

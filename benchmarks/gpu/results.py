@@ -63,7 +63,7 @@ def is_card(name: str | None) -> bool:
 
 
 def newest(state: dict[str, Any], stage: str, card: str) -> Iterator[tuple[str, Record]]:
-    """(item, record) with the newest value that was measured on the card."""
+    """Yields (item, record) with the newest value that was measured on the card."""
     for item, records in state["results"].get(stage, {}).items():
         for record in reversed(records):
             value = record.get("value")
@@ -73,14 +73,14 @@ def newest(state: dict[str, Any], stage: str, card: str) -> Iterator[tuple[str, 
 
 
 def card_of(record: Record) -> str | None:
-    """The card that a value names, otherwise that of the run."""
+    """Returns the card that a value names, otherwise that of the run."""
     value = record.get("value")
     named = value.get("gpu") if isinstance(value, dict) else None
     return named or record.get("card")
 
 
 def cards(state: dict[str, Any]) -> list[str]:
-    """All cards with results, in the order in which they appeared."""
+    """Returns all cards with results, in the order in which they appeared."""
     found: dict[str, None] = {}
     for stage in ("card", "rows", "compile", "kernels", "bridge", "models"):
         for records in state["results"].get(stage, {}).values():
@@ -110,7 +110,7 @@ class Results:
             yield item, record["value"] | {"commit": str(record.get("commit")).split(" ")[0]}
 
     def card_rows(self) -> Table:
-        """The card's limits."""
+        """Returns the card's limits."""
         keys = (
             "copy GB/s", "two reads, one write GB/s", "torch copy GB/s", "launch gap us",
             "host us a launch", "pinned to device GB/s", "pinned to host GB/s",
@@ -190,7 +190,7 @@ class Results:
     def _launch_rows(
         self, what: str, dtype: str, by: str, group: dict[str, Any], about: dict[str, str]
     ) -> Iterator[Any]:
-        """A row for each launch; the first has the figures of the whole group."""
+        """Yields a row for each launch; the first has the figures of the whole group."""
         whole = {"ops": group["ops"], "groups": group["alike"], "launches": len(group["launches"])}
         whole |= {"MB": group["bytes"] / 1e6, "us": group.get("us")}
         if self.rates is not None and group["bytes"]:
@@ -250,8 +250,8 @@ KINDS: dict[str, tuple[str, Callable[[Results], Table]]] = {
 
 
 def alike(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One group for all that launch the same kernels on the same grids: ``alike`` of them, with the
-    means of their figures."""
+    """Returns one group for all that launch the same kernels on the same grids: ``alike`` of them,
+    with the means of their figures."""
     found: dict[str, list[dict[str, Any]]] = {}
     for group in groups:
         launches = [[launch.get(key) for key in SHAPE] for launch in group["launches"]]
@@ -287,7 +287,7 @@ def _bits(apart: float | None) -> str | None:
 
 
 def document(name: str, rows: Table, results: Results) -> dict[str, Any]:
-    """A file of benchmarks/results: the machine, the versions and the rows."""
+    """Returns a file of benchmarks/results: the machine, the versions and the rows."""
     number = max(record.get("run", 0) for record in results.used)
     ran = results.state["runs"][number]
     machine = (ran.get("facts") or {}).get("machine") or {}
@@ -311,13 +311,13 @@ def document(name: str, rows: Table, results: Results) -> dict[str, Any]:
 
 
 def slug(card: str) -> str:
-    """A card's name as part of a file name."""
+    """Returns a card's name as part of a file name."""
     return re.sub(r"[^a-z0-9]+", "_", card.lower()).strip("_")
 
 
 def columns(rows: Table) -> Table:
-    """Rows without empty columns, without the card, which is in the heading, and without a commit
-    shared by all."""
+    """Returns rows without empty columns, without the card, which is in the heading, and without a
+    commit shared by all."""
     without = {"card"} | ({"commit"} if len({row.get("commit") for row in rows}) == 1 else set())
     keys = [key for key in dict.fromkeys(k for row in rows for k in row) if key not in without]
     kept = [key for key in keys if any(row.get(key) is not None for row in rows)]
@@ -325,7 +325,7 @@ def columns(rows: Table) -> Table:
 
 
 def tables(found: dict[str, dict[str, Table]]) -> str:
-    """The text between the markers of docs/cuda.md: card by card."""
+    """Returns the text between the markers of docs/cuda.md: card by card."""
     lines: list[str] = []
     for card, kinds in found.items():
         lines += [f"### {card}", ""]
@@ -337,7 +337,7 @@ def tables(found: dict[str, dict[str, Table]]) -> str:
 
 
 def kept(folder: Path) -> dict[str, dict[str, Table]]:
-    """The rows in a folder of results by card, in the form for ``tables``."""
+    """Returns the rows in a folder of results by card, in the form for ``tables``."""
     found: dict[str, dict[str, Table]] = {}
     for kind in KINDS:
         for path in sorted(folder.glob(f"{kind}_*.json")):
@@ -382,7 +382,7 @@ def write(state: dict[str, Any], names: list[str], folder: Path, docs: Path) -> 
 
 
 def main() -> int:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("source", type=Path, metavar="ARCHIVE_OR_FOLDER")
     parser.add_argument("--any", action="store_true", help="also what is no GPU, for tests")

@@ -98,7 +98,7 @@ def timed(step: Callable[[], Any]) -> float:
 def contestants(
     name: str, params: list[torch.nn.Parameter], grads: list[torch.Tensor], tensors: int
 ) -> dict[str, tuple[Any, Step]]:
-    """(optimizer, a timed step) by name."""
+    """Returns (optimizer, a timed step) by name."""
     options = OPTIONS[name]
     arrays = [p.detach().numpy() for p in params], [g.numpy() for g in grads]
     ours = getattr(cutback.optim, name)(**options)
@@ -128,7 +128,7 @@ def contestants(
 
 
 def plain(params: list[torch.nn.Parameter], grads: list[torch.Tensor], n_state: int) -> Step:
-    """The same number of streams, each updated in place, without computation."""
+    """Returns the same number of streams, each updated in place, without computation."""
     p, g = (torch.cat([x.detach().flatten() for x in row]) for row in (params, grads))
     states = [torch.ones_like(p) for _ in range(n_state)]
 
@@ -141,7 +141,7 @@ def plain(params: list[torch.nn.Parameter], grads: list[torch.Tensor], n_state: 
 
 
 def turns(steps: dict[str, Callable[[], float]], rounds: int) -> Times:
-    """Milliseconds of each, round by round."""
+    """Returns the milliseconds of each, round by round."""
     times: Times = {key: [] for key in steps}
     for turn in range(rounds):
         for key in reversed(steps) if turn % 2 else steps:
@@ -152,12 +152,12 @@ def turns(steps: dict[str, Callable[[], float]], rounds: int) -> Times:
 
 
 def ratios(times: Times, above: str, below: str) -> list[float]:
-    """The ratio of each round."""
+    """Returns the ratio of each round."""
     return [x / y for x, y in zip(times[above], times[below], strict=True)]
 
 
 def ratio(times: Times, above: str, below: str) -> float:
-    """The median of the rounds' ratios."""
+    """Returns the median of the rounds' ratios."""
     return statistics.median(ratios(times, above, below))
 
 
@@ -166,7 +166,7 @@ def state_bytes(optimizer: cutback.optim.base.Optimizer) -> int:
 
 
 def measure_once(sizes: str, name: str, rounds: int) -> tuple[dict[str, Any], Times]:
-    """The measurements outside the rounds, and the rounds."""
+    """Returns the measurements outside the rounds, and the rounds."""
     torch.manual_seed(0)
     shapes = SETS[sizes]()
     params = [torch.nn.Parameter(0.1 * torch.randn(shape)) for shape in shapes]
@@ -226,7 +226,7 @@ def shown(value: Any) -> str:
 
 
 def slower(rows: list[dict[str, Any]]) -> list[str]:
-    """Rows that are slower than fused, and not by chance."""
+    """Returns rows that are slower than fused, and not by chance."""
     return [
         f"{row['optimizer']}, {row['tensors']}, fused / {key}: {shown(interval)}"
         for row in rows for key in OURS

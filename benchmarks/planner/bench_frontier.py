@@ -33,7 +33,7 @@ def cut_ms(text: str, preset: int, rounds: int) -> float:
 
 
 def measure(path: Path, rounds: int) -> dict[str, Any]:
-    """One row: sizes, times in milliseconds, and the distance of points from the bound."""
+    """Returns one row: sizes, times in milliseconds, and the distance of points from the bound."""
     traced = files.read_text(path)
     text = _native.Problem.read(traced).to_json()
     every = budgets.parse_preset("recompute_all")
@@ -65,7 +65,7 @@ def measure(path: Path, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("graphs", nargs="*", type=Path)
     parser.add_argument("--rounds", type=int, default=5)

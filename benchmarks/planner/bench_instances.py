@@ -86,7 +86,7 @@ class Instance:
         return percent(found.seconds, self.once), low, spent
 
     def greedy(self, budget: int) -> float | None:
-        """The better of DTR's two ways to treat released tensors."""
+        """Returns the better of DTR's two ways to treat released tensors."""
         found = []
         for eager in (True, False):
             made = dtr.schedule(self.problem, self.seconds, budget, eager)
@@ -111,7 +111,7 @@ class Instance:
 
 
 def rows_of(name: str, long: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows without and with times. A method that found nothing is not tried with smaller
+    """Returns rows without and with times. A method that found nothing is not tried with smaller
     budgets."""
     made = Instance(name)
     about = {"graph": name, "ops": made.n}
@@ -143,7 +143,7 @@ def rows_of(name: str, long: bool) -> tuple[list[dict[str, Any]], list[dict[str,
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -33,19 +33,19 @@ SHARES = (0.9, 0.8, 0.75)
 
 
 def rnn_turn(x: Any, h: Any, c: Any, weight: Any) -> tuple[Any, Any]:
-    """One step of a plain recurrence."""
+    """Returns one step of a plain recurrence."""
     return cutback.tanh(x + h @ weight), c
 
 
 def lstm_turn(x: Any, h: Any, c: Any, weight: Any) -> tuple[Any, Any]:
-    """One step of an LSTM."""
+    """Returns one step of an LSTM."""
     i, f, g, o = cutback.split(x + h @ weight, 4, axis=-1)
     c = cutback.sigmoid(f) * c + cutback.sigmoid(i) * cutback.tanh(g)
     return cutback.sigmoid(o) * cutback.tanh(c), c
 
 
 def problem_of(turn: Callable[..., tuple[Any, Any]], gates: int, turns: int) -> dict[str, Any]:
-    """The step of a recurrent classifier, as a problem."""
+    """Returns the step of a recurrent classifier, as a problem."""
     random = np.random.default_rng(0)
 
     def loss(p: dict[str, Any], tokens: Any, labels: Any) -> Any:
@@ -73,7 +73,7 @@ def problem_of(turn: Callable[..., tuple[Any, Any]], gates: int, turns: int) -> 
 
 
 def planned(problem: dict[str, Any], budget: str, reruns: str) -> tuple[dict[str, Any], float]:
-    """The numbers of a plan, and seconds; no numbers if none fits."""
+    """Returns the numbers of a plan, and seconds; no numbers if none fits."""
     text = json.dumps({**problem, "version": 3, "reruns": reruns})
     begin = time.process_time()
     try:
@@ -91,7 +91,7 @@ def extra(numbers: dict[str, Any], key: str = "time_ps") -> float | None:
 
 
 def rows_of(name: str, problem: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row per share."""
+    """Returns one row per share."""
     rows = []
     for share in SHARES:
         forward, seconds = planned(problem, f"{share}x", "forward")
@@ -112,7 +112,7 @@ def rows_of(name: str, problem: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def smallest_of(name: str, problem: dict[str, Any]) -> dict[str, Any]:
-    """The row of ``"min"``: "peak" is relative to saving everything."""
+    """Returns the row of ``"min"``: "peak" is relative to saving everything."""
     forward, seconds = planned(problem, "min", "forward")
     every, both = planned(problem, "min", "all")
     everything = forward["save_all_live_bytes"]
@@ -129,7 +129,7 @@ def smallest_of(name: str, problem: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

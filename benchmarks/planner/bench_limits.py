@@ -36,7 +36,7 @@ LADDER = 50  # number of budgets
 
 
 def line(what: str, value: float | None, limit: float, better: str = "at most") -> dict[str, Any]:
-    """A row of `planner_limits`."""
+    """Returns a row of `planner_limits`."""
     good = value is not None and (value <= limit if better == "at most" else value >= limit)
     met = "yes" if good else "no"
     return {"what": what, "value": value, "asked": f"{better} {limit:g}", "met": met}
@@ -206,7 +206,7 @@ def ladder_s(name: str) -> float:
 
 
 def time_row(name: str) -> dict[str, Any]:
-    """Milliseconds and seconds of one graph."""
+    """Returns milliseconds and seconds of one graph."""
     g = scores.graph(name)
     asked: dict[str, int | str] = {}
     for share in scores.SHARES:
@@ -227,7 +227,7 @@ def time_row(name: str) -> dict[str, Any]:
 
 
 def time_lines(times: list[dict[str, Any]], fifty: float) -> list[dict[str, Any]]:
-    """The worst of `planner_times`, for graphs of about 3,000 and of up to 20,000 ops."""
+    """Returns the worst of `planner_times`, for graphs of about 3,000 and of up to 20,000 ops."""
     cuts, ratios = ([row[key] for row in times] for key in ("cut ms (parsed)", "PyTorch / cut"))
     rows = [
         line("one cut, ms, worst", max(cuts), 10),
@@ -247,7 +247,7 @@ def time_lines(times: list[dict[str, Any]], fifty: float) -> list[dict[str, Any]
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -33,7 +33,7 @@ NAMES = ("bert_base", "transformer_encoder")
 
 
 def smallest(problem: Problem) -> dict[str, Any]:
-    """The numbers of the smallest plan within 40 % extra time, checked by the referee."""
+    """Returns the numbers of the smallest plan within 40 % extra time, checked by the referee."""
     plan = cutback.plan(problem, budget="min", device=GRAPHS_DEVICE)
     document = plan.document
     judged = evaluate.evaluate(
@@ -45,7 +45,7 @@ def smallest(problem: Problem) -> dict[str, Any]:
 
 
 def row_of(name: str, reruns: str, over: bool) -> dict[str, Any]:
-    """The smallest peaks of a graph, plain and packed."""
+    """Returns the smallest peaks of a graph, plain and packed."""
     document = json.loads(gzip.decompress((GRAPHS / f"{name}.json.gz").read_bytes()))
     everything = cutback.plan(document, device=GRAPHS_DEVICE).numbers
     plain = Problem.read(json.dumps({**document, "over": over, "reruns": reruns}))
@@ -59,7 +59,7 @@ def row_of(name: str, reruns: str, over: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("graphs", nargs="*", default=list(NAMES))
     names = parser.parse_args().graphs

@@ -43,7 +43,7 @@ def read_dimacs(path: Path) -> tuple[int, np.ndarray[Any, Any]]:
 
 
 def networkx_ms(arcs: np.ndarray[Any, Any]) -> tuple[float, int]:
-    """Milliseconds of the solver, and the cut's value."""
+    """Returns the milliseconds of the solver, and the cut's value."""
     import networkx
 
     network = networkx.DiGraph()
@@ -56,7 +56,7 @@ def networkx_ms(arcs: np.ndarray[Any, Any]) -> tuple[float, int]:
 
 
 def scipy_ms(n_node: int, arcs: np.ndarray[Any, Any]) -> float:
-    """Milliseconds of the solver: the best of three."""
+    """Returns the milliseconds of the solver: the best of three."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import maximum_flow
 
@@ -87,7 +87,7 @@ def compare(row: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

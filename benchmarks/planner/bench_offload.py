@@ -26,7 +26,7 @@ from cutback import BudgetError, _native, budgets, files  # noqa: E402
 
 
 def numbers_of(text: str, share: float, offload: bool | str) -> tuple[dict[str, Any] | None, float]:
-    """The numbers of a plan, or None if nothing fits, and the seconds of planning."""
+    """Returns the numbers of a plan, or None if nothing fits, and the seconds of planning."""
     budget = budgets.with_options(budgets.parse(f"{share}x", "live"), offload, None, False)
     begin = time.perf_counter()
     try:
@@ -46,7 +46,7 @@ def extra(numbers: dict[str, Any] | None, key: str = "time_ps") -> float | None:
 
 
 def measure(path: Path, share: float) -> dict[str, Any]:
-    """One row."""
+    """Returns one row."""
     text = _native.Problem.read(files.read_text(path)).to_json()
     row: dict[str, Any] = {"graph": path.name.split(".")[0], "share": share}
     for name, offload in (("recompute", False), ("offload", "only"), ("joint", True)):
@@ -61,7 +61,7 @@ def measure(path: Path, share: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("graphs", nargs="*", type=Path)
     options = parser.parse_args()

@@ -55,7 +55,7 @@ SHARES = (0.98, 0.95, 0.92, *(s / 100 for s in range(90, 20, -4)))
 
 
 def convnet() -> dict[str, Any]:
-    """The demo's ConvNet, in the planner's form."""
+    """Returns the demo's ConvNet, in the planner's form."""
     task = demo.conv_task(1)
     params, extra = task.start()
     step = cb.compile(task.loss, optimizer=task.optimizer(), preset="autograd")
@@ -78,7 +78,7 @@ def judge(problem: dict[str, Any], best: optimum.Optimum, budget: int) -> None:
 
 
 def rows_of(name: str, seconds: float) -> list[dict[str, Any]]:
-    """One row per budget, down to the smallest that has a plan."""
+    """Returns one row per budget, down to the smallest that has a plan."""
     problem = models.make(name) if name in models.MODELS else convnet()
     text, rows = json.dumps(problem), []
     whole = cb.plan(text, preset="autograd", device=DEVICE).numbers
@@ -110,7 +110,7 @@ CLOSE = 0.005
 def deep_row(
     name: str, problem: dict[str, Any], plan: Any, seconds: float, states: int
 ) -> dict[str, Any]:
-    """One row: our plan, and whether there is one that is much faster."""
+    """Returns one row: our plan, and whether there is one that is much faster."""
     numbers = plan.numbers
     once, budget = numbers["once_ps"], numbers["budget_bytes"]
     asked = numbers["time_ps"] - int(CLOSE * once)
@@ -137,7 +137,7 @@ def deep_row(
 
 
 def deep_rows(name: str, seconds: float, states: int) -> list[dict[str, Any]]:
-    """One row per budget."""
+    """Returns one row per budget."""
     import deep_nets
 
     problem, rows = deep_nets.traced(name), []
@@ -152,7 +152,7 @@ def deep_rows(name: str, seconds: float, states: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

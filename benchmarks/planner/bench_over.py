@@ -32,7 +32,8 @@ NAMES = ("vit_base", "t5_base", "resnet50_bn", "resnet152_bn", "transformer_enco
 
 
 def row_of(name: str, reruns: str) -> dict[str, Any]:
-    """The smallest peaks of a graph, in percent of saving everything without memory reuse."""
+    """Returns the smallest peaks of a graph, in percent of saving everything without memory
+    reuse."""
     path = GRAPHS / f"{name}.json.gz"
     document = json.loads(gzip.decompress(path.read_bytes()))
     row: dict[str, Any] = {"graph": name, "reruns": reruns}
@@ -52,7 +53,7 @@ def row_of(name: str, reruns: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("graphs", nargs="*", default=list(NAMES))
     names = parser.parse_args().graphs

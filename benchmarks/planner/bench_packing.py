@@ -52,7 +52,7 @@ def least_arena(document: dict[str, Any]) -> int:
 
 
 def row_of(path: Path) -> dict[str, Any] | None:
-    """The row of a graph, or None if it is too small."""
+    """Returns the row of a graph, or None if it is too small."""
     text = gzip.decompress(path.read_bytes()).decode()
     row: dict[str, Any] = {"graph": path.name.removesuffix(".json.gz")}
     gaps: list[float] = []
@@ -80,7 +80,7 @@ def row_of(path: Path) -> dict[str, Any] | None:
 
 
 def buffers_row(seed: int, n: int) -> dict[str, Any]:
-    """One instance."""
+    """Returns one instance."""
     buffers = [Buffer(str(k), *row) for k, row in enumerate(tight_buffers(seed, n))]
     begin = time.perf_counter()
     try:
@@ -92,7 +92,7 @@ def buffers_row(seed: int, n: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -32,14 +32,14 @@ MOST_RATIO, MOST_MORE_S, MOST_ABOVE = 1.3, 0.5, 2.0
 
 
 def planned(text: str, budget: float | str) -> tuple[cutback.Plan, float]:
-    """A plan, and the processor seconds it took."""
+    """Returns a plan, and the processor seconds it took."""
     begin = time.process_time()
     plan = cutback.plan(text, budget=budget, device=GRAPHS_DEVICE)
     return plan, time.process_time() - begin
 
 
 def row_of(path: Path) -> dict[str, Any]:
-    """One graph."""
+    """Returns one graph."""
     text = cutback.files.read_text(path)
     in_bytes = at_position = more = 0.0
     met = True
@@ -63,7 +63,7 @@ def row_of(path: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

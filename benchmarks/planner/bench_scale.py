@@ -74,7 +74,7 @@ print(json.dumps(row))
 
 
 def measure(file: Path, share: float, what: str) -> dict[str, Any]:
-    """One plan in a separate process."""
+    """Returns one plan in a separate process."""
     command = [sys.executable, "-c", CHILD, str(file), str(share), what]
     row: dict[str, Any] = json.loads(subprocess.check_output(command, text=True))
     return row
@@ -89,7 +89,7 @@ def hull(problem: str, saved: int) -> float:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

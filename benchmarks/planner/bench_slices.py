@@ -47,25 +47,25 @@ TRACED = ("gpt2_small_plain", "bert_base", "llama_32layers")
 
 
 def head(w: Any, h: Any, labels: Any) -> Any:
-    """The loss of the last layer of a language model."""
+    """Returns the loss of the last layer of a language model."""
     return F.cross_entropy(h @ w.T, labels)
 
 
 def scaled(w: Any, h: Any, labels: Any) -> Any:
-    """The same; its gradient depends on its value."""
+    """Returns the same; its gradient depends on its value."""
     loss = head(w, h, labels)
     return loss * loss
 
 
 def seconds(step: Callable[[], Any]) -> float:
-    """Processor time of a step."""
+    """Returns the processor time of a step."""
     began = time.process_time()
     step()
     return time.process_time() - began
 
 
 def arrays() -> tuple[Any, Any, Any]:
-    """The weights of a head, its rows and labels."""
+    """Returns the weights of a head, its rows and labels."""
     random = np.random.default_rng(0)
     return (
         0.02 * random.standard_normal((VOCABULARY, WIDTH), np.float32),
@@ -75,7 +75,7 @@ def arrays() -> tuple[Any, Any, Any]:
 
 
 def native_steps(loss: Callable[..., Any], budget: str | None) -> tuple[list[Any], list[int]]:
-    """A whole and a sliced step, and their measured peaks."""
+    """Returns a whole and a sliced step, and their measured peaks."""
     cb.set_num_threads(1)
     args, steps, peaks = arrays(), [], []
     for options in ({}, {"slices": True, "budget": budget}):
@@ -87,7 +87,7 @@ def native_steps(loss: Callable[..., Any], budget: str | None) -> tuple[list[Any
 
 
 def torch_steps() -> tuple[list[Any], list[int]]:
-    """The same of PyTorch. Peaks are those of the plans."""
+    """Returns the same of PyTorch. Peaks are those of the plans."""
     import torch
 
     import cutback.torch as ct
@@ -111,7 +111,7 @@ def torch_steps() -> tuple[list[Any], list[int]]:
 
 
 def head_row(name: str, product: str) -> dict[str, Any]:
-    """Bytes and times of a head, whole and sliced."""
+    """Returns bytes and times of a head, whole and sliced."""
     if product == "ATen":
         (whole, cut), peaks = torch_steps()
     elif name == AGAIN:
@@ -148,7 +148,8 @@ def apart(name: str, product: str) -> dict[str, Any]:
 
 
 def planned(problem: dict[str, Any]) -> tuple[float, float, float]:
-    """The smallest peak in bytes, its extra time in percent, and the bytes of saving everything."""
+    """Returns the smallest peak in bytes, its extra time in percent, and the bytes of saving
+    everything."""
     plan = cb.plan(problem, budget="min", device=GRAPHS_DEVICE)
     steps, starts, numbers = (
         plan.document["steps"], plan.document["backward_starts"], plan.numbers,
@@ -161,7 +162,7 @@ def planned(problem: dict[str, Any]) -> tuple[float, float, float]:
 
 
 def traced_row(name: str) -> dict[str, Any]:
-    """The smallest peaks of a traced graph, whole and in pieces."""
+    """Returns the smallest peaks of a traced graph, whole and in pieces."""
     path = GRAPHS / f"{name}.json.gz"
     graph = {**json.loads(gzip.decompress(path.read_bytes())), "over": True}
     whole = json.loads(_native.Problem.read(json.dumps(graph)).to_json())
@@ -176,7 +177,7 @@ def traced_row(name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="the row to measure; nothing is saved")
     parser.add_argument("--head", help=argparse.SUPPRESS)

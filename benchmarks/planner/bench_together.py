@@ -39,7 +39,7 @@ NAMES = tuple(sorted(path.name.removesuffix(".json.gz") for path in GRAPHS.glob(
 
 
 def problem_of(graph: dict[str, Any]) -> dict[str, Any]:
-    """The problem of a graph with memory taken over and updates inside."""
+    """Returns the problem of a graph with memory taken over and updates inside."""
     problem = json.loads(_native.Problem.read(json.dumps(graph)).to_json())
     return with_updates(graph, problem)
 
@@ -59,7 +59,7 @@ def planned(
 
 
 def row_of(name: str) -> dict[str, Any]:
-    """The smallest peaks of a graph, without slices and with them."""
+    """Returns the smallest peaks of a graph, without slices and with them."""
     path = GRAPHS / f"{name}.json.gz"
     plain = json.loads(gzip.decompress(path.read_bytes()))
     traced = referee.load(path)
@@ -84,7 +84,7 @@ def row_of(name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("graphs", nargs="*")
     names = parser.parse_args().graphs

@@ -79,7 +79,7 @@ class Bottleneck(nn.Module):
 
 
 def cases() -> dict[str, Callable[[], tuple[Any, Any]]]:
-    """(module, example input) by name."""
+    """Returns (module, example input) by name."""
 
     def gpt(layers: int) -> tuple[Any, Any]:
         return nn.Sequential(*[Block(256, 4) for _ in range(layers)]), torch.randn(2, 64, 256)
@@ -99,8 +99,8 @@ class CapturedError(Exception):
 
 
 def trace(model: Any, x: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """The joint module after dead-code and common-subexpression elimination, its inputs, and the
-    partitioner's other arguments."""
+    """Returns the joint module after dead-code and common-subexpression elimination, its inputs,
+    and the partitioner's other arguments."""
     held: list[Any] = []
 
     def capture(joint: Any, inputs: Any, **options: Any) -> Any:
@@ -123,13 +123,13 @@ def trace(model: Any, x: Any) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def tensors(value: Any) -> list[Any]:
-    """The tensors of a node's value."""
+    """Returns the tensors of a node's value."""
     items = value if isinstance(value, (tuple, list)) else [value]
     return [item for item in items if isinstance(item, torch.Tensor)]
 
 
 def flops(node: Any) -> int:
-    """The flops by PyTorch's counter."""
+    """Returns the flops by PyTorch's counter."""
     formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
     if formula is None:
         return 0
@@ -139,14 +139,14 @@ def flops(node: Any) -> int:
 
 
 def op_name(target: Any) -> str:
-    """``aten.mul.Tensor``, ``_operator.getitem``."""
+    """Returns ``aten.mul.Tensor``, ``_operator.getitem``."""
     if isinstance(target, torch._ops.OpOverload):
         return str(target)
     return f"{target.__module__}.{target.__name__}"
 
 
 def traced(joint: Any, n_forward: int, static: list[int]) -> dict[str, Any]:
-    """The joint graph in the format of traced graphs (docs/problem.md)."""
+    """Returns the joint graph in the format of traced graphs (docs/problem.md)."""
     nodes = [node for node in joint.graph.nodes if node.op != "output"]
     place = {node: i for i, node in enumerate(nodes)}
     storages: dict[int, int] = {}
@@ -190,7 +190,7 @@ def torch_partition(joint: Any, inputs: Any, options: dict[str, Any]) -> tuple[f
 
 
 def measure(name: str, model: Any, x: Any, rounds: int) -> dict[str, Any]:
-    """One row."""
+    """Returns one row."""
     joint, inputs, options = trace(model, x)
     static = options.get("static_lifetime_input_indices") or []
     graph = traced(joint, options["num_fwd_outputs"], list(static))
@@ -215,7 +215,7 @@ def measure(name: str, model: Any, x: Any, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

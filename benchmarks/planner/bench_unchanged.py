@@ -84,7 +84,7 @@ print(json.dumps(out))
 
 
 def planned(python: str, path: Path, budgets: list[Any]) -> list[list[float | None]]:
-    """Seconds and extra time of a plan for each budget, with the interpreter's version."""
+    """Returns seconds and extra time of a plan for each budget, with the interpreter's version."""
     done = subprocess.run(
         [python, "-c", PLAN, str(path), json.dumps(budgets), GRAPHS_DEVICE],
         capture_output=True, text=True, check=True,
@@ -94,19 +94,19 @@ def planned(python: str, path: Path, budgets: list[Any]) -> list[list[float | No
 
 
 def position_of(ends: Any, limit: int) -> float | None:
-    """The position of these bytes, or None if they are out of range."""
+    """Returns the position of these bytes, or None if they are out of range."""
     if not ends.smallest < limit <= ends.everything:
         return None
     return float((limit - ends.smallest) / (ends.everything - ends.smallest))
 
 
 def limit_of(ends: Any, position: float) -> int:
-    """The bytes that a position stands for."""
+    """Returns the bytes that a position stands for."""
     return int(ends.smallest + math.ceil(Fraction(position) * (ends.everything - ends.smallest)))
 
 
 def rows_of(older: str, path: Path) -> list[dict[str, Any]]:
-    """One row per share."""
+    """Returns one row per share."""
     ends = cutback.plan(cutback.files.read_text(path), budget=1.0, device=GRAPHS_DEVICE).position
     assert ends is not None
     limits = [int(share * ends.everything) for share in SHARES]
@@ -154,7 +154,7 @@ Peaks = list[list[float] | None]
 
 
 def plans_of(python: str, path: Path, fields: dict[str, str]) -> Peaks:
-    """The plans of the interpreter's version for all budgets."""
+    """Returns the plans of the interpreter's version for all budgets."""
     done = subprocess.run(
         [python, "-c", PLANS, str(path), json.dumps(fields), json.dumps(PLAN_SHARES),
          GRAPHS_DEVICE],
@@ -165,7 +165,7 @@ def plans_of(python: str, path: Path, fields: dict[str, str]) -> Peaks:
 
 
 def compare_plans(older: str, path: Path, reruns: str) -> dict[str, Any]:
-    """One row: what the older version meets, and where the newer one is worse."""
+    """Returns one row: what the older version meets, and where the newer one is worse."""
     before = plans_of(older, path, {})
     now = plans_of(sys.executable, path, {} if reruns == "forward" else {"reruns": reruns})
     refused, points = 0, [0.0]
@@ -198,7 +198,7 @@ def compare_plans(older: str, path: Path, reruns: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -46,7 +46,7 @@ TRACED = (
 
 
 def gpt_case() -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The loss of the demo's GPT, and its arguments."""
+    """Returns the loss of the demo's GPT, and its arguments."""
     config = gpt.GPTConfig(vocab=100)
     random = np.random.default_rng(1)
     tokens = random.integers(0, config.vocab, (16, config.context))
@@ -55,7 +55,7 @@ def gpt_case() -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 def conv_case() -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The loss of the demo's ConvNet, and its arguments."""
+    """Returns the loss of the demo's ConvNet, and its arguments."""
     config = convnet.ConvConfig()
     random = np.random.default_rng(3)
     params, states = convnet.init(config, random)
@@ -65,14 +65,14 @@ def conv_case() -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 def peak(loss: Callable[..., Any], args: tuple[Any, ...], budget: str, **options: Any) -> int:
-    """The measured bytes of a step under a budget."""
+    """Returns the measured bytes of a step under a budget."""
     step = cb.compile(loss, optimizer=cb.optim.AdamW(lr=1e-3), budget=budget, **options)
     step(*args)
     return int(step.stats.peak_bytes)
 
 
 def time_ratio(loss: Callable[..., Any], args: tuple[Any, ...], rounds: int = 41) -> float:
-    """The time of a step that updates inside over that of the separate step."""
+    """Returns the time of a step that updates inside over that of the separate step."""
     cb.set_num_threads(1)
     steps = [
         cb.compile(loss, optimizer=cb.optim.AdamW(lr=1e-3), updates=updates)
@@ -90,8 +90,8 @@ def time_ratio(loss: Callable[..., Any], args: tuple[Any, ...], rounds: int = 41
 
 
 def with_updates(graph: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
-    """The problem of a traced graph whose parameters are updated inside. Gradients shared by
-    several parameters, or with the forward, stay to the end."""
+    """Returns the problem of a traced graph whose parameters are updated inside. Gradients shared
+    by several parameters, or with the forward, stay to the end."""
     problem = json.loads(json.dumps({k: v for k, v in problem.items() if k != "fingerprint"}))
     nodes, ops, storages = graph["nodes"], problem["ops"], problem["storages"]
     inputs = [
@@ -118,7 +118,7 @@ def with_updates(graph: dict[str, Any], problem: dict[str, Any]) -> dict[str, An
 
 
 def traced_row(name: str) -> dict[str, Any]:
-    """The smallest peaks of a traced graph, in percent of saving everything."""
+    """Returns the smallest peaks of a traced graph, in percent of saving everything."""
     path = GRAPHS / f"{name}.json.gz"
     graph = {**json.loads(gzip.decompress(path.read_bytes())), "over": True}
     problem = json.loads(_native.Problem.read(json.dumps(graph)).to_json())
@@ -138,7 +138,7 @@ def traced_row(name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     rows = []
     for name, case in (("GPT", gpt_case), ("ConvNet", conv_case)):
         loss, args = case()

@@ -59,7 +59,7 @@ class Graph:
         return self.add("input", [], size, flags=flags)
 
     def problem(self, starts: int, forward: list[int], backward: list[int]) -> Problem:
-        """The document; values of ``forward`` and ``backward`` are the graph's outputs."""
+        """Returns the document; values of ``forward`` and ``backward`` are the graph's outputs."""
         held = set(forward) | set(backward)
         ops, storages = [], []
         for i, op in enumerate(self.ops):
@@ -103,7 +103,7 @@ class Tape(Graph):
         return self.fused("mul", [x, mask], size, reads=(1,))
 
     def differentiate(self, loss: int) -> Problem:
-        """The joint graph; its outputs are the gradients of parameters."""
+        """Returns the joint graph; its outputs are the gradients of parameters."""
         starts, parameters = len(self.ops), []
         arrived: dict[int, int] = {}
         dead = {"rand", "stats"}  # no gradient flows into these
@@ -176,7 +176,7 @@ def _block(g: Tape, x: int) -> int:
 
 
 def gpt(n_op: int) -> Problem:
-    """A GPT with enough blocks for about ``n_op`` ops, eager attention, dropout, f32."""
+    """Returns a GPT with enough blocks for about ``n_op`` ops, eager attention, dropout, f32."""
 
     def joint(blocks: int) -> Problem:
         g = Tape(f"GPT-like, {blocks} blocks, {BATCH} x {CONTEXT} tokens, width {WIDTH}")
@@ -377,9 +377,9 @@ def resnet50(n: int = 64) -> Problem:
 
 
 def layered(n: int, edges: int, seed: int = 1) -> Problem:
-    """``n`` nodes in layers of about sqrt(n) / 2 nodes. Each node reads one of the layer before
-    and one of the layer behind reads it; further edges come from up to a quarter of the graph
-    back."""
+    """Returns ``n`` nodes in layers of about sqrt(n) / 2 nodes. Each node reads one of the layer
+    before and one of the layer behind reads it; further edges come from up to a quarter of the
+    graph back."""
     rng = random.Random(seed)
     g = Graph(f"random layered, {n} nodes, {edges} edges, re-created")
     layers: list[list[int]] = [[g.input(64)]]
@@ -428,12 +428,12 @@ MODELS: dict[str, Callable[[], Problem]] = {
 
 
 def make(name: str) -> Problem:
-    """A model by name; ``gpt:N`` is a GPT of about N ops."""
+    """Returns a model by name; ``gpt:N`` is a GPT of about N ops."""
     return gpt(int(name[4:])) if name.startswith("gpt:") else MODELS[name]()
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -180,7 +180,7 @@ class _Program:
         self.model.add(here <= self.budget - step.fixed(base))
 
     def solve(self, seconds: float) -> tuple[cp_model.CpSolver, bool]:
-        """The solver, and whether it found a schedule."""
+        """Returns the solver, and whether it found a schedule."""
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds = seconds
         solver.parameters.num_workers = WORKERS
@@ -190,8 +190,8 @@ class _Program:
         return solver, status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
 
     def steps(self, solver: cp_model.CpSolver) -> tuple[list[int], int]:
-        """The schedule, and where its backward starts. Views that need no tangent run with their
-        base."""
+        """Returns the schedule, and where its backward starts. Views that need no tangent run with
+        their base."""
         step, out = self.step, list[int]()
         views = {i for i in range(step.end) if "view" in step.flags[i]}
         views -= {i for i in views if "backward" in step.flags[i]}
@@ -218,7 +218,7 @@ class _Program:
 
 
 def optimum(problem: Problem, budget: int, device: costs.Device, seconds: float) -> Optimum:
-    """The fastest schedule of at most ``budget`` live bytes; the time limit applies to each
+    """Returns the fastest schedule of at most ``budget`` live bytes; the time limit applies to each
     program."""
     once = sum(_Step(problem, device, True).ps)
     program = _Program(_Step(problem, device, True), budget)
@@ -232,7 +232,7 @@ def optimum(problem: Problem, budget: int, device: costs.Device, seconds: float)
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     if len(sys.argv) < 3:
         sys.exit(__doc__)
     problem = json.loads(Path(sys.argv[1]).read_text())

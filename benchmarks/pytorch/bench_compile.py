@@ -52,7 +52,7 @@ def model() -> Any:
 def steps(
     name: str, run: Callable[..., Any], plans: Callable[[], list[Any]]
 ) -> list[dict[str, Any]]:
-    """One row per step."""
+    """Returns one row per step."""
     x = torch.randint(512, (4, 64))
     rows = []
     for number in range(1, STEPS + 1):

@@ -37,7 +37,7 @@ SAVED = [aten.mm.default]
 
 
 def cached_policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    """One comparison per op."""
+    """Returns one comparison per op."""
     if op is aten.mm.default:
         return CheckpointPolicy.MUST_SAVE
     return CheckpointPolicy.PREFER_RECOMPUTE
@@ -51,14 +51,15 @@ def chain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def residual(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """The same with a residual stream, whose last value needs everything to be recomputed."""
+    """Returns the same with a residual stream, whose last value needs everything to be
+    recomputed."""
     for _ in range(OPS // 6):
         x = (torch.tanh(x @ w) * x).sin().exp() - 1.0
     return x
 
 
 def ways(chain: Callable[..., torch.Tensor]) -> dict[str, Callable[..., torch.Tensor]]:
-    """The candidates, by name."""
+    """Returns the candidates, by name."""
     return {
         "plain": chain,
         "torch checkpoint": functools.partial(checkpoint, chain, use_reentrant=False),
@@ -84,7 +85,7 @@ def ways(chain: Callable[..., torch.Tensor]) -> dict[str, Callable[..., torch.Te
 
 
 def once(run: Callable[..., torch.Tensor], x: Any, w: Any) -> tuple[float, float]:
-    """Microseconds per op, forward and backward."""
+    """Returns microseconds per op, forward and backward."""
     x.grad = w.grad = None
     begin = time.process_time()
     loss = run(x, w).sum()
@@ -107,7 +108,7 @@ def main() -> None:
 
 
 def measure(program: Callable[..., torch.Tensor], x: Any, w: Any) -> list[dict[str, Any]]:
-    """One row per candidate, and the two ratios."""
+    """Returns one row per candidate, and the two ratios."""
     candidates = ways(program)
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in candidates}
     for run in candidates.values():

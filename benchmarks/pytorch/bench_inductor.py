@@ -44,7 +44,8 @@ MOST_DISTANCE = 1e-3  # of gradients, by rounding
 
 
 def with_own_code(model: torch.nn.Module) -> Callable[..., Any]:
-    """The model as a function not compiled before, because Dynamo caches by code, not by model."""
+    """Returns the model as a function not compiled before, because Dynamo caches by code, not by
+    model."""
 
     def step(*inputs: Any) -> Any:
         return model(*inputs)
@@ -67,7 +68,7 @@ def measured(
 
 
 def theirs(name: str, budget: float) -> tuple[Subject, list[torch.Tensor]]:
-    """`torch.compile` under its knob."""
+    """Returns `torch.compile` under its knob."""
     case = step_models.make(name)
     compiled = torch.compile(with_own_code(case.model), dynamic=False, fullgraph=True)
     with config.patch(activation_memory_budget=budget, enable_autograd_cache=False):
@@ -91,7 +92,7 @@ def ours(name: str, budget: int | None) -> tuple[Subject, list[torch.Tensor]]:
 
 
 def find_subjects(name: str) -> list[Subject]:
-    """All subjects of a model, compiled."""
+    """Returns all subjects of a model, compiled."""
     subjects = []
     reference: list[torch.Tensor] = []
     peaks = set()
@@ -138,7 +139,7 @@ def compare(subjects: list[Subject], times: list[list[float]]) -> None:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -95,7 +95,7 @@ class MLP(nn.Module):
         self.layers = nn.Sequential(*(m for layer in layers for m in layer))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """A scalar."""
+        """Returns a scalar."""
         return self.layers(x).square().mean()
 
 
@@ -108,7 +108,7 @@ class Scalar(nn.Module):
         self.register_buffer("weights", torch.randn(shape))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """A scalar."""
+        """Returns a scalar."""
         return (self.inner(x) * self.weights).sum()
 
 
@@ -129,7 +129,7 @@ def evonorm() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
 
 
 def mlp() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """A batch of 32."""
+    """Returns a batch of 32."""
     return MLP(), (torch.randn(32, 64),)
 
 
@@ -141,7 +141,7 @@ BUDGETS = {"GPT": (0.4,)}  # budgets under which native is measured as well
 
 
 def ways(name: str) -> dict[str, Callable[[nn.Module], Any]]:
-    """The candidates of a model, as functions that make them."""
+    """Returns the candidates of a model, as functions that make them."""
     ours = cutback.torch.compile
     made: dict[str, Callable[[nn.Module], Any]] = {
         "eager": lambda model: model,
@@ -158,7 +158,7 @@ def ways(name: str) -> dict[str, Callable[[nn.Module], Any]]:
 
 
 def step_of(model: Any, inputs: tuple[torch.Tensor, ...]) -> Step:
-    """A forward and backward."""
+    """Returns a forward and backward."""
     leaves = [*model.parameters(), *(x for x in inputs if x.requires_grad)]
 
     def step() -> None:
@@ -180,7 +180,7 @@ def block_ms(step: Step, steps: int) -> float:
 
 
 def measure(name: str, rounds: int) -> list[Row]:
-    """A row for each candidate of a model."""
+    """Returns a row for each candidate of a model."""
     torch.manual_seed(0)
     model, inputs = MODELS[name]()
     steps: dict[str, Step] = {}
@@ -217,7 +217,7 @@ def measure(name: str, rounds: int) -> list[Row]:
 
 
 def in_process(name: str, rounds: int, setting: dict[str, str]) -> list[Row]:
-    """The rows of a model, measured in another process."""
+    """Returns the rows of a model, measured in another process."""
     command = [sys.executable, __file__, "--one", name, "--rounds", str(rounds)]
     done = subprocess.run(
         command, env={**os.environ, **setting}, stdout=subprocess.PIPE, text=True, check=True

@@ -36,7 +36,7 @@ BLOCKS, WIDTH, ROWS, ROUNDS, WARM = 4, 128, 512, 7, 4
 
 
 def build(way: str, ranks: int, budget: float | None) -> tuple[Callable[[], None], Any]:
-    """A step on this rank, and the model."""
+    """Returns a step on this rank, and the model."""
     import torch
     from torch import nn
     from torch.distributed.device_mesh import init_device_mesh
@@ -125,7 +125,7 @@ def rank(way: str, number: int, ranks: int, folder: str) -> None:
 
 
 def row_of(way: str, ranks: int) -> dict[str, Any]:
-    """One row."""
+    """Returns one row."""
     with tempfile.TemporaryDirectory() as folder:
         processes = [
             subprocess.Popen([sys.executable, __file__, "--rank", way, str(k), str(ranks), folder])
@@ -147,7 +147,7 @@ def row_of(way: str, ranks: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -49,14 +49,14 @@ MOST_OVER, SECONDS = 0.02, 120.0
 
 
 def processor_ms(work: Callable[[], Any]) -> float:
-    """Milliseconds of processor time."""
+    """Returns the milliseconds of processor time."""
     begin = time.process_time()
     work()
     return 1e3 * (time.process_time() - begin)
 
 
 def row_of(name: str, width: int, size: int) -> dict[str, Any]:
-    """One net, with blocks like those of ``name``."""
+    """Returns one net, with blocks like those of ``name``."""
     model, inputs = net(NETS[name], width, size)
     after = ct.compile(model, budget=POSITION)
     run(after, inputs, 1)
@@ -93,7 +93,7 @@ def row_of(name: str, width: int, size: int) -> dict[str, Any]:
 
 
 def least_of(name: str, width: int, size: int) -> dict[str, Any]:
-    """The bound for one net."""
+    """Returns the bound for one net."""
     model, inputs = net(NETS[name], width, size)
     step = ct.compile(model, budget=POSITION)
     run(step, inputs, 1)
@@ -120,7 +120,7 @@ def least_of(name: str, width: int, size: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

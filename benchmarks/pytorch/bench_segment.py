@@ -80,7 +80,7 @@ SMALL_SEGMENT = 2 << 20  # bytes that PyTorch's allocator reserves at a time for
 
 
 def most(lives: list[Life]) -> int:
-    """The largest sum of blocks that are live at the same time."""
+    """Returns the largest sum of blocks that are live at the same time."""
     change: dict[int, int] = {}
     for life in lives:
         change[life.made] = change.get(life.made, 0) + rounded(life.bytes)
@@ -89,7 +89,7 @@ def most(lives: list[Life]) -> int:
 
 
 def least_reserved(lives: list[Life]) -> int:
-    """The least that the allocator reserves for these blocks, in bytes."""
+    """Returns the least that the allocator reserves for these blocks, in bytes."""
     small = [life for life in lives if rounded(life.bytes) <= SMALL]
     others = [life for life in lives if rounded(life.bytes) > SMALL]
     return -(-most(small) // SMALL_SEGMENT) * SMALL_SEGMENT + most(others)
@@ -106,7 +106,7 @@ MODELS: dict[str, Make] = {
 
 
 def measure(name: str, make: Make) -> list[dict[str, Any]]:
-    """A row for each budget that can be met."""
+    """Returns a row for each budget that can be met."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         model, inputs = make()
     traced, rows = cutback.torch.trace(model.train(), *inputs), []
@@ -143,7 +143,7 @@ def measure(name: str, make: Make) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     logging.disable(logging.WARNING)
     rows = [row for name, make in MODELS.items() for row in measure(name, make)]
     for row in rows:

@@ -94,26 +94,26 @@ def one_step(subject: Subject) -> None:
 
 
 def gradients(model: torch.nn.Module) -> list[torch.Tensor]:
-    """All gradients, copied."""
+    """Returns all gradients, copied."""
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
 def peak(subject: Subject) -> int:
-    """The most bytes live during a step."""
+    """Returns the most bytes live during a step."""
     with cutback.torch.MemoryTracker() as memory:
         one_step(subject)
     return memory.peak_bytes
 
 
 def distance(found: list[torch.Tensor], reference: list[torch.Tensor]) -> float:
-    """The length of the difference, relative to the reference's."""
+    """Returns the length of the difference, relative to the reference's."""
     pairs = zip(found, reference, strict=True)
     apart = sum((a.double() - b.double()).square().sum().item() for a, b in pairs)
     return math.sqrt(apart / sum(b.double().square().sum().item() for b in reference))
 
 
 def eager_saved_bytes(case: step_models.Case) -> int:
-    """Bytes that autograd keeps for the backward and that do not belong to the caller."""
+    """Returns the bytes that autograd keeps for the backward and that do not belong to the caller."""
     own = {p.untyped_storage().data_ptr() for p in case.model.parameters()}
     own |= {x.untyped_storage().data_ptr() for x in case.inputs}
     kept: dict[int, int] = {}
@@ -149,7 +149,7 @@ class DrawInF32(TorchDispatchMode):
 
 
 def in_f64(case: step_models.Case) -> list[torch.Tensor]:
-    """The gradients of the same step in f64."""
+    """Returns the gradients of the same step in f64."""
     model = copy.deepcopy(case.model).double()
     inputs = tuple(x.double() if x.is_floating_point() else x for x in case.inputs)
     with DrawInF32():
@@ -160,7 +160,8 @@ def in_f64(case: step_models.Case) -> list[torch.Tensor]:
 def interleave(
     subjects: list[Subject], rounds: int, clock: Callable[[], float]
 ) -> list[list[float]]:
-    """Milliseconds of each subject by round: one step each, in a different order every round."""
+    """Returns the milliseconds of each subject by round: one step each, in a different order every
+    round."""
     times: list[list[float]] = [[] for _ in subjects]
     order = list(enumerate(subjects))
     for k in range(rounds):
@@ -187,7 +188,7 @@ class Plans:
         self._known: dict[str, Subject] = {}
 
     def add(self, kind: str, run: Callable[[], Any], model: torch.nn.Module) -> Subject:
-        """A subject without a plan."""
+        """Returns a subject without a plan."""
         self.subjects.append(Subject([{"model": self.name, "subject": kind}], run, model))
         return self.subjects[-1]
 
@@ -227,7 +228,7 @@ class Plans:
 
 
 def find_subjects(name: str, shares: dict[str, tuple[float, ...]]) -> Plans:
-    """All subjects of a model; rows of PyTorch's valid plans get our plan at their peak."""
+    """Returns all subjects of a model; rows of PyTorch's valid plans get our plan at their peak."""
     plans = Plans(name)
     begin = time.perf_counter()
     case, model = plans.case, plans.case.model
@@ -263,7 +264,7 @@ def find_subjects(name: str, shares: dict[str, tuple[float, ...]]) -> Plans:
 
 
 def measure(plans: Plans, rounds: int, clock: Callable[[], float]) -> list[Row]:
-    """The rows of a model."""
+    """Returns the rows of a model."""
     exact = in_f64(plans.case)
     bits: list[torch.Tensor] = []  # those of the first plan: saving everything
     for subject in plans.subjects:
@@ -323,7 +324,7 @@ def compare(plans: Plans, times: list[list[float]]) -> None:
 
 
 def judge(rows: list[Row]) -> list[Row]:
-    """The results for the limits on peaks and times."""
+    """Returns the results for the limits on peaks and times."""
     found = []
     for name in dict.fromkeys(row["model"] for row in rows):
         for kind in (TORCH, DECOMPOSED):
@@ -374,7 +375,7 @@ def judge(rows: list[Row]) -> list[Row]:
 
 
 def lowest(rows: list[Row], name: str, kinds: tuple[str, ...], most: float) -> int | None:
-    """The smallest peak of a model's valid plans within a share of extra time."""
+    """Returns the smallest peak of a model's valid plans within a share of extra time."""
     peaks = [
         row["peak bytes"]
         for row in rows
@@ -408,7 +409,8 @@ class Timed(cutback.torch.Partitioner):
 
 
 def bridge(name: str, rounds: int) -> list[Row]:
-    """Seconds of PyTorch's partitioner and of ours on a joint graph: in turns, the best of each."""
+    """Returns the seconds of PyTorch's partitioner and of ours on a joint graph: in turns, the best of
+    each."""
     with FakeTensorMode():
         model, inputs = step_models.LARGE[name]()
         joint = capture(model, inputs, inductor_decompositions(), run=False)
@@ -467,7 +469,7 @@ def show(rows: list[Row]) -> None:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -45,7 +45,7 @@ class Measured(NamedTuple):
 
 
 def columns(live: list[int]) -> list[int]:
-    """The largest value in each of POINTS equal parts."""
+    """Returns the largest value in each of POINTS equal parts."""
     n = len(live)
     edges = [n * i // POINTS for i in range(POINTS + 1)]
     return [max(live[low : max(high, low + 1)]) for low, high in itertools.pairwise(edges)]
@@ -61,7 +61,7 @@ def memory_of(step: Callable[..., Any], inputs: tuple[Any, ...]) -> Measured:
 
 
 def milliseconds(steps: dict[str, Callable[[], Any]], rounds: int) -> dict[str, dict[str, float]]:
-    """Processor time of each step, measured in turns."""
+    """Returns the processor time of each step, measured in turns."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(rounds):
         for name in reversed(steps) if turn % 2 else steps:
@@ -72,7 +72,7 @@ def milliseconds(steps: dict[str, Callable[[], Any]], rounds: int) -> dict[str, 
 
 
 def measure(name: str, rounds: int) -> list[dict[str, Any]]:
-    """The rows of one model."""
+    """Returns the rows of one model."""
     case = make(name)
     runs: dict[str, Callable[..., Any]] = {
         WHAT[0]: case.model,
@@ -133,7 +133,7 @@ def _stairs(values: list[int], top: float) -> list[tuple[float, float]]:
 
 
 def _curve(row: dict[str, Any], css: str, top: float, label: str) -> list[str]:
-    """The area under one timeline, its peak, and where its backward begins."""
+    """Returns the area under one timeline, its peak, and where its backward begins."""
     corners = _stairs(row["timeline"], top)
     base = HEIGHT - BOTTOM
     outline = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
@@ -174,7 +174,7 @@ def draw(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -32,7 +32,7 @@ EAGER_STEPS = 2
 
 
 def measured(budget: str, updates: str, fused: bool, steps: int, width: int) -> dict[str, Any]:
-    """The bytes of one contestant, and its losses as hexadecimal numbers."""
+    """Returns the bytes of one contestant, and its losses as hexadecimal numbers."""
     import torch
     from step_models import Loss
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -83,7 +83,7 @@ def run(*options: str | int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--fused", action="store_true")

@@ -44,7 +44,7 @@ class Joint(NamedTuple):
 
 
 def copied(gm: fx.GraphModule) -> fx.GraphModule:
-    """A copy of the joint graph, for a partition function to modify."""
+    """Returns a copy of the joint graph, for a partition function to modify."""
     graph = fx.Graph()
     value, end = graph.graph_copy(gm.graph, {}, return_output_node=True)
     graph.output(value).meta.update(end.meta)
@@ -53,7 +53,7 @@ def copied(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def inductor_decompositions() -> dict[Any, Any]:
-    """The decompositions under which PyTorch's partitioner works in `torch.compile`."""
+    """Returns the decompositions under which PyTorch's partitioner works in `torch.compile`."""
     from torch._inductor.compile_fx import select_decomp_table
 
     return dict(select_decomp_table())
@@ -77,7 +77,7 @@ class _CapturedError(Exception):
 def capture(
     model: torch.nn.Module, inputs: tuple[Any, ...], decompositions: Any = None, run: bool = True
 ) -> Joint:
-    """The joint graph of `model(*inputs).backward()`.
+    """Returns the joint graph of `model(*inputs).backward()`.
 
     Args:
         decompositions: a table of AOTAutograd; None: the model's own operations.
@@ -142,7 +142,7 @@ class Step:
         return self.forward._source + self.backward._source  # type: ignore[attr-defined]
 
     def __call__(self) -> torch.Tensor:
-        """The loss."""
+        """Returns the loss."""
         with torch.no_grad():
             outputs = self.forward(list(self.primals))
             for k, i in self.copies:
@@ -159,7 +159,7 @@ class Step:
         return loss
 
     def saved_bytes(self) -> int:
-        """Bytes live between forward and backward that do not belong to the caller."""
+        """Returns the bytes live between forward and backward that do not belong to the caller."""
         with torch.no_grad():
             saved = self.forward(list(self.primals))[self.n_outputs :]
         own = {p.untyped_storage().data_ptr() for p in self.primals}
@@ -167,12 +167,12 @@ class Step:
         return sum(size for where, size in kept.items() if where not in own)
 
     def redraws(self) -> int:
-        """The number of random operations that the backward runs. They draw other numbers than the
-        forward, so gradients are wrong."""
+        """Returns the number of random operations that the backward runs. They draw other numbers
+        than the forward, so gradients are wrong."""
         return sum(map(_draws, self.graphs[1].graph.nodes))
 
     def draws(self) -> int:
-        """The number of random operations that the forward runs."""
+        """Returns the number of random operations that the forward runs."""
         return sum(map(_draws, self.graphs[0].graph.nodes))
 
 

@@ -34,7 +34,7 @@ class Loss(nn.Module):
         self.model, self.names, self.options = model, names, options
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """The loss of a batch."""
+        """Returns the loss of a batch."""
         given = dict(zip(self.names, inputs, strict=True))
         return self.model(**given, **self.options).loss
 
@@ -229,7 +229,7 @@ class Encoder(nn.Module):
         self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """A scalar."""
+        """Returns a scalar."""
         return self.layers(x).square().mean()
 
 
@@ -329,7 +329,7 @@ def resnet50() -> Case:
 
 
 def evonorm() -> Case:
-    """The same with EvoNorm-S0."""
+    """Returns the same with EvoNorm-S0."""
     model = ResNet50(EvoNorm)
     return Case(model, _images(8, 96), list(model.blocks))
 
@@ -367,7 +367,7 @@ class UNet(nn.Module):
         self.out = nn.Conv2d(width, 3, 1)
 
     def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Mean square error."""
+        """Returns the mean square error."""
         y = self.first(x)
         skips = []
         for down in self.down:
@@ -405,7 +405,7 @@ MODELS: dict[str, Callable[[], Case]] = {
 
 
 def large_encoder() -> tuple[nn.Module, tuple[Any, ...]]:
-    """`nn.TransformerEncoder` with six layers."""
+    """Returns `nn.TransformerEncoder` with six layers."""
     return Encoder(6, 512, 8), (torch.randn(32, 128, 512),)
 
 
@@ -442,7 +442,7 @@ LARGE: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
 
 
 def make(name: str) -> Case:
-    """The model and its inputs, the same each time."""
+    """Returns the model and its inputs, the same each time."""
     torch.manual_seed(0)
     case = MODELS[name]()
     case.model.train()
@@ -450,7 +450,7 @@ def make(name: str) -> Case:
 
 
 def checkpointed(case: Case) -> nn.Module:
-    """The model with each block in a `torch.utils.checkpoint`, in place."""
+    """Returns the model with each block in a `torch.utils.checkpoint`, in place."""
     for block in case.blocks:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
     return case.model

@@ -23,7 +23,7 @@ class ConvConfig:
 
 
 def init(config: ConvConfig, rng: np.random.Generator) -> tuple[Params, list[Params]]:
-    """Parameters (He et al. 2015) and the running statistics of the batch norms."""
+    """Returns parameters (He et al. 2015) and the running statistics of the batch norms."""
     layers: list[Params] = []
     states: list[Params] = []
     before = 1
@@ -54,7 +54,7 @@ def init(config: ConvConfig, rng: np.random.Generator) -> tuple[Params, list[Par
 def logits(
     params: Params, states: list[Params], images: cb.Array, config: ConvConfig, training: bool
 ) -> cb.Array:
-    """Class scores [batch, classes] of `images` [batch, 1, 8, 8]."""
+    """Returns class scores [batch, classes] of `images` [batch, 1, 8, 8]."""
     x = images
     for i, (layer, state) in enumerate(zip(params["layers"], states, strict=True)):
         x = F.conv2d(x, layer["weight"], padding=1)
@@ -73,5 +73,5 @@ def logits(
 def loss(
     params: Params, states: list[Params], images: cb.Array, labels: cb.Array, config: ConvConfig
 ) -> cb.Array:
-    """Mean cross-entropy in nats; updates the running statistics in `states`."""
+    """Returns the mean cross-entropy in nats; updates the running statistics in `states`."""
     return F.cross_entropy(logits(params, states, images, config, training=True), labels)

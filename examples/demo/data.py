@@ -19,7 +19,7 @@ class Text:
 
 
 def stdlib_text(limit: int = 2_000_000) -> Text:
-    """The first `limit` characters of the standard library's modules, non-ASCII as "?"."""
+    """Returns the first `limit` characters of the standard library's modules, non-ASCII as "?"."""
     parts: list[str] = []
     size = 0
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
@@ -37,7 +37,7 @@ def stdlib_text(limit: int = 2_000_000) -> Text:
 def text_batches(
     text: Text, batch: int, context: int, seed: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Endless random windows: tokens [batch, context] and the tokens that follow them."""
+    """Yields endless random windows: tokens [batch, context] and the tokens that follow them."""
     rng = np.random.default_rng(seed)
     window = np.arange(context + 1)
     while True:
@@ -69,7 +69,7 @@ def digits(seed: int = 0) -> Digits:
 
 
 def digit_batches(data: Digits, batch: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Endless epochs of shuffled full batches."""
+    """Yields endless epochs of shuffled full batches."""
     rng = np.random.default_rng(seed)
     while True:
         order = rng.permutation(len(data.train_y))

@@ -26,7 +26,8 @@ class GPTConfig:
 
 
 def init(config: GPTConfig, rng: np.random.Generator) -> Params:
-    """Parameters as in GPT-2: normal(0, 0.02), residual projections scaled by 1/sqrt(2 layers)."""
+    """Returns parameters as in GPT-2: normal(0, 0.02), residual projections scaled by 1/sqrt(2
+    layers)."""
 
     def normal(*shape: int, scale: float = 0.02) -> np.ndarray:
         return (rng.standard_normal(shape) * scale).astype(np.float32)
@@ -85,7 +86,8 @@ def _norm(p: Params, x: cb.Array) -> cb.Array:
 
 
 def loss(params: Params, tokens: cb.Array, labels: cb.Array, config: GPTConfig) -> cb.Array:
-    """Mean cross-entropy in nats of `labels` given `tokens`, both integers [batch, time]."""
+    """Returns the mean cross-entropy in nats of `labels` given `tokens`, both integers [batch,
+    time]."""
     x = F.embedding(tokens, params["token"]) + params["position"]
     x = F.dropout(x, config.dropout)
     for block in params["blocks"]:

@@ -108,7 +108,7 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 def run(task: Task, device: str | None) -> list[Result]:
-    """The three plans of one model; the others are compared with the first."""
+    """Returns the three plans of one model; the others are compared with the first."""
     everything = train(task, "save everything", preset="autograd", device=device)
     half = everything.step.planned.arena_bytes // 2
     results = [
@@ -122,7 +122,7 @@ def run(task: Task, device: str | None) -> list[Result]:
 
 
 def gpt_task(steps: int) -> Task:
-    """A character-level GPT on the text of the standard library."""
+    """Returns a character-level GPT on the text of the standard library."""
     text = data.stdlib_text()
     config = gpt.GPTConfig(vocab=len(text.alphabet))
 
@@ -141,7 +141,7 @@ def gpt_task(steps: int) -> Task:
 
 
 def conv_task(steps: int) -> Task:
-    """A convolutional net on handwritten digits."""
+    """Returns a convolutional net on handwritten digits."""
     digits = data.digits()
     config = convnet.ConvConfig()
 
@@ -178,7 +178,7 @@ HEADERS = (
 
 
 def row(task: str, result: Result) -> tuple[str, ...]:
-    """One line of the table."""
+    """Returns one line of the table."""
     planned = result.step.planned
     return (
         task,
@@ -231,7 +231,7 @@ def write_report(
 
 
 def main() -> int:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -38,19 +38,19 @@ SHORT = {
 
 
 def short_op(op: str) -> str:
-    """``aten.mul.Tensor`` -> ``mul``."""
+    """Converts ``aten.mul.Tensor`` to ``mul``."""
     parts = op.split(".")
     return parts[1] if parts[0] in ("aten", "prims", "_operator") and len(parts) > 1 else op
 
 
 def type_text(tensor: dict[str, Any]) -> str:
-    """``f32[8,32]``."""
+    """Returns ``f32[8,32]``."""
     dtype = SHORT.get(tensor["dtype"], tensor["dtype"])
     return f"{dtype}[{','.join(map(str, tensor['shape']))}]"
 
 
 def op_flags(node: dict[str, Any], tangent: bool, view: bool) -> list[str]:
-    """The flags of docs/problem.md for a traced node."""
+    """Returns the flags of docs/problem.md for a traced node."""
     op, short = node["op"].lower(), short_op(node["op"])
     flags = []
     if node["kind"] == "placeholder":
@@ -74,7 +74,7 @@ def op_flags(node: dict[str, Any], tangent: bool, view: bool) -> list[str]:
 
 
 def convert(graph: dict[str, Any], names: bool) -> dict[str, Any]:
-    """The problem as a JSON object."""
+    """Returns the problem as a JSON object."""
     nodes, storage_bytes = graph["nodes"], graph["storage_bytes"]
     static = {o["storage"] for n in nodes if n["kind"] == "placeholder" for o in n["out"]}
     ends = graph["forward_outputs"] + graph["backward_outputs"]

@@ -34,7 +34,8 @@ SECONDS = 60  # limit for a check
 
 
 def largest_difference(a: Any, b: Any) -> float:
-    """The largest difference between two trees, relative to each array's largest element."""
+    """Returns the largest difference between two trees, relative to each array's largest
+    element."""
     most = 0.0
     for x, y in zip(tree.flatten(a)[0], tree.flatten(b)[0], strict=True):
         here, there = (np.asarray(z, np.float64) for z in (x, y))
@@ -44,12 +45,12 @@ def largest_difference(a: Any, b: Any) -> float:
 
 
 def bits(value: Any) -> list[bytes]:
-    """The bits of each array of a tree."""
+    """Returns the bits of each array of a tree."""
     return [np.asarray(leaf).tobytes() for leaf in tree.flatten(value)[0]]
 
 
 def equal_bits(a: Any, b: Any) -> dict[str, int]:
-    """The number of bitwise equal arrays in two trees."""
+    """Returns the number of bitwise equal arrays in two trees."""
     pairs = list(zip(bits(a), bits(b), strict=True))
     return {"outputs": len(pairs), "equal": sum(x == y for x, y in pairs)}
 
@@ -83,7 +84,7 @@ def agrees_with_the_cpu(number: int, dtype: Any = np.float32) -> dict[str, Any]:
 
 
 def agrees_with_torch(number: int) -> dict[str, Any]:
-    """The same, compared with PyTorch's own gradients on this GPU."""
+    """Returns the same, compared with PyTorch's own gradients on this GPU."""
     try:
         import in_torch
         import torch
@@ -210,7 +211,7 @@ def an_index_out_of_range_changes_nothing() -> dict[str, Any]:
 
 
 def named() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """All checks."""
+    """Yields all checks."""
     for number in WITHOUT_CONVOLUTIONS:
         yield f"row {number}", lambda number=number: agrees_with_the_cpu(number)
     for number in (4, 7, 9):

@@ -15,7 +15,7 @@ INT32, CHAR = 23, 24
 
 
 def _library() -> ctypes.CDLL:
-    """The one opened by PyTorch, or the one found by the loader."""
+    """Returns the one opened by PyTorch, or the one found by the loader."""
     pattern = re.compile(r"/\S*/libcudnn\.so[.\d]*$")
     for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
         if found := pattern.search(line):

@@ -113,7 +113,7 @@ def card() -> dict[str, Any]:
 
 
 def _output(*command: str, seconds: float = 5) -> str:
-    """The output of a command, or in brackets how it failed."""
+    """Returns the output of a command, or in brackets how it failed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -134,8 +134,8 @@ def _reasons(gpu: ElementTree.Element) -> list[str]:
 
 
 def read_smi(text: str) -> dict[str, Any]:
-    """The facts about the first card in the output of ``nvidia-smi -q -x``. Tags that this version
-    lacks are left out."""
+    """Returns the facts about the first card in the output of ``nvidia-smi -q -x``. Tags that this
+    version lacks are left out."""
     gpu = ElementTree.fromstring(text).find("gpu")
     if gpu is None:
         return {"problem": "nvidia-smi lists no card"}
@@ -190,7 +190,7 @@ def smi() -> dict[str, Any]:
 
 
 def after() -> dict[str, Any]:
-    """The same at the end, and faults of the card in the kernel's log."""
+    """Returns the same at the end, and faults of the card in the kernel's log."""
     found, log = smi(), _output("dmesg")
     faults = [line.strip() for line in log.splitlines() if "Xid" in line]
     return found | ({"faults": faults[-5:]} if faults else {})
@@ -210,7 +210,7 @@ def _versions() -> dict[str, str]:
 
 
 def _first_line(text: str) -> str:
-    """The line with the version, which some tools print below others."""
+    """Returns the line with the version, which some tools print below others."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     named = (line for line in lines if re.search(r"\brelease \d|^Version ", line))
     return next(named, (lines or [""])[0])
@@ -224,7 +224,7 @@ def _tool(name: str) -> str:
 
 
 def _tools() -> dict[str, str]:
-    """Versions of programs, queried in parallel, because some take a second to answer."""
+    """Returns versions of programs, queried in parallel, because some take a second to answer."""
     compilers = (os.environ.get("CC", ""), "cc", "gcc", "clang")
     compiler = next((name for name in compilers if name and shutil.which(name)), "cc")
     with ThreadPoolExecutor(len(TOOLS) + 1) as pool:

@@ -33,12 +33,12 @@ KEPT_ERRORS = 12  # number of failed items whose kernels are kept
 
 
 def plain(name: str) -> str:
-    """A valid file name."""
+    """Returns a valid file name."""
     return re.sub(r"[^A-Za-z0-9.-]+", "_", name)
 
 
 def last_json(text: str) -> Any:
-    """The last line that is a JSON object, or None."""
+    """Returns the last line that is a JSON object, or None."""
     import json
 
     for line in reversed(text.splitlines()):
@@ -149,7 +149,7 @@ class Ladder:
         return here["status"] == "cut" or (listing.name, item) not in self._ran
 
     def unmatched(self, stages: tuple[Stage, ...]) -> list[str]:
-        """The prefixes that match no item. Empty if not all items are known."""
+        """Returns the prefixes that match no item. Empty if not all items are known."""
         lists = [self._listed.get(each.name) for s in stages if not s.always for each in s.listings]
         if not all(lists):
             return []

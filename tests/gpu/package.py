@@ -30,12 +30,12 @@ SUFFIXES = {".c", ".h", ".def", ".cu", ".cuh", ".py", ".pyi", ".txt", ".toml", "
 
 
 def folder() -> Path:
-    """The folder of results and package: `build/gpu`, unless CUTBACK_GPU_FOLDER is set."""
+    """Returns the folder of results and package: `build/gpu`, unless CUTBACK_GPU_FOLDER is set."""
     return Path(os.environ.get("CUTBACK_GPU_FOLDER") or ROOT / "build" / "gpu")
 
 
 def sources() -> str:
-    """A hash of everything that the package is built from."""
+    """Returns a hash of everything that the package is built from."""
     digest = hashlib.sha256()
     for top in SOURCES:
         path = ROOT / top
@@ -56,7 +56,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def made_from(package: Path) -> dict[str, Any]:
-    """The sources recorded in a package."""
+    """Returns the sources recorded in a package."""
     try:
         read: dict[str, Any] = json.loads((package / "made_from.json").read_text(encoding="utf-8"))
         return read
@@ -81,7 +81,8 @@ def commit() -> str:
 
 
 def problem(package: Path | None) -> str:
-    """The reason why this Python cannot use a package, or "". None means the installed one."""
+    """Returns the reason why this Python cannot use a package, or "". None means the installed
+    one."""
     variables = dict(os.environ)
     if package is not None:
         if not (package / "cutback").is_dir():
@@ -128,7 +129,7 @@ def build(package: Path) -> None:
 
 
 def package() -> dict[str, Any]:
-    """``package``: its folder, or "" for the installed one; its origin; warnings."""
+    """Returns ``package``: its folder, or "" for the installed one; its origin; warnings."""
     if os.environ.get("CUTBACK_GPU_INSTALLED"):
         if why := problem(None):
             raise SystemExit(f"the installed package does not load: {why}")

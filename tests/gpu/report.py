@@ -22,7 +22,7 @@ TEXT_LINES = 60  # for the first error; later ones get a third
 
 
 def newest(store: Store, stage: str) -> dict[str, Record]:
-    """One record for each item: for the present card and sources, otherwise the latest."""
+    """Returns one record for each item: for the present card and sources, otherwise the latest."""
     found = {}
     for item, records in store.state["results"].get(stage, {}).items():
         if records:
@@ -31,13 +31,13 @@ def newest(store: Store, stage: str) -> dict[str, Record]:
 
 
 def here(store: Store, stage: str) -> dict[str, Record]:
-    """The records for the present card and sources."""
+    """Returns the records for the present card and sources."""
     items = store.state["results"].get(stage, {})
     return {item: record for item in items if (record := store.here(stage, item))}
 
 
 def listed(store: Store, stage: str) -> list[str]:
-    """The items of a stage, as last listed by a run."""
+    """Returns the items of a stage, as last listed by a run."""
     for run in reversed(store.state["runs"]):
         if stage in run.get("items", {}):
             return list(run["items"][stage])
@@ -45,8 +45,8 @@ def listed(store: Store, stage: str) -> list[str]:
 
 
 def missing(store: Store, stage: Stage, prefixes: tuple[str, ...] = ("",)) -> tuple[int, int]:
-    """(number of a stage's items without a result or cut short, number without one for the present
-    card and sources). A stage that was never listed counts as one item."""
+    """Returns (number of a stage's items without a result or cut short, number without one for the
+    present card and sources). A stage that was never listed counts as one item."""
     nowhere = elsewhere = 0
     for listing in stage.listings:
         found = newest(store, listing.name)
@@ -73,7 +73,7 @@ def _unfinished(store: Store) -> str:
 
 
 def short(value: Any) -> str:
-    """A result in one line: numbers and words, no lists; its ``line`` if it has one."""
+    """Returns a result in one line: numbers and words, no lists; its ``line`` if it has one."""
     if not isinstance(value, dict):
         return "no result"
     if isinstance(value.get("line"), str):
@@ -88,7 +88,7 @@ def short(value: Any) -> str:
 
 
 def _counts(records: dict[str, Record]) -> str:
-    """The numbers of passed items, failed ones and so on."""
+    """Returns the numbers of passed items, failed ones and so on."""
     kinds = {"ok": 0, "left out": 0, "failed": 0, "cut": 0}
     for record in records.values():
         left_out = record["status"] == "ok" and "left out" in (record.get("value") or {})
@@ -110,7 +110,7 @@ def _places(store: Store, records: dict[str, Record]) -> str:
 
 
 def _place(store: Store, record: Record) -> str:
-    """The origin of a result; "" for the present card and sources."""
+    """Returns the origin of a result; "" for the present card and sources."""
     run = store.run
     ours = record["run"] == len(store.state["runs"]) - 1 or (
         run.get("card") is not None
@@ -141,7 +141,7 @@ def _bits(store: Store) -> str:
 
 
 def ratio(value: Any) -> float | None:
-    """The fastest of the others divided by ours."""
+    """Returns the fastest of the others divided by ours."""
     if not isinstance(value, dict):
         return None
     if isinstance(value.get("best / ours"), (int, float)):
@@ -151,7 +151,7 @@ def ratio(value: Any) -> float | None:
 
 
 def _ends_of_rows(store: Store) -> tuple[str, str]:
-    """The best and the worst row."""
+    """Returns the best and the worst row."""
     rows = {}
     for stage in ("rows", "compile"):
         for item, record in newest(store, stage).items():
@@ -198,7 +198,7 @@ def _sanitizer(store: Store) -> str:
 
 
 def failures(store: Store) -> dict[str, Record]:
-    """All failures, in the order of the stages."""
+    """Returns all failures, in the order of the stages."""
     found = {}
     for stage in STAGES:
         for listing in stage.listings:
@@ -245,7 +245,7 @@ def ending(run: Record, present: bool = False) -> str:
 
 
 def first_screen(store: Store) -> list[str]:
-    """The ten lines."""
+    """Returns the ten lines."""
     run, failed = store.run, failures(store)
     best, worst = _ends_of_rows(store)
     texts = [name + _of(_place(store, record)) for name, record in failed.items()]
@@ -272,7 +272,8 @@ def first_screen(store: Store) -> list[str]:
 
 
 def _broken_torch(store: Store) -> str:
-    """The reason why the installed PyTorch cannot be used; "" if it can, or was not tried."""
+    """Returns the reason why the installed PyTorch cannot be used; "" if it can, or was not
+    tried."""
     for stage in ("libraries", "smoke"):
         why = ((here(store, stage).get("torch") or {}).get("value") or {}).get("left out")
         if why and str(why).startswith("torch cannot"):
@@ -337,7 +338,7 @@ def _errors(store: Store) -> Iterator[str]:
 
 
 def text(store: Store) -> str:
-    """The report."""
+    """Returns the report."""
     run = store.run
     lines = [*first_screen(store), ""]
     for number, other in enumerate(store.state["runs"]):
@@ -360,7 +361,8 @@ def text(store: Store) -> str:
 
 
 def safe_text(store: Store) -> str:
-    """The report, or the reason why it cannot be made: unexpected results must not end a run."""
+    """Returns the report, or the reason why it cannot be made: unexpected results must not end a
+    run."""
     try:
         return text(store)
     except Exception:

@@ -17,7 +17,7 @@ SECONDS = 60  # limit for a row
 
 
 def gpus() -> int:
-    """The number of GPUs that the driver sees; 0 without a driver."""
+    """Returns the number of GPUs that the driver sees; 0 without a driver."""
     count = ctypes.c_int()
     try:
         driver = ctypes.CDLL(os.environ.get("CUTBACK_CUDA_DRIVER") or "libcuda.so.1")

@@ -83,7 +83,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _folders(args: argparse.Namespace) -> tuple[Path, Path]:
-    """The folders of the state and of the outputs; fallbacks if they cannot be written."""
+    """Returns the folders of the state and of the outputs; fallbacks if they cannot be written."""
     import tempfile
 
     folder = (args.folder or package.folder()).resolve()
@@ -102,7 +102,8 @@ def _folders(args: argparse.Namespace) -> tuple[Path, Path]:
 
 
 def _variables(args: argparse.Namespace, folder: Path) -> dict[str, str]:
-    """The environment of items: caches are in the folder, so they move with it and need no home."""
+    """Returns the environment of items: caches are in the folder, so they move with it and need no
+    home."""
     found = dict(os.environ)
     caches = folder / "caches"
     for name in ("kernels", "torch", "triton"):

@@ -35,7 +35,7 @@ SUMMARY = re.compile(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)")
 
 
 def read(text: str) -> dict[str, Any]:
-    """The tool's last summary and first errors."""
+    """Returns the tool's last summary and first errors."""
     found: dict[str, Any] = {}
     if summaries := SUMMARY.findall(text):
         found["summary"] = summaries[-1].strip()
@@ -78,7 +78,7 @@ def _result(child: processes.Child, asked: int) -> dict[str, Any]:
 
 
 def sanitizer() -> dict[str, Any]:
-    """A result for each tool, or a one-line reason why there is none."""
+    """Returns a result for each tool, or a one-line reason why there is none."""
     if not shutil.which("compute-sanitizer"):
         return {"left out": "there is no compute-sanitizer"}
     trial = _child("memcheck", ("index",), TRIAL)

@@ -43,7 +43,8 @@ class Plain:
 
 
 def kernel() -> dict[str, Any]:
-    """One elementwise kernel: the CPU's bits, seconds to the first result and of a later call."""
+    """Returns one elementwise kernel: the CPU's bits, seconds to the first result and of a later
+    call."""
     x = np.linspace(-3, 3, 100_003, dtype=np.float32)
     name = cuda.prepare()
     step = cb.compile(lambda x: cb.exp(x) * 2, argnums=None, device="cuda")
@@ -69,7 +70,7 @@ def kernel() -> dict[str, Any]:
 
 
 def product() -> dict[str, Any]:
-    """A matrix product with one side transposed, compared with NumPy in double."""
+    """Returns a matrix product with one side transposed, compared with NumPy in double."""
     a, b = (np.random.default_rng(k).standard_normal((300, 200), np.float32) for k in range(2))
     got = np.asarray(cb.compile(lambda a, b: a @ b.T, argnums=None, device="cuda")(a, b))
     expected = a.astype(np.float64) @ b.T.astype(np.float64)
@@ -93,7 +94,7 @@ def update() -> dict[str, Any]:
 
 
 def stream() -> dict[str, Any]:
-    """A step on another stream, made by the caller."""
+    """Returns a step on another stream, made by the caller."""
     step = cb.compile(lambda w: (w * w).sum(), optimizer=cb.optim.SGD(lr=0.25), device="cuda")
     w = cuda.to_device(np.ones(1000, np.float32))
     driver, context, made = facts.Driver(), ctypes.c_void_p(), ctypes.c_void_p()

@@ -44,7 +44,7 @@ def _remove(file: Path) -> None:
 
 
 def _checked(read: Any) -> dict[str, Any]:
-    """The state as read. ValueError: it does not have the form that runs write."""
+    """Returns the state as read. ValueError: it does not have the form that runs write."""
     state = _typed(read, dict, "the state")
     runs = _typed(state.get("runs"), list, "runs")
     results = _typed(state.get("results"), dict, "results")
@@ -140,24 +140,24 @@ class Store:
         self.save()
 
     def records(self, stage: str, item: str) -> list[Record]:
-        """An item's results, one for each card and state of the sources."""
+        """Returns an item's results, one for each card and state of the sources."""
         records: list[Record] = self.state["results"].get(stage, {}).get(item, [])
         return records
 
     def now(self, stage: str, item: str) -> Record | None:
-        """The result of the present run."""
+        """Returns the result of the present run."""
         number = len(self.state["runs"]) - 1
         return next((r for r in self.records(stage, item) if r["run"] == number), None)
 
     def here(self, stage: str, item: str) -> Record | None:
-        """The result for the present card and sources. While the card is unknown, only results of
-        the present run count, because earlier ones may be from another machine."""
+        """Returns the result for the present card and sources. While the card is unknown, only
+        results of the present run count, because earlier ones may be from another machine."""
         if self.run.get("card") is None:
             return self.now(stage, item)
         return self.now(stage, item) or self._same(stage, item)
 
     def _same(self, stage: str, item: str) -> Record | None:
-        """The result with the same card (both may be unknown) and sources."""
+        """Returns the result with the same card (both may be unknown) and sources."""
         key = (self.run.get("card"), self.run.get("sources"))
         for record in self.records(stage, item):
             if (record["card"], record["sources"]) == key:

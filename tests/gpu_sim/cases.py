@@ -23,7 +23,7 @@ INT, UINT, LONG, FLOAT = ctypes.c_int, ctypes.c_uint, ctypes.c_uint64, ctypes.c_
 
 @cache
 def ptx(name: str) -> str:
-    """The committed PTX of kernels/NAME.cu."""
+    """Returns the committed PTX of kernels/NAME.cu."""
     return (Path(__file__).parent / "kernels" / f"{name}.ptx").read_text()
 
 

@@ -32,7 +32,7 @@ class CudaError(Exception):
 
 @functools.cache
 def build() -> Path:
-    """The stand-in's path. A process builds it once; concurrent processes wait."""
+    """Returns the stand-in's path. A process builds it once; concurrent processes wait."""
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -77,7 +77,8 @@ class Driver:
         self.call("cuCtxSetCurrent", context)
 
     def result(self, entry: str, *arguments: Any) -> int:
-        """The result code of an entry; a name without a version means the newest version."""
+        """Returns the result code of an entry; a name without a version means the newest
+        version."""
         for name in (f"{entry}_v2", entry):
             if hasattr(self.library, name):
                 return int(getattr(self.library, name)(*arguments))
@@ -156,7 +157,7 @@ class Driver:
     # Kernels
 
     def load(self, ptx: str) -> ctypes.c_void_p:
-        """A library from PTX; each text is loaded once."""
+        """Returns a library from PTX; each text is loaded once."""
         if ptx not in self.modules:
             library = ctypes.c_void_p()
             nothing = (None, None, 0, None, None, 0)
@@ -195,7 +196,7 @@ class Driver:
     # Streams
 
     def stream(self) -> ctypes.c_void_p:
-        """A stream that does not synchronize with the legacy one."""
+        """Returns a stream that does not synchronize with the legacy one."""
         stream = ctypes.c_void_p()
         self.call("cuStreamCreate", ctypes.byref(stream), 1)
         self.streams.append(stream)

@@ -159,7 +159,8 @@ _NAME = ctypes.create_string_buffer(b"dlpack_exchange_api")
 
 
 def offer(table: str) -> Any:
-    """The table of this version, one with a newer version next to it, or only a newer one."""
+    """Returns the table of this version, one with a newer version next to it, or only a newer
+    one."""
     alone = _Exchange(2, 0, None)
     _handed_out.append(alone)
     chosen = {"known": _TABLE, "also newer": _NEWER, "only newer": alone}[table]

@@ -52,7 +52,7 @@ def disassembler() -> Path | None:
 
 
 def headers() -> dict[str, str]:
-    """The headers that kernels include, by the names that the core uses."""
+    """Returns the headers that kernels include, by the names that the core uses."""
     listed = (ROOT / "cmake" / "text.cmake").read_text()
     rows = re.findall(r"^  (\S+\.(?:cuh|h))=(\S+?)\)?$", listed, re.MULTILINE)
     return {name: (ROOT / "csrc" / path).read_text() for name, path in rows}
@@ -85,7 +85,7 @@ def cubin(source: str, architecture: int) -> bytes:
 
 
 def measure(code: bytes) -> dict[str, Kernel]:
-    """Every kernel of a cubin by its name."""
+    """Returns every kernel of a cubin by its name."""
     tool = disassembler()
     assert tool is not None
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -99,8 +99,8 @@ ACCESS = re.compile(r"\b(?:LDG|STG|LD|ST)\.E((?:\.\w+)*)")
 
 
 def _kernels(lines: Sequence[str]) -> dict[str, Kernel]:
-    """One pass over sections: code, shared memory, or attributes. Each attribute names the kernel
-    by its symbol, with the number on the next line."""
+    """Returns one pass over sections: code, shared memory, or attributes. Each attribute names the
+    kernel by its symbol, with the number on the next line."""
     section, attribute, symbol = "", "", ""
     rows: dict[str, Counter[str]] = {}
     attributes: dict[tuple[str, str], int] = {}
@@ -247,8 +247,8 @@ PROGRAMS = (
 
 
 def optimizers() -> str:
-    """One source with every element formula, each under its name, and the counting of steps of
-    AdamW."""
+    """Returns one source with every element formula, each under its name, and the counting of steps
+    of AdamW."""
     listed = headers()["../../../optim/formula_factors.h"]
     table = listed[listed.index("CB_ELEMENT_FORMULAS(X)") : listed.index("define CB_FORMULAS(X)")]
     lines = ["#define CB_F32_ALONE", '#include "optim.cuh"', '#include "adamw_factors.h"']
@@ -260,7 +260,7 @@ def optimizers() -> str:
 
 
 def sources(folder: Path) -> dict[str, str]:
-    """The CUDA C of each program, compiled into an empty folder that keeps sources."""
+    """Returns the CUDA C of each program, compiled into an empty folder that keeps sources."""
     import cutback as cb
 
     found = {"optimizers": optimizers()}
@@ -288,7 +288,7 @@ def every(
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """One line for each number that differs."""
+    """Returns one line for each number that differs."""
     lines = []
     for name in sorted(before.keys() | after.keys()):
         for arch in sorted(before.get(name, {}).keys() | after.get(name, {}).keys()):

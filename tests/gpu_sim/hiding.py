@@ -52,14 +52,14 @@ def without_modules(folder: Path, *names: str) -> dict[str, str]:
 
 
 def without_python_header(folder: Path) -> dict[str, str]:
-    """A Python without its C headers."""
+    """Returns a Python without its C headers."""
     empty = folder / "no_headers"
     empty.mkdir()
     return _at_start(folder / "headerless", HEADERLESS.format(empty=str(empty)))
 
 
 def without_programs(folder: Path, *names: str) -> dict[str, str]:
-    """A PATH with everything on it except some programs."""
+    """Returns a PATH with everything on it except some programs."""
     programs = folder / "programs"
     programs.mkdir()
     for entry in os.environ["PATH"].split(os.pathsep):
@@ -71,7 +71,7 @@ def without_programs(folder: Path, *names: str) -> dict[str, str]:
 
 
 def with_program(folder: Path, name: str, text: str) -> dict[str, str]:
-    """A program that comes before others of its name."""
+    """Returns a program that comes before others of its name."""
     programs = folder / "more_programs"
     programs.mkdir(exist_ok=True)
     (programs / name).write_text(text)
@@ -80,7 +80,7 @@ def with_program(folder: Path, name: str, text: str) -> dict[str, str]:
 
 
 def without_home() -> dict[str, str]:
-    """A home folder in which nobody can create a file, not even root."""
+    """Returns a home folder in which nobody can create a file, not even root."""
     return {"HOME": "/proc/sys", "XDG_CACHE_HOME": ""}
 
 
@@ -94,7 +94,7 @@ def without_builtins(folder: Path) -> dict[str, str]:
 
 
 def broken_driver(folder: Path, how: str, item: str = "") -> dict[str, str]:
-    """The stand-in behind a driver that hangs, faults or belongs to another process
+    """Returns the stand-in behind a driver that hangs, faults or belongs to another process
     (broken/broken.c); ``item``: only in processes that run that item of the ladder."""
     behind, made = build(), folder / "libbroken.so"
     source = HERE / "broken" / "broken.c"

@@ -29,7 +29,7 @@ class Deletion(NamedTuple):
 
 
 def deletions(text: str, kernels: tuple[str, ...]) -> Iterator[Deletion]:
-    """All deletions of these kernels."""
+    """Yields all deletions of these kernels."""
     kernel = ""
     met: Counter[str] = Counter()
     for number, line in enumerate(text.splitlines(), 1):
@@ -43,6 +43,6 @@ def deletions(text: str, kernels: tuple[str, ...]) -> Iterator[Deletion]:
 
 
 def is_among_few(what: str) -> bool:
-    """Everything except shuffles, many of which are alike: the first, and one in seven."""
+    """Returns everything except shuffles, many of which are alike: the first, and one in seven."""
     number = int(what.split()[-1])
     return "shfl" not in what or number == 1 or number % 7 == 0

@@ -104,7 +104,7 @@ class NullDriver:
             raise OSError(f"the log of the null driver could not be written to {path}")
 
     def events(self) -> list[Event]:
-        """The log since :meth:`clear`."""
+        """Returns the log since :meth:`clear`."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "log.tsv"
             self.dump(path)

@@ -46,7 +46,7 @@ def decode(raw: int, type_: str) -> float:
 
 
 def encode(x: float, type_: str) -> int:
-    """The bits of a number that the format can represent."""
+    """Returns the bits of a number that the format can represent."""
     if math.isnan(x):
         return FORMATS[type_].nan
     if type_ == "bf16":
@@ -56,7 +56,7 @@ def encode(x: float, type_: str) -> int:
 
 
 def whole(x: Fraction, mode: str) -> int:
-    """A non-negative fraction as an integer: n to nearest even, d down, u up."""
+    """Returns a non-negative fraction as an integer: n to nearest even, d down, u up."""
     n, rest = divmod(x.numerator, x.denominator)
     if mode == "n":
         twice = 2 * rest - x.denominator
@@ -65,14 +65,14 @@ def whole(x: Fraction, mode: str) -> int:
 
 
 def direction(mode: str, is_negative: bool) -> str:
-    """The rounding direction for the magnitude under a rounding mode of PTX."""
+    """Returns the rounding direction for the magnitude under a rounding mode of PTX."""
     return {"rn": "n", "rz": "d", "rm": "u" if is_negative else "d"}.get(
         mode, "d" if is_negative else "u"
     )
 
 
 def rounded(x: Fraction, type_: str, mode: str = "rn") -> float:
-    """A nonzero fraction, rounded to a format."""
+    """Returns a nonzero fraction, rounded to a format."""
     form, sign, magnitude = FORMATS[type_], -1 if x < 0 else 1, abs(x)
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     exponent -= magnitude < Fraction(2) ** exponent
@@ -156,7 +156,7 @@ def extreme(name: str, x: float, y: float, keeps_nan: bool) -> float:
 
 
 def float_op(base: str, xs: Sequence[float], type_: str, mode: str, parts: Sequence[str]) -> float:
-    """One operation on numbers of a format."""
+    """Returns one operation on numbers of a format."""
     match base:
         case "add":
             return sum_of(xs[0], xs[1], type_, mode)
@@ -402,7 +402,8 @@ def converted(parts: Sequence[str], raws: Sequence[int]) -> int:
 
 
 def reference(opcode: str, raws: Sequence[int]) -> int:
-    """The bits that an instruction gives for the bits of its sources; only exact instructions."""
+    """Returns the bits that an instruction gives for the bits of its sources; only exact
+    instructions."""
     parts = opcode.split(".")
     base, type_ = parts[0], parts[-1]
     if base == "setp":

@@ -89,7 +89,7 @@ class Zeros:
 
 
 def made(number: int, dtype: str, sizes: tuple[int, ...]) -> Any:
-    """A row of benchmarks/gpu/gpu_rows.py on zeros, after a call."""
+    """Returns a row of benchmarks/gpu/gpu_rows.py on zeros, after a call."""
     import gpu_rows
 
     kept, gpu_rows.Repeated = gpu_rows.Repeated, lambda _: Zeros()
@@ -104,7 +104,7 @@ def made(number: int, dtype: str, sizes: tuple[int, ...]) -> Any:
 
 
 def launches_of(row: Any) -> list[dict[str, Any]]:
-    """The launches of a step, in order."""
+    """Returns the launches of a step, in order."""
     import launches
 
     return [launch for g in launches.groups(row.step.executable) for launch in g["launches"]]
@@ -156,8 +156,8 @@ def counted(number: int, dtype: str, sizes: tuple[int, ...]) -> list[dict[str, A
 
 
 def extended(number: int, dtype: str, full: Sequence[Any]) -> list[dict[str, float]]:
-    """The same for full sizes, with these launches, extrapolated linearly from two small sizes. A
-    kernel that small sizes do not need (it adds up a few blocks) counts as no work."""
+    """Returns the same for full sizes, with these launches, extrapolated linearly from two small
+    sizes. A kernel that small sizes do not need (it adds up a few blocks) counts as no work."""
     import gpu_rows
 
     small = SMALL[number]
@@ -192,7 +192,7 @@ def resident(kernel: gates.Kernel, threads: int, shared: int) -> int:
 
 
 def predicted_us(memory_bytes: float, issued: float, warps: float, blocks: float) -> float:
-    """The formula above; `issued` counts warp instructions."""
+    """Returns the formula above; `issued` counts warp instructions."""
     memory, issue = memory_bytes / BYTES_PER_US, issued / INSTRUCTIONS_PER_US
     share = min(1.0, blocks / MULTIPROCESSORS)
     if share < 1:
@@ -202,7 +202,7 @@ def predicted_us(memory_bytes: float, issued: float, warps: float, blocks: float
 
 
 def kernel_row(launch: Any, kernel: gates.Kernel, counts: Any, elements: int) -> dict[str, Any]:
-    """A launch with its prediction."""
+    """Returns a launch with its prediction."""
     blocks, threads = math.prod(launch["grid"]), launch["threads"]
     shared = max(kernel.shared, 1024) + launch["shared_bytes"]
     fit = resident(kernel, threads, shared)
@@ -226,7 +226,7 @@ def kernel_row(launch: Any, kernel: gates.Kernel, counts: Any, elements: int) ->
 
 
 def row_of(number: int, dtype: str, told: Any) -> dict[str, Any]:
-    """A row: its kernels and their totals."""
+    """Returns a row: its kernels and their totals."""
     import gpu_rows
 
     machine = gates.measure(gates.cubin(told["source"], 90))
@@ -295,7 +295,8 @@ def environment(driver: Path) -> dict[str, str]:
 
 
 def measured(numbers: Sequence[int]) -> dict[str, Any]:
-    """The gates of some rows. CUTBACK_CUDA_DRIVER must name the stand-in (`environment`)."""
+    """Returns the gates of some rows. CUTBACK_CUDA_DRIVER must name the stand-in
+    (`environment`)."""
     import null_driver
 
     command = [sys.executable, str(HERE / "row_gates.py"), "--launched", *map(str, numbers)]
@@ -322,7 +323,7 @@ def constants() -> dict[str, float]:
 
 
 def lines(rows: dict[str, Any], known: dict[str, Any]) -> list[str]:
-    """One line for each row, with the previously known time, and one for each kernel."""
+    """Returns one line for each row, with the previously known time, and one for each kernel."""
     out = []
     for name, row in rows.items():
         before = known.get("rows", {}).get(name, {}).get("predicted us", 0)

@@ -48,7 +48,7 @@ class Training:
 
 
 def another(x: Any) -> Any:
-    """A program that is not compiled yet."""
+    """Returns a program that is not compiled yet."""
     return cb.exp(x) * 1.5
 
 

@@ -97,7 +97,8 @@ def whole_numbers(x: Any) -> Any:
 
 
 def ends_of_ranges(dtype: Any) -> np.ndarray[Any, Any]:
-    """The limits of integers, neighbouring floats, and numbers outside every integer type."""
+    """Returns the limits of integers, neighbouring floats, and numbers outside every integer
+    type."""
     ends = np.array([0, 255, 256, 2.0**31 - 1, 2.0**31, -(2.0**31), 2.0**63, -(2.0**63)], dtype)
     beside = [np.nextafter(ends, dtype(way * np.inf)) for way in (1, -1)]
     return np.concatenate([ends, *beside, np.array([np.inf, -np.inf, np.nan, 1.5, -1.5], dtype)])

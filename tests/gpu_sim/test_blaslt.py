@@ -52,7 +52,7 @@ def numbers(*shape: int, dtype: Any = np.float32, seed: int = 1) -> np.ndarray[A
 
 
 def products(x: Any, y: Any, z: Any, w: Any) -> list[Any]:
-    """All layouts of matrices, batches, and operands that the library does not take."""
+    """Returns all layouts of matrices, batches, and operands that the library does not take."""
     return [
         x @ y,
         y.T @ x.T,

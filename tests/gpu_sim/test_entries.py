@@ -19,7 +19,7 @@ from client import CudaError, Driver
 
 
 def entries() -> list[str]:
-    """All names in entries.def."""
+    """Returns all names in entries.def."""
     driver, names = Driver(), []
     while name := driver.library.sim_entry(len(names)):
         names.append(name.decode())
@@ -156,7 +156,7 @@ driver = ctypes.CDLL("libcuda.so.1")
 
 
 def run(body: str, **environment: str) -> str:
-    """A separate program, which finds the stand-in as any program finds the driver."""
+    """Returns a separate program, which finds the stand-in as any program finds the driver."""
     path = {**os.environ, "LD_LIBRARY_PATH": str(client.build().parent), **environment}
     text = SCRIPT.format(here=str(Path(__file__).parent), body=body)
     done = subprocess.run(

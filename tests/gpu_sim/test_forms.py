@@ -74,7 +74,7 @@ def sample(type_: str, rng: random.Random) -> int:
 
 
 def register(type_: str) -> str:
-    """The type of the register that holds a type; eight bits are held in wider ones."""
+    """Returns the type of the register that holds a type; eight bits are held in wider ones."""
     return {8: "b32", 1: "pred"}.get(references.bits_of(type_), f"b{references.bits_of(type_)}")
 
 
@@ -118,7 +118,7 @@ add.s64 %at, %at, %offset;
 
 
 def apply(driver: Driver, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The source samples of each form, (form, source, thread), and the results."""
+    """Returns the source samples of each form, (form, source, thread), and the results."""
     rng = random.Random(",".join(names))
     slots = np.zeros((len(names), 5, N), np.uint64)
     for f, name in enumerate(names):
@@ -135,7 +135,7 @@ def apply(driver: Driver, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def extended(raw: int, form: Form) -> int:
-    """A result as held in a register: eight bits are extended to 32."""
+    """Returns a result as held in a register: eight bits are extended to 32."""
     bits = references.bits_of(form.result)
     if bits == 8 and form.result[0] == "s":
         return references.signed(raw, 8) & 0xFFFFFFFF

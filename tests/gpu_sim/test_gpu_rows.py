@@ -57,7 +57,7 @@ def on_stand_in() -> dict[str, str]:
 
 
 def item(script: Path, name: str, variables: Mapping[str, str], *options: str) -> dict[str, Any]:
-    """The last result that an item prints."""
+    """Returns the last result that an item prints."""
     command = [sys.executable, str(script), *options, "--item", name]
     done = subprocess.run(
         command, env=os.environ | variables, capture_output=True, text=True, check=False
@@ -360,7 +360,7 @@ def results(source: Path, folder: Path, *options: str) -> subprocess.CompletedPr
 
 
 def other_card(state: dict[str, Any]) -> dict[str, Any]:
-    """The same results again, as if a later card with another name had given them."""
+    """Returns the same results again, as if a later card with another name had given them."""
     for items in state["results"].values():
         for records in items.values():
             for record in copy.deepcopy(records):

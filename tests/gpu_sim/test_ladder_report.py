@@ -33,7 +33,7 @@ def _screen(store: Store) -> dict[str, str]:
 
 
 def _on_card(folder: Path, steps: tuple[str, ...] = STEPS) -> Store:
-    """A run on card A in which some first steps and a check passed."""
+    """Returns a run on card A in which some first steps and a check passed."""
     store = _store(folder)
     store.start({"card": None, "sources": "1", "commit": "c"})
     store.put("facts", "card", {"status": "ok", "value": {"card": "card A"}})

@@ -50,7 +50,7 @@ def training_step(backend: str = "cuda") -> tuple[cb.Step, tuple[Any, ...]]:
 
 
 def launches_of_groups(step: cb.Step) -> list[int]:
-    """The number of launches of each group of a step."""
+    """Returns the number of launches of each group of a step."""
     groups = [x["group"] for x in json.loads(step.executable.text("launches"))["launches"]]
     return [groups.count(group) for group in sorted(set(groups))]
 

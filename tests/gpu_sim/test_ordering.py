@@ -84,7 +84,7 @@ SEEDS = (1, 0, 2, 5)
 
 
 def outcome(gpu: Driver, scenario: Callable[..., list[bytes]], streams: list[int]) -> Any:
-    """The result of a scenario; None if the stand-in reported something."""
+    """Returns the result of a scenario; None if the stand-in reported something."""
     try:
         result: Any = scenario(gpu, streams)
         gpu.wait()
@@ -213,7 +213,7 @@ PROGRAMS: dict[str, tuple[Any, Any, list[np.ndarray[Any, Any]]]] = {
 
 
 def ptx_of(folder: Path) -> str:
-    """The PTX of the only source compiled into the folder."""
+    """Returns the PTX of the only source compiled into the folder."""
     (path,) = folder.glob("[0-9a-f][0-9a-f]/*.bin")
     return path.read_bytes()[len(b"cutback kernel 2\n") + 32 :].rstrip(b"\0").decode()
 

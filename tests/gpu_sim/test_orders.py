@@ -30,7 +30,8 @@ mov.u32 %i, %tid.x; setp.eq.u32 %p, %i, 0; mov.u32 %v, 1;
 
 
 def steps(rng: random.Random) -> list[tuple[str, int, int]]:
-    """(what, thread, cell); synchronisation is of all threads, or of each warp separately."""
+    """Returns (what, thread, cell); synchronisation is of all threads, or of each warp
+    separately."""
     made = [("write", 0, cell) for cell in range(CELLS)] + [("barrier", 0, 0)]
     threads = [0, 1, 5, 31, 32, 40]
     for _ in range(rng.randrange(4, 12)):
@@ -132,7 +133,7 @@ class Oracle:
 
 
 def commands(rng: random.Random) -> list[tuple[str, int, int, int]]:
-    """(what, stream, a, b)"""
+    """Returns (what, stream, a, b)"""
     kinds = ["kernel", "kernel", "kernel", "record", "wait", "wait", "synchronise"]
     made = []
     for _ in range(rng.randrange(4, 14)):

@@ -243,7 +243,7 @@ def end(driver: Driver, stream: Any) -> ctypes.c_void_p:
 
 
 def capture(driver: Driver, work: Work) -> ctypes.c_void_p:
-    """The work of both streams as an executable graph."""
+    """Returns the work of both streams as an executable graph."""
     begin(driver, work.first)
     scale(driver, work.x, work.y, 2, work.first)
     after(driver, work.second, work.first)

@@ -26,9 +26,9 @@ def numbers(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def additions_of_total(n: int) -> int:
-    """The most additions that an element takes part in: 16 in its lane of a leaf of 1,024, 6 over
-    the 64 lanes, then pairs of leaves and of segments; an incomplete tree of pairs adds one level
-    each."""
+    """Returns the most additions that an element takes part in: 16 in its lane of a leaf of 1,024,
+    6 over the 64 lanes, then pairs of leaves and of segments; an incomplete tree of pairs adds one
+    level each."""
     leaves = math.ceil(n / 1024)
     return 16 + 6 + math.ceil(math.log2(max(leaves, 1))) + 2
 

@@ -100,7 +100,7 @@ def all_points() -> list[Point]:
 
 
 def chosen(points: list[Point], seed: str, n: int) -> list[Point]:
-    """The mutants of each file, at least one per file."""
+    """Returns the mutants of each file, at least one per file."""
     lines = {p.file: 0 for p in points}
     for file in lines:
         lines[file] = (ROOT / file).read_text().count("\n")
@@ -420,8 +420,8 @@ def source_of(test: str) -> Path:
 
 
 def coverage(servers: list[Server], mutants: list[Point], key: str, fast: bool) -> list[Test]:
-    """What each test reaches, fastest test first. Kept until the test's file or any non-test file
-    changes."""
+    """Returns what each test reaches, fastest test first. Kept until the test's file or any
+    non-test file changes."""
     file = BUILD / "coverage.json"
     kept = json.loads(file.read_text()) if file.exists() else {}
     known = kept["tests"] if kept.get("key") == key else {}

@@ -63,7 +63,7 @@ def closing(text: str, start: int, end: int) -> int:
 
 
 def edits_of_text(text: str, start: int, end: int) -> Iterator[Edit]:
-    """The edits of CUDA code in a part of a file, without comments and directives."""
+    """Yields the edits of CUDA code in a part of a file, without comments and directives."""
     part = text[start:end]
     for found in OPERATOR.finditer(part):
         old = found[1]
@@ -88,7 +88,7 @@ def edits_of_text(text: str, start: int, end: int) -> Iterator[Edit]:
 
 
 def spans_of_header(text: str) -> Iterator[tuple[int, int]]:
-    """Lines of a .cuh without comments; of the directives only macros can be mutated."""
+    """Yields lines of a .cuh without comments; of the directives only macros can be mutated."""
     masked = re.sub(r"/\*.*?\*/|//[^\n]*", lambda m: re.sub(r"[^\n]", "\0", m[0]), text, flags=re.S)
     at = 0
     for line in masked.splitlines(keepends=True):
@@ -240,7 +240,7 @@ class Source:
 
 
 def shown(text: str, edit: Edit) -> tuple[int, str]:
-    """The first line that changes, and the change."""
+    """Returns the first line that changes, and the change."""
     if edit.wrap == "statement":
         return text.count("\n", 0, edit.start) + 1, " ".join(text[edit.start : edit.end].split())
     old, new = text[edit.start : edit.end], edit.to
@@ -296,7 +296,7 @@ def sample(points: list[Point], share: dict[str, int], seed: str) -> list[Point]
 
 
 def apply(text: str, points: list[tuple[int, Point]]) -> str:
-    """A C source with all its mutants, each selected by its number."""
+    """Returns a C source with all its mutants, each selected by its number."""
     for number, p in sorted(points, key=lambda row: -row[1].edit.start):
         old, e = text[p.edit.start : p.edit.end], p.edit
         made = {

@@ -63,9 +63,9 @@ class Step:
 
 
 def rerun_before_the_gap(pads: int) -> tuple[Problem, list[int]]:
-    """A step, and a schedule in base order that fits 105 MB: ``v`` is recomputed once, while the
-    large ``u`` that it is made from is still live for another reader. Later ``u`` would have to be
-    kept or recomputed."""
+    """Returns a step, and a schedule in base order that fits 105 MB: ``v`` is recomputed once,
+    while the large ``u`` that it is made from is still live for another reader. Later ``u`` would
+    have to be kept or recomputed."""
     s = Step()
     x = s.add([], 1, flags=("placeholder",), held=("static",))
     u = s.add([x], 40, 1000)
@@ -90,7 +90,7 @@ def rerun_before_the_gap(pads: int) -> tuple[Problem, list[int]]:
 
 
 def recurrence(n: int) -> Problem:
-    """An unrolled recurrence: each step makes something small that is read much later."""
+    """Returns an unrolled recurrence: each step makes something small that is read much later."""
     s = Step()
     w = s.add([], 1, flags=("placeholder",), held=("static",))
     h = s.add([w], 4, 0.1)

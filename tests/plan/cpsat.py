@@ -111,8 +111,8 @@ Steps = tuple[list[int], int]
 def faster(
     problem: dict[str, Any], budget: int, than: int, effort: float
 ) -> tuple[Steps | None, bool]:
-    """A schedule within a budget that takes less time than ``than`` picoseconds, or None; and
-    whether the search was complete. Deterministic: ``effort`` is in seconds of the solver's
+    """Returns a schedule within a budget that takes less time than ``than`` picoseconds, or None;
+    and whether the search was complete. Deterministic: ``effort`` is in seconds of the solver's
     deterministic clock."""
     model = _Model(problem, budget, than)
     solver = cp_model.CpSolver()

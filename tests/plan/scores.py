@@ -103,7 +103,8 @@ class Graph:
         return front
 
     def judge(self, plan: str) -> Judged:
-        """The referee's result. It raises if a rule is broken; its counts must be the plan's."""
+        """Returns the referee's result. It raises if a rule is broken; its counts must be the
+        plan's."""
         document = json.loads(plan)
         own, starts = document["numbers"], document["backward_starts"]
         theirs = referee.evaluate(self.traced, document["steps"], starts, DEVICE)
@@ -122,7 +123,7 @@ class Graph:
 
 @cache
 def graph(name: str) -> Graph:
-    """A graph of ``tests/data/graphs``."""
+    """Returns a graph of ``tests/data/graphs``."""
     path = DATA / f"{name}.json.gz"
     traced = referee.load(path)
     rows = [row for row in traced["reference"]["sweep"] if "error" not in row]
@@ -141,7 +142,7 @@ SPENT: dict[tuple[str, int | str], float] = {}
 
 @cache
 def plan(name: str, budget: int | str) -> Judged | None:
-    """A plan for a peak in bytes or ``"min"``; None: the planner finds none."""
+    """Returns a plan for a peak in bytes or ``"min"``; None: the planner finds none."""
     g = graph(name)
     asked = budgets.parse(budget, "live")
     begin = time.perf_counter()
@@ -155,7 +156,8 @@ def plan(name: str, budget: int | str) -> Judged | None:
 
 
 def plans_late(name: str, above: Sequence[int]) -> list[Judged]:
-    """The plan of ``"min"`` with ``reruns: "all"``, and those of budgets ``above`` bytes larger."""
+    """Returns the plan of ``"min"`` with ``reruns: "all"``, and those of budgets ``above`` bytes
+    larger."""
     g = graph(name)
     fields = {"over": False, "reruns": "all"}
     late = replace(g, traced={**g.traced, **fields})
@@ -167,24 +169,26 @@ def plans_late(name: str, above: Sequence[int]) -> list[Judged]:
 
 
 def budget_at(name: str, share: float) -> int:
-    """A share of the save-all peak, in bytes."""
+    """Returns a share of the save-all peak, in bytes."""
     return int(share * graph(name).whole)
 
 
 def plan_at(name: str, share: float) -> Judged | None:
-    """A plan for a share of the save-all peak."""
+    """Returns a plan for a share of the save-all peak."""
     return plan(name, budget_at(name, share))
 
 
 def geometric_mean(values: Iterable[float], least: float = 0.05) -> float:
-    """Values below ``least`` count as ``least``, so that a single 0 does not decide the mean."""
+    """Values below ``least`` count as ``least``, so that a single 0 does not decide the
+    mean."""
     logs = [math.log(max(value, least)) for value in values]
     return math.exp(sum(logs) / len(logs))
 
 
 def point_ratios(names: Sequence[str], redrawn: bool = False) -> list[tuple[str, Point, float]]:
-    """(graph, point, our extra time / PyTorch's) where PyTorch's is large enough for a ratio; only
-    points that we meet, and those where PyTorch redraws random numbers only on request."""
+    """Returns (graph, point, our extra time / PyTorch's) where PyTorch's is large enough for a
+    ratio; only points that we meet, and those where PyTorch redraws random numbers only on
+    request."""
     rows = []
     for name in names:
         for point in graph(name).points():
@@ -203,7 +207,8 @@ def over_bound(names: Sequence[str], share: float) -> list[float]:
 
 
 def min_over_lowest(name: str) -> float:
-    """The peak of ``min`` divided by the lowest of PyTorch's sweep, whether or not it redraws."""
+    """Returns the peak of ``min`` divided by the lowest of PyTorch's sweep, whether or not it
+    redraws."""
     own = plan(name, "min")
     assert own is not None
     return own.peak / min(row["peak_bytes"] for row in graph(name).sweep)
@@ -234,8 +239,8 @@ def plan_alone(g: Graph, file: Path, budget: int) -> Judged | None:
 
 
 def plans_alone(name: str, folder: Path, n: int) -> list[tuple[int, Judged | None]]:
-    """``n`` falling budgets from the save-all peak to a little below that of ``min``, each in a
-    separate process."""
+    """Returns ``n`` falling budgets from the save-all peak to a little below that of ``min``, each
+    in a separate process."""
     g, least = graph(name), plan(name, "min")
     assert least is not None
     low = 0.97 * least.peak

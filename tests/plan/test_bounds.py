@@ -20,7 +20,7 @@ NETS, SOME = 200, 6
 
 
 def answers(problem: Problem, budgets: list[Any], measure: str) -> list[dict[str, Any]]:
-    """The numbers of the plans for all feasible budgets, walked by the referee."""
+    """Returns the numbers of the plans for all feasible budgets, walked by the referee."""
     found = []
     for plan in cutback.plans(problem, budgets, measure=measure, device="cpu"):
         if isinstance(plan, cutback.Plan):
@@ -194,8 +194,8 @@ def test_random_schedules(first: int) -> None:
 
 
 def class_of(problem: Problem, budget: int, steps: list[int], starts: int) -> str:
-    """The bound's class of the plan for the budget, after its steps are replaced by others that
-    also fit."""
+    """Returns the bound's class of the plan for the budget, after its steps are replaced by others
+    that also fit."""
     plan = cutback.plan(problem, budget=budget, measure="live", device="cpu")
     assert plan.numbers["bound_class"] == "ordered"
     hand = evaluate.evaluate(problem, steps, starts, "cpu")

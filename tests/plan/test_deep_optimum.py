@@ -32,7 +32,7 @@ needs_compiler = pytest.mark.skipif(best_first.compiler() is None, reason="needs
 
 
 def plans(problem: dict[str, Any]) -> list[Any]:
-    """A plan for each budget."""
+    """Returns a plan for each budget."""
     whole = cutback.plan(problem, device=DEVICE).numbers["live_bytes"]
     least = cutback.plan(
         problem, budget="min", max_extra=10.0, measure="live", device=DEVICE

@@ -21,7 +21,8 @@ DEVICE = {**SPEED, "link_bytes_per_s": 1e12}
 
 
 def mixed(seed: int, groups: bool) -> Problem:
-    """A small random problem with two kinds of sizes, lists of reusable inputs and a link."""
+    """Returns a small random problem with two kinds of sizes, lists of reusable inputs and a
+    link."""
     rng = random.Random(seed)
     problem = Dice(seed, 7, inlines=seed % 3 == 0).document if groups else random_net(seed, 9)
     for storage in problem["storages"]:
@@ -68,7 +69,7 @@ class Moved:
 def with_moves(
     problem: Problem, steps: list[Any], starts: int, rng: random.Random
 ) -> tuple[list[Any], int]:
-    """The schedule with copies of some values to the host and back."""
+    """Returns the schedule with copies of some values to the host and back."""
     moved = Moved(problem, steps, starts)
     ops = [op_of(s) for s in steps if is_run(s)]
     movable = [i for i in ops if not problem["ops"][i].get("inside")]
@@ -78,7 +79,7 @@ def with_moves(
 
 
 def judged(problem: Problem, steps: list[Any], starts: int) -> Evaluation | None:
-    """Both evaluators' result, or None if both refuse the schedule."""
+    """Returns both evaluators' result, or None if both refuse the schedule."""
     try:
         evaluate(problem, steps, starts, SPEED)
     except BrokenPlanError:

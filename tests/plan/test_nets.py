@@ -47,12 +47,12 @@ def problem(name: str) -> dict[str, Any]:
 
 @cache
 def whole(name: str) -> int:
-    """The bytes of saving everything."""
+    """Returns the bytes of saving everything."""
     return int(cutback.plan(problem(name), budget="1x", measure="live").numbers["live_bytes"])
 
 
 def checked(name: str, **question: Any) -> dict[str, Any]:
-    """The numbers of a plan that the referee has walked."""
+    """Returns the numbers of a plan that the referee has walked."""
     plan = cutback.plan(problem(name), measure="live", device="cpu", **question)
     evaluate.check_plan(problem(name), plan.document)
     return dict(plan.numbers)

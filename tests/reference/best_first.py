@@ -38,7 +38,7 @@ class Best:
 
 
 def compiler() -> str | None:
-    """A C compiler, if there is one."""
+    """Returns a C compiler, if there is one."""
     return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
@@ -53,7 +53,7 @@ def _program() -> str:
 
 
 def _text(step: Step, budget: int) -> str:
-    """The step as the program reads it."""
+    """Returns the step as the program reads it."""
     place = {i: t for t, i in enumerate(step.work)}
     storages = [s for s in step.maker if step.maker[s] in place]
     number = {s: k for k, s in enumerate(storages)}
@@ -75,7 +75,7 @@ def _text(step: Step, budget: int) -> str:
 def best(
     problem: Problem, budget: int, below_ps: int, device: costs.Device, most_states: int
 ) -> Best:
-    """The fastest schedule of less than ``below_ps``, or that there is none."""
+    """Returns the fastest schedule of less than ``below_ps``, or that there is none."""
     command = [_program(), str(budget), str(below_ps), str(most_states)]
     text = _text(Step(problem, device), budget)
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)

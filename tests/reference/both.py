@@ -13,7 +13,7 @@ from cutback import _native
 
 
 def both(problem: dict[str, Any], steps: list[Any], starts: int) -> Evaluation:
-    """The result of both evaluators for a schedule, which must be the same."""
+    """Returns the result of both evaluators for a schedule, which must be the same."""
     document = {"steps": steps, "backward_starts": starts}
     core = json.loads(
         _native.Problem.read(json.dumps(problem)).evaluate_json(
@@ -31,7 +31,7 @@ def both(problem: dict[str, Any], steps: list[Any], starts: int) -> Evaluation:
 
 
 def refused(problem: dict[str, Any], steps: list[Any], starts: int) -> str:
-    """The core's error for a schedule that both evaluators refuse."""
+    """Returns the core's error for a schedule that both evaluators refuse."""
     document = {"steps": steps, "backward_starts": starts}
     with pytest.raises(BrokenPlanError):
         evaluate(problem, steps, starts, SPEED)

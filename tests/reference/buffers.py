@@ -13,7 +13,7 @@ HARD = tuple((seed, 150 + 30 * seed) for seed in range(11))
 
 
 def tight_buffers(seed: int, n: int, capacity: int = CAPACITY) -> list[tuple[int, int, int]]:
-    """A block of memory and time, cut into about ``n`` pieces, some of which are removed.
+    """Returns a block of memory and time, cut into about ``n`` pieces, some of which are removed.
 
     Sizes are multiples of 1 KiB, and lower <= t < upper are the times in use.
     """

@@ -21,9 +21,9 @@ LINKS = {"cpu": 10e9, "a100": 25e9}  # bytes/s to the host, one direction
 
 
 def fused_work(problem: dict[str, Any]) -> list[tuple[int, int]]:
-    """(bytes moved, launches) of each op on a device that runs pointwise chains as one kernel: ops
-    that fuse with their only reader form groups, or ``group`` gives the groups; a group pays for
-    what crosses it."""
+    """Returns (bytes moved, launches) of each op on a device that runs pointwise chains as one
+    kernel: ops that fuse with their only reader form groups, or ``group`` gives the groups; a group
+    pays for what crosses it."""
     ops = problem["ops"]
     outs_of = [out for op in ops for out in op["out"]]
     storage_of = [out["storage"] for out in outs_of]
@@ -135,7 +135,7 @@ def member_seconds(member: dict[str, Any], device: Device) -> float:
 
 
 def write_seconds(size: int, device: Device) -> float:
-    """The time for writing one output of an op with an inside."""
+    """Returns the time for writing one output of an op with an inside."""
     row = DEVICES[device.removesuffix("+fused")][1] if isinstance(device, str) else None
     return size / float(device["bytes_per_s"] if isinstance(device, dict) else row or 0.0)
 
@@ -151,7 +151,7 @@ def is_fused(device: str | dict[str, Any]) -> bool:
 
 
 def link_of(device: Device) -> float:
-    """Bytes per second in one direction; 0: no link."""
+    """Returns bytes per second in one direction; 0: no link."""
     if isinstance(device, str):
         return LINKS[device.removesuffix("+fused")]
     return float(device.get("link_bytes_per_s", 0.0))

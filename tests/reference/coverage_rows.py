@@ -153,7 +153,7 @@ _T = np.random.default_rng(6).random((64, 64, 64))
 
 
 def _target(x: Any) -> Any:
-    """A fixed target in [0, 1) with the shape of ``x``."""
+    """Returns a fixed target in [0, 1) with the shape of ``x``."""
     return np.resize(_T.ravel(), x.shape)
 
 
@@ -294,6 +294,6 @@ def ours(row: Row, x: Any) -> Any:
 
 
 def weighted(y: Any) -> Any:
-    """A scalar to differentiate: each element has a different weight."""
+    """Returns a scalar to differentiate: each element has a different weight."""
     w = np.linspace(0.5, 1.5, y.size).reshape(y.shape)
     return (y * w).sum()

@@ -177,7 +177,7 @@ class _Program:
         self.time = runs + sum(step.ps[i] // TICK * x for i, x in self.first.items())
 
     def _stages(self, i: int) -> range:
-        """The stages in which a movable op may run, besides its own."""
+        """Returns the stages in which a movable op may run, besides its own."""
         step = self.step
         last = max((self.until[s] for s in step.made[i]), default=0)
         last = min(last, len(step.work) - 1)
@@ -290,7 +290,7 @@ class _Program:
         return True
 
     def runs(self, solver: cp_model.CpSolver) -> list[int]:
-        """The ops in the order in which they run."""
+        """Returns the ops in the order in which they run."""
         out = list[int]()
         for t, base in enumerate(self.step.work):
             out += [
@@ -301,8 +301,8 @@ class _Program:
 
 
 def time_of(problem: Problem, budget: int, steps: list[int], device: costs.Device) -> int | None:
-    """The picoseconds that the program counts for a schedule; -1 if it finds it larger than the
-    budget; None if the schedule runs an op twice in one stage."""
+    """Returns the picoseconds that the program counts for a schedule; -1 if it finds it larger than
+    the budget; None if the schedule runs an op twice in one stage."""
     program = _Program(Step(problem, device), budget)
     if not program.accept_only(steps):
         return None
@@ -317,8 +317,8 @@ def faster(
     problem: Problem, budget: int, than_ps: int, device: costs.Device, seconds: float,
     workers: int = 8,
 ) -> Found:  # fmt: skip
-    """A schedule of at most ``budget`` live bytes and fewer than ``than_ps`` picoseconds, the
-    fastest found in the given seconds."""
+    """Returns a schedule of at most ``budget`` live bytes and fewer than ``than_ps`` picoseconds,
+    the fastest found in the given seconds."""
     step = Step(problem, device)
     program = _Program(step, budget)
     program.model.add(program.time <= (than_ps - 1) // TICK)

@@ -30,7 +30,7 @@ class Example(NamedTuple):
 
 
 def examples(*, torch: bool) -> list[Example]:
-    """The examples of the package: those of ``cutback.torch``, or the others."""
+    """Returns the examples of the package: those of ``cutback.torch``, or the others."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
@@ -96,8 +96,8 @@ def without_example(*, torch: bool) -> list[str]:
 
 
 def undescribed(*, torch: bool) -> list[str]:
-    """Parameters of public functions, and of classes that users make, that no docstring names. A
-    class may leave some to the docstring of a base class or of its module."""
+    """Returns parameters of public functions, and of classes that users make, that no docstring
+    names. A class may leave some to the docstring of a base class or of its module."""
     found = []
     for name, value in _public(torch=torch):
         text, parameters = inspect.getdoc(value) or "", _parameters(value)
@@ -114,7 +114,8 @@ def undescribed(*, torch: bool) -> list[str]:
 
 
 def _parameters(value: Any) -> list[str]:
-    """The names of the parameters: none for errors, records and enums, whose fields have texts."""
+    """Returns the names of the parameters: none for errors, records and enums, whose fields have
+    texts."""
     if inspect.isclass(value):
         plain = (BaseException, tuple, enum.Enum)
         if issubclass(value, plain) or dataclasses.is_dataclass(value):
@@ -141,7 +142,7 @@ WITHOUT_ENTRIES = "cutback.nn.functional"
 
 @functools.cache
 def documented(*, torch: bool) -> tuple[Documented, ...]:
-    """The functions, classes and public methods that the pages of ``docs/api`` show."""
+    """Returns the functions, classes and public methods that the pages of ``docs/api`` show."""
     return tuple(_documented_in(torch))
 
 
@@ -193,7 +194,7 @@ def _code(path: Path) -> ast.Module:
 
 
 def unnamed_errors(of: Iterable[Documented]) -> list[str]:
-    """The exceptions that a body raises itself and that its docstring does not name."""
+    """Returns the exceptions that a body raises itself and that its docstring does not name."""
     found = []
     for name, text, node in of:
         raised = set() if node is None else {*_raised(node)} - {"AssertionError"}
@@ -217,8 +218,8 @@ NOUNS = {"Arrays", "Bytes", "Cosines", "Lines", "Values"}
 
 
 def unnamed_results(of: Iterable[Documented]) -> list[str]:
-    """Functions with a result whose docstring begins with a verb, ``Runs the step``, and does not
-    say what they return. Operations on arrays return arrays."""
+    """Returns functions with a result whose docstring begins with a verb, ``Runs the step``, and
+    does not say what they return. Operations on arrays return arrays."""
     found = []
     for name, text, node in of:
         if node is None or node.returns is None or node.name == "__init__":

@@ -85,7 +85,7 @@ def _rebuilt(key: Any, traced: Any) -> Any:
 
 
 def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The function of traced arrays, on elements."""
+    """Returns the function of traced arrays, on elements."""
     leaves, structure = tree.flatten((args, kwargs))
     at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Eager)]
 

@@ -35,7 +35,7 @@ ONCE = {"random_stateful", "effect", "collective", "mutates", "unknown"}
 
 
 def once_flags(problem: dict[str, Any]) -> set[str]:
-    """The flags that make an op of this problem run only once."""
+    """Returns the flags that make an op of this problem run only once."""
     return ONCE - {"collective"} if problem.get("collective_again") else ONCE
 
 
@@ -174,7 +174,7 @@ class Walk:
             raise BrokenPlanError(f"step {step}: value {v} lies in memory that has left")
 
     def held_for(self, v: int) -> Life | None:
-        """The life held on behalf of a value: that of its op's first run."""
+        """Returns the life held on behalf of a value: that of its op's first run."""
         return self.own.get(self.storage_of[v], self.value_life[v])
 
     def begin(self, s: int, t: int) -> Life:
@@ -246,7 +246,8 @@ class Walk:
         self.lanes.made[i] = t
 
     def made(self, t: int, i: int, outputs: Any) -> set[int]:
-        """The positions of the outputs that a run makes: all, unless the op has an inside."""
+        """Returns the positions of the outputs that a run makes: all, unless the op has an
+        inside."""
         every = set(range(len(self.ops[i]["out"])))
         if outputs is None:
             return every
@@ -259,7 +260,7 @@ class Walk:
         return set(outputs)
 
     def took(self, i: int, made: set[int]) -> int:
-        """The picoseconds of a run of op ``i`` that makes these outputs."""
+        """Returns the picoseconds of a run of op ``i`` that makes these outputs."""
         op = self.ops[i]
         network = self.problem.get("network_bytes_per_s", 0.0)
         own = whole_ps(op_seconds(op, self.device, self.work[i] if self.work else None, network))
@@ -277,7 +278,7 @@ class Walk:
         )
 
     def check_taken(self, t: int, i: int, values: Any) -> set[int]:
-        """The values inlined by a run of op ``i``, which the problem must list."""
+        """Returns the values inlined by a run of op ``i``, which the problem must list."""
         if not isinstance(values, list) or sorted(set(values)) != sorted(values):
             raise BrokenPlanError(f"step {t}: {values!r} is no list of values")
         for v in values:
@@ -301,7 +302,7 @@ class Walk:
         return time, scratch
 
     def read(self, t: int, reads: list[tuple[int, int]]) -> dict[int, Life | None]:
-        """The lives that a run reads, by storage; ``reads``: (op, value) pairs."""
+        """Returns the lives that a run reads, by storage; ``reads``: (op, value) pairs."""
         seen: dict[int, Life | None] = {}
         for i, v in reads:
             s = self.storage_of[v]

@@ -47,7 +47,7 @@ class _Problem:
 
 
 def optimum(problem: dict[str, Any], budget: int) -> int | None:
-    """The least picoseconds of a schedule of at most ``budget`` live bytes, or None."""
+    """Returns the least picoseconds of a schedule of at most ``budget`` live bytes, or None."""
     p = _Problem(problem)
     start = (0, frozenset[int]())
     best = {start: 0}

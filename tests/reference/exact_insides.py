@@ -79,7 +79,7 @@ class Small:
         return {v for _, v in read} - self.static
 
     def takes_in(self, i: int, made: set[int]) -> Iterator[set[int]]:
-        """All sets of values that such a run may inline, with the reads."""
+        """Yields all sets of values that such a run may inline, with the reads."""
         may = {v for v in self.inlinings.get(i, {}) if v in self.free}
         for some in subsets(may):
             if taken_reads(self.problem, i, sorted(self.inputs(i, made)), some)[1] == some:
@@ -123,7 +123,7 @@ class Small:
 
 
 def optimum(problem: dict[str, Any], budget: int) -> int | None:
-    """The least picoseconds of a schedule of at most ``budget`` live bytes, or None."""
+    """Returns the least picoseconds of a schedule of at most ``budget`` live bytes, or None."""
     p = Small(problem)
     start: State = (0, frozenset())
     best, heap, count = {start: 0}, [(0, 0, start)], 0

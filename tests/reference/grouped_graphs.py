@@ -62,7 +62,7 @@ class Drawn:
 
 
 def try_groups(drawn: Drawn, groups: list[list[int]], inlinings: list[list[int]]) -> Any:
-    """The step, or None if these groups are impossible."""
+    """Returns the step, or None if these groups are impossible."""
     try:
         return drawn.compile(groups=json.dumps({"groups": groups, "inlinings": inlinings}))
     except NotImplementedError:
@@ -92,7 +92,7 @@ def draw_groups(drawn: Drawn, p: dict[str, Any]) -> list[list[int]]:
 
 
 def draw_inlinings(drawn: Drawn, p: dict[str, Any]) -> list[list[int]]:
-    """Values that later ops might inline; impossible ones are left out."""
+    """Returns values that later ops might inline; impossible ones are left out."""
     pairs = []
     value = 0
     for i, op in enumerate(p["ops"]):
@@ -103,7 +103,7 @@ def draw_inlinings(drawn: Drawn, p: dict[str, Any]) -> list[list[int]]:
 
 
 def run(step: Any) -> tuple[list[bytes], int]:
-    """(bits of all results, measured peak)."""
+    """Returns (bits of all results, measured peak)."""
     values = np.random.default_rng(7)
     inputs = [values.standard_normal(shape, dtype="f4") for _, _, shape, *_ in step.inputs]
     outputs = [np.full(row[2], np.nan, "f4") for row in step.outputs]
@@ -112,7 +112,7 @@ def run(step: Any) -> tuple[list[bytes], int]:
 
 
 def with_times(problem: dict[str, Any]) -> dict[str, Any]:
-    """The same, with the modelled work as measured times."""
+    """Returns the same, with the modelled work as measured times."""
     problem = copy.deepcopy(problem)
     members = [m for op in problem["ops"] for m in op.get("inside", [])]
     for x in (*problem["ops"], *members, *problem.get("inlinings", [])):

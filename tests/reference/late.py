@@ -11,7 +11,7 @@ from evaluate import ONCE
 
 
 def op_of(step: Any) -> int:
-    """The op of a step."""
+    """Returns the op of a step."""
     return step if isinstance(step, int) else int(step[1])
 
 
@@ -36,17 +36,17 @@ class Late:
             self.tail -= 1
 
     def reads(self, step: Any) -> set[int]:
-        """The ops whose values a step may read, including those of inlined values."""
+        """Returns the ops whose values a step may read, including those of inlined values."""
         taken = step[3] if not isinstance(step, int) and len(step) > 3 else ()
         ops = {op_of(step), *(self.maker[v] for v in taken)}
         return {self.maker[v] for i in ops for v in self.ops[i]["in"]} | (ops - {op_of(step)})
 
     def storages(self, step: Any) -> set[int]:
-        """The storages that a step may read."""
+        """Returns the storages that a step may read."""
         return {self.storage[v] for v in self.ops[op_of(step)]["in"]}
 
     def writes(self, step: Any) -> set[int]:
-        """The storages that a step writes into, besides those that it makes."""
+        """Returns the storages that a step writes into, besides those that it makes."""
         op = self.ops[op_of(step)]
         if "mutates" not in self.flags[op_of(step)]:
             return set()
@@ -58,7 +58,8 @@ class Late:
         return is_run(step) and "backward" in flags and not flags & ONCE
 
     def last_place(self, steps: list[Any], t: int) -> int:
-        """The last position in front of which step ``t`` may move, counted before it is removed."""
+        """Returns the last position in front of which step ``t`` may move, counted before it is
+        removed."""
         op, storages = op_of(steps[t]), self.storages(steps[t])
         for k in range(t + 1, len(steps)):
             if op in self.reads(steps[k]) or storages & self.writes(steps[k]):

@@ -168,7 +168,7 @@ def _add_memory(
 def optimum(
     problem: dict[str, Any], budget: int, device: str = "cpu", seconds: float = 60.0
 ) -> Optimum:
-    """The least time of a plan whose live bytes never exceed ``budget``."""
+    """Returns the least time of a plan whose live bytes never exceed ``budget``."""
     answer = _build(_Stages(problem, device), budget).solve(seconds)
     if answer.status == 2:
         return Optimum(None, True)

@@ -65,7 +65,8 @@ def lstm(m: Makes, *, width: int, hidden: int, time: int, batch: int, words: int
 
 
 def resnet_logits(f: Any, p: Tree, states: Tree, x: Any) -> Any:
-    """The logits of :func:`resnet`. ``f``: the functional module, PyTorch's or Cutback's."""
+    """Returns the logits of :func:`resnet`. ``f``: the functional module, PyTorch's or
+    Cutback's."""
     kept = iter(states)
 
     def normed(x: Any, p: Tree) -> Any:

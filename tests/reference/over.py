@@ -7,7 +7,7 @@ from typing import Any
 
 
 def may_be_over(problem: dict[str, Any], i: int) -> list[int]:
-    """The positions of the inputs that op ``i`` may list."""
+    """Returns the positions of the inputs that op ``i`` may list."""
     op, storages = problem["ops"][i], problem["storages"]
     outs = [out for o in problem["ops"] for out in o["out"]]
     flags = set(op.get("flags", ()))
@@ -36,7 +36,8 @@ def may_be_over(problem: dict[str, Any], i: int) -> list[int]:
 
 
 def list_over(problem: dict[str, Any], rng: random.Random, share: float = 0.8) -> dict[str, Any]:
-    """The problem, in format 3, whose ops list a ``share`` of the allowed inputs, in any order."""
+    """Returns the problem, in format 3, whose ops list a ``share`` of the allowed inputs, in any
+    order."""
     ops = []
     for i, op in enumerate(problem["ops"]):
         listed = [k for k in may_be_over(problem, i) if rng.random() < share]

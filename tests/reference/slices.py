@@ -7,8 +7,8 @@ from typing import Any
 
 
 def slice_of(op: dict[str, Any], made: Iterable[int]) -> tuple[set[int], set[int]]:
-    """The members of an op with an inside that these outputs depend on, and the positions of the
-    inputs read by them."""
+    """Returns the members of an op with an inside that these outputs depend on, and the positions
+    of the inputs read by them."""
     inside = op["inside"]
     todo, members, inputs = [op["out"][k]["member"] for k in made], set[int](), set[int]()
     while todo:
@@ -20,7 +20,7 @@ def slice_of(op: dict[str, Any], made: Iterable[int]) -> tuple[set[int], set[int
 
 
 def made_alone(problem: dict[str, Any], value: int) -> tuple[int, set[int]]:
-    """The op that makes a value, and the positions of the inputs read for it alone."""
+    """Returns the op that makes a value, and the positions of the inputs read for it alone."""
     for i, op in enumerate(problem["ops"]):
         if value < len(op["out"]):
             return i, slice_of(op, [value])[1] if op.get("inside") else set(range(len(op["in"])))

@@ -74,7 +74,8 @@ def draw_groups(r: random.Random, p: dict[str, Any]) -> list[list[int]]:
 
 
 def make_inside(p: dict[str, Any], group: list[int], ends: set[int]) -> dict[str, Any]:
-    """The op that replaces a group of several; for now values keep their ids of the problem."""
+    """Returns the op that replaces a group of several; for now values keep their ids of the
+    problem."""
     inside: list[dict[str, Any]] = []
     reads = sorted({v for i in group for v in p["ops"][i]["in"]} - set(group))
     for i in group:
@@ -92,7 +93,7 @@ def make_inside(p: dict[str, Any], group: list[int], ends: set[int]) -> dict[str
 
 
 def grouped(r: random.Random, p: dict[str, Any]) -> dict[str, Any]:
-    """A problem of ops with one value each (with the op's id), after groups are drawn."""
+    """Returns a problem of ops with one value each (with the op's id), after groups are drawn."""
     ends = set(p["backward_outputs"])
     rows: list[dict[str, Any]] = []
     for group in draw_groups(r, p):
@@ -124,5 +125,5 @@ def grouped(r: random.Random, p: dict[str, Any]) -> dict[str, Any]:
 
 
 def ops_before(rows: list[dict[str, Any]], row: dict[str, Any]) -> int:
-    """The number of ops before the first of a row."""
+    """Returns the number of ops before the first of a row."""
     return sum(len(x.get("inside", [0])) for x in rows[: rows.index(row)])

@@ -29,13 +29,13 @@ class Wrapped(nn.Module):
 
 
 def total(output: Any) -> Any:
-    """A number that depends on all outputs that can have a gradient."""
+    """Returns a number that depends on all outputs that can have a gradient."""
     parts = [t for t in torch.utils._pytree.tree_leaves(output) if isinstance(t, torch.Tensor)]
     return sum((t.float() * 0.5).sin().sum() for t in parts if t.requires_grad)
 
 
 def two_backwards(step: Any, model: nn.Module, *inputs: Any) -> list[torch.Tensor]:
-    """The loss, and the gradients after each of two backwards of one graph."""
+    """Returns the loss, and the gradients after each of two backwards of one graph."""
     loss = step(*inputs)
     found = [loss.detach()]
     for retain in (True, False):
@@ -102,6 +102,6 @@ def agreement(ran: Counter[str], same_bits: Callable[..., bool]) -> Callable[...
 
 
 def backward_kinds(plan: Any) -> list[str]:
-    """The kinds of operations in a plan's backward."""
+    """Returns the kinds of operations in a plan's backward."""
     steps, start = plan.document["steps"], plan.document["backward_starts"]
     return [plan.problem["ops"][i]["kind"] for i in steps[start:]]

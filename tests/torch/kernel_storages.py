@@ -70,7 +70,7 @@ def _layout(value: Any) -> Any:
 
 
 def lay(t: torch.Tensor, how: str) -> torch.Tensor:
-    """The same values in another layout."""
+    """Returns the same values in another layout."""
     x = t.detach()
     if t.layout is not torch.strided or t.dim() == 0:
         return x
@@ -86,14 +86,14 @@ def lay(t: torch.Tensor, how: str) -> torch.Tensor:
 
 
 def _ones_like(fake: torch.Tensor) -> torch.Tensor:
-    """A tensor in memory of the same size and layout."""
+    """Returns a tensor in memory of the same size and layout."""
     size = fake.untyped_storage().nbytes() // fake.element_size()
     memory = torch.ones(size, dtype=fake.dtype)
     return memory.as_strided(fake.size(), fake.stride(), fake.storage_offset())
 
 
 def _of_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function without arguments, as one of a tensor, which PyTorch can trace."""
+    """Returns a function without arguments, as one of a tensor, which PyTorch can trace."""
     return lambda x: [t if t.is_complex() else t + x for t in function()]
 
 

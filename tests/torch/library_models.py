@@ -213,7 +213,7 @@ class Step(nn.Module):
 
 
 def make(name: str) -> tuple[Step, tuple[Any, ...], dict[str, Any]]:
-    """The model in training mode, and its inputs, which are the same each time."""
+    """Returns the model in training mode, and its inputs, which are the same each time."""
     torch.manual_seed(0)
     model, inputs, options = CASES[name][1](name)
     return Step(model.train()), inputs, options

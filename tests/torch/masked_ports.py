@@ -15,7 +15,7 @@ from cutback.nn import functional as F
 
 
 def tagger(m: Makes) -> Port:
-    """A GRU over padded sentences, with a tag for each word."""
+    """Returns a GRU over padded sentences, with a tag for each word."""
     words, width, hidden, time, n, tags = 30, 6, 8, 5, 4, 3
     params = {
         "emb": m.he(words, width), "wx": m.he(width, 3 * hidden), "wh": m.he(hidden, 3 * hidden),
@@ -81,7 +81,7 @@ def alignment(m: Makes) -> Port:
 
 
 def decoder(m: Makes) -> Port:
-    """A decoder's layer: causal attention, then attention to a padded source."""
+    """Returns a decoder's layer: causal attention, then attention to a padded source."""
     words, width, heads, time, source, n = 20, 8, 2, 5, 6, 3
     names = ("sq", "sk", "sv", "so", "cq", "ck", "cv", "co")
     params = {

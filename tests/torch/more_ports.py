@@ -15,7 +15,7 @@ from cutback.nn import functional as F
 
 
 def segmentation(m: Makes) -> Port:
-    """A U-Net whose loss is cross entropy plus the Dice loss."""
+    """Returns a U-Net whose loss is cross entropy plus the Dice loss."""
     c, classes = 4, 3
     params = {
         "down": [m.conv(c, 1, 3), m.conv(2 * c, c, 3)], "mid": m.conv(2 * c, 2 * c, 3),
@@ -80,7 +80,7 @@ def policy(m: Makes) -> Port:
 
 
 def process(m: Makes) -> Port:
-    """A Gaussian process: the negative log marginal likelihood by a Cholesky factor."""
+    """Returns a Gaussian process: the negative log marginal likelihood by a Cholesky factor."""
     n, d = 12, 2
     params = {"length": m.zeros(d), "scale": m.zeros(1), "noise": m.zeros(1) - 2}
 
@@ -105,7 +105,7 @@ def process(m: Makes) -> Port:
 
 
 def equation(m: Makes) -> Port:
-    """A neural differential equation: four steps of Runge and Kutta's method."""
+    """Returns a neural differential equation: four steps of Runge and Kutta's method."""
     params = [(m.he(2, 16), m.zeros(16)), (m.he(16, 2), m.zeros(2))]
 
     def solved(tanh: Any, params: Tree, x: Any, dt: float = 0.25) -> list[Any]:
@@ -133,7 +133,7 @@ def equation(m: Makes) -> Port:
 
 
 def flow(m: Makes) -> Port:
-    """A normalizing flow of affine couplings, with masks that take turns."""
+    """Returns a normalizing flow of affine couplings, with masks that take turns."""
     d = 6
     params = [{"w": m.he(d, 16), "s": m.he(16, d), "t": m.he(16, d)} for _ in range(3)]
     masks = [np.arange(d) % 2 == k % 2 for k in range(3)]
@@ -187,7 +187,7 @@ def contrast(m: Makes) -> Port:
 
 
 def operator(m: Makes) -> Port:
-    """A DeepONet: a net of sensors times a net of positions."""
+    """Returns a DeepONet: a net of sensors times a net of positions."""
     params = {
         "branch": [m.he(10, 16), m.he(16, 8)], "trunk": [m.he(1, 16), m.he(16, 8)],
         "bias": m.zeros(1).reshape(()),
@@ -211,7 +211,7 @@ def operator(m: Makes) -> Port:
 
 
 def hidden(m: Makes) -> Port:
-    """A hidden Markov model: the log likelihood by the forward algorithm."""
+    """Returns a hidden Markov model: the log likelihood by the forward algorithm."""
     states, symbols, time, n = 4, 5, 6, 3
     params = {
         "start": m.normal(states), "move": m.normal(states, states),

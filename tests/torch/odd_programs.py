@@ -393,7 +393,7 @@ class Program:
     given: str
 
     def function(self) -> Callable[..., Any]:
-        """The program as a function of ``x, w, n``."""
+        """Returns the program as a function of ``x, w, n``."""
         name = f"<odd program {self.seed}>"
         linecache.cache[name] = len(self.text), None, self.text.splitlines(True), name
         module = sys.modules[f"odd_program_{self.seed}"] = ModuleType(f"odd_program_{self.seed}")
@@ -406,7 +406,7 @@ class Program:
 
 
 def generate(seed: int) -> Program:
-    """The program for a seed."""
+    """Returns the program for a seed."""
     pick = random.Random(seed)
     body = ["h = x * w"]
     for _ in range(pick.randint(1, 5)):
@@ -421,7 +421,7 @@ def generate(seed: int) -> Program:
 
 
 def arguments(given: str, rows: int = 4) -> list[torch.Tensor]:
-    """``x``, ``w`` and ``n``."""
+    """Returns ``x``, ``w`` and ``n``."""
     dtypes = {"bf16": torch.bfloat16, "double": torch.float64, "complex": torch.complex64}
     dtype = dtypes.get(given, torch.float32)
     x, w, n = (torch.randn(*s, dtype=dtype) for s in ((rows, 4), (4, 4), (4,)))
@@ -470,7 +470,7 @@ def _backward(total: Any, after: str, leaves: list[torch.Tensor]) -> None:
 
 
 def _seen(values: Any) -> list[Any]:
-    """The tensors among values, with their present content."""
+    """Returns the tensors among values, with their present content."""
     found = []
     for t in tree_leaves(values):
         if isinstance(t, TwoTensor):
@@ -510,7 +510,7 @@ def run(call: Callable[..., Any], after: str, given: str) -> list[Any]:
 
 
 def outcome(program: Program, door: Callable[..., Any]) -> list[Any] | BaseException:
-    """Everything visible of a run, or its error."""
+    """Returns everything visible of a run, or its error."""
     try:
         torch._dynamo.reset()
         with warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad():
@@ -530,7 +530,7 @@ INTERNAL = (
 
 
 def chain(error: BaseException) -> list[BaseException]:
-    """An error, and those that it was raised from."""
+    """Returns an error, and those that it was raised from."""
     links: list[BaseException] = []
     at: BaseException | None = error
     while at is not None and at not in links:

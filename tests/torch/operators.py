@@ -53,12 +53,12 @@ class Result(NamedTuple):
 
 
 def _remade(t: torch.Tensor) -> torch.Tensor:
-    """The same bits, through operations whose results have to be recomputed."""
+    """Returns the same bits, through operations whose results have to be recomputed."""
     return t if t.dtype == torch.bool or t.layout is not torch.strided else t.neg().neg()
 
 
 def _read(t: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """A value whose derivative with respect to ``w`` needs ``t``, whatever its type."""
+    """Returns a value whose derivative with respect to ``w`` needs ``t``, whatever its type."""
     if t.layout is not torch.strided:
         t = t.to_dense()
     if t.is_complex():
@@ -67,14 +67,14 @@ def _read(t: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def dtypes_of(op: Any, wanted: Sequence[str]) -> list[str]:
-    """The requested dtypes that an operator takes, or otherwise one that it does take."""
+    """Returns the requested dtypes that an operator takes, or otherwise one that it does take."""
     own = op.supported_dtypes("cpu")
     taken = [name for name in DTYPES if DTYPES[name] in own]
     return [name for name in wanted if name in taken] or taken[-1:]
 
 
 def samples(op: Any, dtype: torch.dtype, most: int) -> list[Any]:
-    """The first samples of an operator; a seed gives the same ones in every process."""
+    """Returns the first samples of an operator; a seed gives the same ones in every process."""
     torch.manual_seed(17)
     grad = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     found = op.sample_inputs("cpu", dtype, requires_grad=grad)
@@ -82,7 +82,7 @@ def samples(op: Any, dtype: torch.dtype, most: int) -> list[Any]:
 
 
 def _caller(function: Any, sample: Any) -> tuple[Callable[..., Any], list[torch.Tensor]]:
-    """The operator as a function of the tensors of a sample, and these tensors."""
+    """Returns the operator as a function of the tensors of a sample, and these tensors."""
     leaves, spec = tree_flatten((sample.input, sample.args, sample.kwargs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
@@ -98,7 +98,7 @@ def _caller(function: Any, sample: Any) -> tuple[Callable[..., Any], list[torch.
 
 
 def step_of(function: Any, chosen: Sequence[Any]) -> Step:
-    """One step that calls an operator with each of some samples."""
+    """Returns one step that calls an operator with each of some samples."""
     callers = [_caller(function, sample) for sample in chosen]
     calls = [call for call, _ in callers]
     counts = [len(tensors) for _, tensors in callers]
@@ -136,7 +136,7 @@ class Bits(NamedTuple):
 
 
 def run(call: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Bits:
-    """One step with new leaves; the incoming gradients differ from element to element."""
+    """Returns one step with new leaves; the incoming gradients differ from element to element."""
     w = torch.tensor(0.7, requires_grad=True)
     leaves = [t.detach().clone().requires_grad_(t.requires_grad) for t in inputs]
     torch.manual_seed(23)
@@ -148,7 +148,7 @@ def run(call: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Bits:
 
 
 def _words(t: torch.Tensor) -> torch.Tensor:
-    """The bits as integers, with all NaNs equal."""
+    """Returns the bits as integers, with all NaNs equal."""
     if t.layout is not torch.strided:
         t = t.to_dense()
     if t.is_complex():
@@ -160,7 +160,7 @@ def _words(t: torch.Tensor) -> torch.Tensor:
 
 
 def differs(name: str, got: Sequence[Any], expected: Sequence[Any]) -> str:
-    """A description of the first difference, or ""."""
+    """Returns a description of the first difference, or ""."""
     if len(got) != len(expected):
         return f"{len(got)} {name}, not {len(expected)}"
     for k, (a, b) in enumerate(zip(got, expected, strict=True)):
@@ -279,8 +279,8 @@ def reason(result: Result) -> str:
 
 
 def _together(parts: Sequence[Result]) -> Result:
-    """The outcome of several samples; those that PyTorch does not compile count only if there are
-    no others."""
+    """Returns the outcome of several samples; those that PyTorch does not compile count only if
+    there are no others."""
     told = [part for part in parts if not part.uncompiled]
     if not told:
         return parts[0]

@@ -178,7 +178,7 @@ def simclr(m: Makes) -> Port:
 
 
 def gan(m: Makes) -> Port:
-    """The discriminator's loss plus the generator's; one step trains both."""
+    """Returns the discriminator's loss plus the generator's; one step trains both."""
     params = {"g": [m.he(16, 64), m.he(64, 2)], "d": [m.he(2, 64), m.he(64, 1)]}
 
     def both(f: Any, stop: Any, like: Any, p: Tree, x: Any, z: Any) -> Any:

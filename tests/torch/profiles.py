@@ -18,7 +18,7 @@ MODELS = ("gpt", "resnet", "unet")
 
 
 def make(name: str, dropout: float = 0.1) -> tuple[Any, tuple[Any, ...]]:
-    """The model and its inputs, the same each time."""
+    """Returns the model and its inputs, the same each time."""
     if name != "gpt":
         return make_model(name)
     torch.manual_seed(0)
@@ -27,20 +27,21 @@ def make(name: str, dropout: float = 0.1) -> tuple[Any, tuple[Any, ...]]:
 
 @cache
 def profiled(name: str) -> Any:
-    """One profile for all tests that only read it."""
+    """Returns one profile for all tests that only read it."""
     model, inputs = make(name)
     return ct.profile(model, *inputs, runs=2, link=1e9)
 
 
 def given_times(profile: Any) -> Any:
-    """The same profile with times that do not depend on the machine: 10 us plus 1 ns per byte."""
+    """Returns the same profile with times that do not depend on the machine: 10 us plus 1 ns per
+    byte."""
     given = copy.copy(profile)
     given.rows = [row._replace(seconds=1e-5 + 1e-9 * row.bytes) for row in profile.rows]
     return given
 
 
 def outputs(profile: Any, plan: Any) -> list[Any]:
-    """The results of a plan in the profiler's run, forward and backward."""
+    """Returns the results of a plan in the profiler's run, forward and backward."""
     schedule = schedule_of(plan.core)
     program = Program(profile.captured.under(plan), schedule)
     with program.quiet():

@@ -42,7 +42,7 @@ KIB = 1 / 1024  # so small that DDP makes several buckets
 
 
 def step(run: nn.Module, inputs: tuple[Any, ...]) -> tuple[list[Any], int]:
-    """Gradients of the local shard, and the peak of the step."""
+    """Returns gradients of the local shard, and the peak of the step."""
     run.zero_grad(set_to_none=True)
     torch.manual_seed(11 + distributed.get_rank())
     with ct.MemoryTracker() as memory:
@@ -63,14 +63,14 @@ def everything(directory: Path) -> bool:
 
 
 def exchanged(plan: Any) -> int:
-    """Bytes of the largest result of a collective, which a gloo thread may hold for a moment after
-    the wait."""
+    """Returns the bytes of the largest result of a collective, which a gloo thread may hold for a
+    moment after the wait."""
     collectives = [op for op in plan.parts.ops if "collective" in op.flags]
     return max((value.bytes for op in collectives for value in op.outputs), default=0)
 
 
 def collectives(plan: Any) -> list[int]:
-    """A plan's collectives in the order in which they run."""
+    """Returns a plan's collectives in the order in which they run."""
     ops = plan.parts.ops
     steps = [s if isinstance(s, int) else s[1] for s in plan.document["steps"]]
     return [i for i in steps if "collective" in ops[i].flags]
@@ -172,7 +172,8 @@ def by_name(directory: Path) -> dict[str, Any]:
 
 
 def graphs_of(budget: Any) -> int:
-    """The number of graphs that ``compile`` makes of a model whose layers each fill a bucket."""
+    """Returns the number of graphs that ``compile`` makes of a model whose layers each fill a
+    bucket."""
     torch._dynamo.reset()
     step = ct.compile(DistributedDataParallel(Wide(), bucket_cap_mb=1), budget=budget)
     step(torch.randn(512, 512)).sum().backward()
@@ -180,7 +181,7 @@ def graphs_of(budget: Any) -> int:
 
 
 def fsdp(directory: Path) -> dict[str, Any]:
-    """Each block compiled, then sharded; and a model compiled as a whole, then sharded."""
+    """Returns each block compiled, then sharded; and a model compiled as a whole, then sharded."""
     model, inputs = make("gpt")
     inputs = tuple(t.roll(distributed.get_rank(), 0) for t in inputs)
 
@@ -232,7 +233,7 @@ class Residuals(nn.Module):
 
 
 def residuals(parallel: bool, same_rows: bool) -> tuple[nn.Module, tuple[Any, ...]]:
-    """A model, the same on all ranks, and its input."""
+    """Returns a model, the same on all ranks, and its input."""
     torch.manual_seed(0)
     model = Residuals()
     x = torch.randn(128, 32)
@@ -244,7 +245,8 @@ def residuals(parallel: bool, same_rows: bool) -> tuple[nn.Module, tuple[Any, ..
 
 
 def tp(directory: Path) -> dict[str, Any]:
-    """A tensor-parallel model, compiled with budgets, by name, and with a plan of another rank."""
+    """Returns a tensor-parallel model, compiled with budgets, by name, and with a plan of another
+    rank."""
     plain, inputs = residuals(True, True)
 
     def ours(**options: Any) -> tuple[nn.Module, dict[str, Any]]:
@@ -329,8 +331,8 @@ def fsdp2(directory: Path) -> dict[str, Any]:
 
 
 def fsdp2_figures(directory: Path) -> dict[str, Any]:
-    """The setting of the FSDP2 figures in docs/torch.md: four blocks of width 64, 256 rows per
-    rank, position 0."""
+    """Returns the setting of the FSDP2 figures in docs/torch.md: four blocks of width 64, 256 rows
+    per rank, position 0."""
     rows = torch.randn(256, 64).roll(distributed.get_rank(), 0)
 
     def blocks() -> Residuals:
@@ -364,7 +366,7 @@ class Gathered(nn.Module):
 
 
 def gathered(layers: int = 2, width: int = 32) -> nn.Module:
-    """A model whose parameters are shards, gathered in its forward (simple FSDP)."""
+    """Returns a model whose parameters are shards, gathered in its forward (simple FSDP)."""
     torch.manual_seed(0)
     model = Residuals(layers, width)
     mesh = init_device_mesh("cpu", (RANKS,))
@@ -377,7 +379,7 @@ def gathered(layers: int = 2, width: int = 32) -> nn.Module:
 
 
 def gathers_again(plan: Any) -> int:
-    """The number of a plan's collectives that are repeated."""
+    """Returns the number of a plan's collectives that are repeated."""
     ops, steps = plan.parts.ops, plan.document["steps"]
     runs = [i for i in steps if "collective" in ops[i].flags and "view" not in ops[i].flags]
     return len(runs) - len(set(runs))
@@ -424,8 +426,8 @@ def gathers(directory: Path) -> dict[str, Any]:
 
 
 def compiles_alone(x: Any) -> str:
-    """The error on rank 0 if it alone compiles another graph while a plan that gathers again is in
-    force."""
+    """Returns the error on rank 0 if it alone compiles another graph while a plan that gathers
+    again is in force."""
     torch._dynamo.reset()
     open_groups()
     agreement.WAIT_S = 60.0

@@ -155,6 +155,6 @@ class Routed(nn.Module):
 
 
 def make(name: str) -> Case:
-    """The model and its inputs, the same each time."""
+    """Returns the model and its inputs, the same each time."""
     torch.manual_seed(0)
     return CASES[name]()

@@ -104,7 +104,7 @@ class Program:
     again: bool  # a second backward of the same graph
 
     def function(self) -> Callable[..., Any]:
-        """The program as a function of ``x, w, n, b, c``."""
+        """Returns the program as a function of ``x, w, n, b, c``."""
         name = f"<program {self.seed}>"
         linecache.cache[name] = len(self.text), None, self.text.splitlines(True), name
         # Dynamo imports the module of a function run by a checkpoint
@@ -122,7 +122,7 @@ class Program:
 
 
 def _function(pick: random.Random, number: int) -> tuple[str, str]:
-    """An autograd.Function and its call."""
+    """Returns an autograd.Function and its call."""
     own = pick.random() < 0.2  # its own tensor, which it returns and its backward writes
     forward = pick.choice(FORWARD_WRITES)
     save = "ctx.save_for_backward(t)" if own else pick.choice(SAVES)
@@ -149,7 +149,7 @@ def _function(pick: random.Random, number: int) -> tuple[str, str]:
 
 
 def generate(seed: int) -> Program:
-    """The program for a seed."""
+    """Returns the program for a seed."""
     pick = random.Random(seed)
     classes, body, returned = [], ["h = x * w"], pick.choice(RETURNS)
     for _ in range(pick.randint(3, 6)):
@@ -258,7 +258,7 @@ def _copies(tree: Any) -> Any:
 
 
 def run(program: Program, call: Callable[..., Any]) -> list[Any]:
-    """Everything visible from outside, at each moment."""
+    """Returns everything visible from outside, at each moment."""
     torch.manual_seed(3)
     leaves = [torch.arange(1.0, 5.0) / 3, torch.arange(4.0, 0.0, -1) / 5]
     state = [
@@ -327,7 +327,7 @@ def outcome(program: Program, door: Callable[..., Any], budget: Any, expected: A
 
 
 def eager(program: Program) -> tuple[list[Any] | None, str]:
-    """The results of eager PyTorch; None and the error if it refuses."""
+    """Returns the results of eager PyTorch; None and the error if it refuses."""
     try:
         return run(program, program.function()), ""
     except Exception as error:

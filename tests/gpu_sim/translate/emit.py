@@ -100,7 +100,7 @@ class Writer:
         return "r_" + re.sub(r"\W", "_", register.lstrip("%"))
 
     def symbol(self, name: str) -> str:
-        """The address of a variable, in its own space."""
+        """Returns the address of a variable, in its own space."""
         if name in self.params:
             return f"(SIM_PARAMS + {self.params[name]})"
         if name in self.layout.shared:
@@ -112,7 +112,7 @@ class Writer:
         raise UnsupportedError(f"name {name}")
 
     def raw(self, text: str) -> str:
-        """An operand as an unsigned integer."""
+        """Returns an operand as an unsigned integer."""
         if self.bits(text) is not None:
             return self.name(text)
         index = re.fullmatch(r"%(tid|ntid|ctaid|nctaid)\.([xyz])", text)
@@ -127,7 +127,7 @@ class Writer:
         return self.symbol(text)
 
     def value(self, text: str, type_: str) -> str:
-        """A source operand as a C expression of a PTX type."""
+        """Returns a source operand as a C expression of a PTX type."""
         if text.startswith("!"):
             return f"!{self.value(text[1:], type_)}"
         raw = self.raw(text)
@@ -138,7 +138,7 @@ class Writer:
         return f"(({C_TYPES[type_]}){raw})"
 
     def assign(self, register: str, type_: str, expression: str) -> str:
-        """The statement that gives a register a value of a PTX type."""
+        """Returns the statement that gives a register a value of a PTX type."""
         if register == "_":
             return f"(void)({expression});"
         bits = self.bits(register)
@@ -155,7 +155,7 @@ class Writer:
         return f"{name} = (uint{bits}_t){extended};"
 
     def address(self, operand: str, space: str) -> str:
-        """The generic address that "[%rd1+16]" means in a space."""
+        """Returns the generic address that "[%rd1+16]" means in a space."""
         found = re.fullmatch(r"\[\s*([%\w$]+)\s*(?:\+\s*(-?\w+)\s*)?\]", operand)
         if not found:
             raise UnsupportedError(f"address {operand}")
@@ -163,7 +163,8 @@ class Writer:
         return f"(uint64_t){base} + {int(found[2] or '0', 0)}ll"
 
     def buffer(self, operand: str) -> str | None:
-        """The host memory of "[param+8]" where this is an argument of a kernel or a call."""
+        """Returns the host memory of "[param+8]" where this is an argument of a kernel or a
+        call."""
         found = re.fullmatch(r"\[\s*([\w$]+)\s*(?:\+\s*(\d+)\s*)?\]", operand)
         if not found or self.bits(found[1]) is not None:
             return None

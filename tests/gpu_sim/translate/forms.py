@@ -46,7 +46,8 @@ def _add(opcode: str, operands: str, expression: str) -> None:
 
 
 def _wrapped(expression: str, modifiers: list[str]) -> str:
-    """The expression of an f32 result under .ftz and .sat, whose sources are flushed too."""
+    """Returns the expression of an f32 result under .ftz and .sat, whose sources are flushed
+    too."""
     if ".ftz" in modifiers:
         expression = re.sub(r"\$[a-d]", lambda source: f"sim_flush({source[0]})", expression)
         expression = f"sim_flush({expression})"
@@ -197,8 +198,8 @@ def _floats() -> None:
 
 
 def _rounded(expression: str, type_: str, chosen: list[str], source: str = "") -> str:
-    """The expression under a rounding mode, if one was chosen; `source`: the operands' type, where
-    it is not the result's."""
+    """Returns the expression under a rounding mode, if one was chosen; `source`: the operands'
+    type, where it is not the result's."""
     mode = next((_ROUNDING[name] for name in chosen if name in _ROUNDING), None)
     if mode is None:
         return expression

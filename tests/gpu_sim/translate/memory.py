@@ -19,7 +19,7 @@ _HINTS = {"weak", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt"}
 
 
 def _space(ins: Instruction) -> str:
-    """The space that an opcode names; "generic" where it names none."""
+    """Returns the space that an opcode names; "generic" where it names none."""
     names = (part.split("::")[0] for part in ins.parts)
     return next((name for name in names if name in _SPACES), "generic")
 

@@ -184,7 +184,7 @@ def _function(head: str, body: list[Statement]) -> Function:
 
 
 def _body(parts: list[Statement], at: int) -> tuple[list[Statement], int]:
-    """The statements of the block that opens at `at`, and where it has ended."""
+    """Returns the statements of the block that opens at `at`, and where it has ended."""
     begin, depth = at + 1, 0
     while True:
         depth += (parts[at].text == "{") - (parts[at].text == "}")

@@ -45,7 +45,7 @@ def _barrier(w: Writer, ins: Instruction) -> str:
 
 
 def _warp(w: Writer, ins: Instruction, operation: str, operands: list[str], type_: str) -> str:
-    """A call of the warp hook: operands are result[|predicate], value, b, c, mask."""
+    """Returns a call of the warp hook: operands are result[|predicate], value, b, c, mask."""
     _meet(w, ins)
     target, value, b, c, mask = operands
     to, _, predicate = target.partition("|")

@@ -48,7 +48,7 @@ def _layout(module: Module, function: Function, callees: list[Function]) -> Layo
 
 
 def _numbers(what: Variable) -> tuple[bytes, list[tuple[int, str, int]]]:
-    """The bytes that a variable starts with, and where addresses of others are written."""
+    """Returns the bytes that a variable starts with, and where addresses of others are written."""
     data, addresses = b"", []
     size = BITS[what.type] // 8
     for text in split((what.values or "").strip("{} ")):
@@ -104,8 +104,8 @@ def _prepare(writer: Writer) -> tuple[list[int], list[int], int]:
 
 
 def translate(text: str) -> tuple[str, set[str]]:
-    """The C file, and the instruction forms that the text has. UnsupportedError names what is not
-    known."""
+    """Returns the C file, and the instruction forms that the text has. UnsupportedError names what
+    is not known."""
     module = parse(text)
     callees = [function for function in module.functions if not function.is_entry]
     heads, bodies, rows, tables, forms = [], [], [], [], set()

@@ -30,7 +30,7 @@ def loss(params: Any, x: Any, y: Any) -> Any:
 
 
 def of_readers() -> dict[str, Any]:
-    """A loss with its arguments, a step, a plan."""
+    """Returns a loss with its arguments, a step, a plan."""
     rng = np.random.default_rng(0)
     params = {
         "w1": rng.standard_normal((16, 32), np.float32),

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def listed(path: str, pattern: str) -> list[str]:
-    """The quoted names in the pattern's only match in a file."""
+    """Returns the quoted names in the pattern's only match in a file."""
     (found,) = re.findall(pattern, (ROOT / path).read_text(encoding="utf-8"))
     return re.findall(r'["`](\w+)["`]', found)
 

@@ -61,7 +61,7 @@ class Texts:
 
     @staticmethod
     def nodes(scope: ast.AST) -> Iterator[ast.AST]:
-        """The nodes of a function that handle a text, without nested functions."""
+        """Yields the nodes of a function that handle a text, without nested functions."""
         todo = list(ast.iter_child_nodes(scope))
         while todo:
             node = todo.pop()
@@ -125,7 +125,7 @@ class Texts:
         return isinstance(x, ast.Name) and x.id in self.errors[scope]
 
     def reads(self, scope: ast.AST) -> Iterator[int]:
-        """Lines that look into such a text."""
+        """Yields lines that look into such a text."""
         for node in self.inside[scope]:
             if isinstance(node, ast.Compare):
                 looks = any(isinstance(op, (ast.In, ast.NotIn)) for op in node.ops)
@@ -140,7 +140,7 @@ class Texts:
 
 
 def found_in(*sources: str) -> list[tuple[int, int]]:
-    """The matching sources, with their lines."""
+    """Returns the matching sources, with their lines."""
     trees = [ast.parse(source) for source in sources]
     texts = Texts(trees)
     home = {node: i for i, tree in enumerate(trees) for node in ast.walk(tree)}

@@ -25,7 +25,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "modules.md"
 
 
 def told(code: str) -> Any:
-    """The JSON printed by a fresh interpreter."""
+    """Returns the JSON printed by a fresh interpreter."""
     code = f"import json, sys\n{code}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -43,8 +43,8 @@ def loaded_by(code: str) -> set[str]:
 
 
 def promised() -> dict[str, str]:
-    """The names seen by type checkers and editors: name -> the module it is imported from; a module
-    maps to itself."""
+    """Returns the names seen by type checkers and editors: name -> the module it is imported from;
+    a module maps to itself."""
     tree = ast.parse(FACE.read_text(encoding="utf-8"))
     block = next(n for n in tree.body if isinstance(n, ast.If))
     homes = {}
@@ -121,7 +121,7 @@ def test_a_star_brings_all_public_names() -> None:
 
 
 def public_modules() -> list[str]:
-    """The package and the modules that users import by name."""
+    """Returns the package and the modules that users import by name."""
     inside = "constraints devices files nn nn.functional optim policies report torch torch.mutwo"
     return [
         "cutback",

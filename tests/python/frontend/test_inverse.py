@@ -25,7 +25,7 @@ def run(f: Any, *arrays: np.ndarray[Any, Any]) -> Any:
 
 
 def units_off(found: Any, expected: Any) -> float:
-    """The largest distance in units of the last place; NaNs must agree."""
+    """Returns the largest distance in units of the last place; NaNs must agree."""
     assert np.array_equal(np.isnan(found), np.isnan(expected))
     same = (found == expected) | np.isnan(expected)
     assert np.array_equal(

@@ -111,7 +111,7 @@ def close_to(x: Any, mean: float, std: float) -> None:
 
 
 def distance(x: Any, cdf: Any) -> float:
-    """The Kolmogorov distance times sqrt(n): above 2 once in 1,500 draws."""
+    """Returns the Kolmogorov distance times sqrt(n): above 2 once in 1,500 draws."""
     x = np.sort(np.asarray(x, np.float64).ravel())
     steps = np.arange(x.size + 1) / x.size
     at = cdf(x)

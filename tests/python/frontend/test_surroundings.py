@@ -23,7 +23,7 @@ TABLE = np.full(4, 3.0, np.float32)
 
 
 def line_of(text: str) -> str:
-    """The location of a piece of this file's code."""
+    """Returns the location of a piece of this file's code."""
     with open(__file__) as file:
         return next(f"test_surroundings.py:{n}" for n, row in enumerate(file, 1) if text in row)
 

@@ -51,7 +51,7 @@ def chain(layers: int = 6, kind: str = "aten.native_dropout", type: str = "bool"
 
 
 def packs(plan: cutback.Plan) -> int:
-    """The number of values that a plan unpacks in the backward."""
+    """Returns the number of values that a plan unpacks in the backward."""
     late = plan.core.steps[plan.core.backward_starts :]
     return sum(plan.parts.ops[step.op].kind == UNPACK for step in late)
 

@@ -25,7 +25,7 @@ TEXTS = [files.read_text(path) for path in sorted(DATA.glob("problems/*.gz"))]
 
 
 def grouped() -> _native.Problem:
-    """A problem with insides and inlinings."""
+    """Returns a problem with insides and inlinings."""
 
     def loss(w: cutback.Array, x: cutback.Array) -> cutback.Array:
         h = cutback.nn.functional.layer_norm(cutback.tanh(x @ w) * 2 + 1, (16,))
@@ -39,7 +39,7 @@ def grouped() -> _native.Problem:
 
 
 def with_everything() -> _native.Problem:
-    """Every kind of row, and every field with a different value."""
+    """Returns every kind of row, and every field with a different value."""
     inside = [
         Member((0,), (), 64, 10.0, 32, "f32", 5, 8, frozenset({"fusible"})),
         Member((), (0,), 64, 2.0, 0, "bf16", None, 0, frozenset({"fusible", "reduction"})),

@@ -24,7 +24,7 @@ def zeros(*shape: int) -> Any:
 
 
 def problem_of(loss: Any, *args: Any, argnums: Any = 0, **options: Any) -> Problem:
-    """The problem of a step, which does not run."""
+    """Returns the problem of a step, which does not run."""
     step = cutback.value_and_grad(loss, argnums, **options)
     step.prepare(*args)
     return Problem.read(step.executable.text("problem"))

@@ -42,7 +42,7 @@ CASES = [
 
 
 def operands(case: Case, dtype: str) -> tuple[list[Any], Any]:
-    """(q, k, v, and the weights of the result), mask."""
+    """Returns (q, k, v, and the weights of the result), mask."""
     b, h, few, l, s, e, d = case[:7]
     shapes = ((b, h, l, e), (b, few, s, e), (b, few, s, d), (b, h, l, d))
     kind = np.float64 if dtype == "f64" else np.float16 if dtype == "f16" else np.float32
@@ -60,7 +60,7 @@ def operands(case: Case, dtype: str) -> tuple[list[Any], Any]:
 
 
 def referee(case: Case, q: Any, k: Any, v: Any, w: Any, mask: Any) -> list[np.ndarray]:
-    """The result and its gradients of (y * w).sum(), in f64, from their definitions."""
+    """Returns the result and its gradients of (y * w).sum(), in f64, from their definitions."""
     q, k, v, w = (np.asarray(x, np.float64) for x in (q, k, v, w))
     n = case.h // case.few
     k, v = np.repeat(k, n, 1), np.repeat(v, n, 1)
@@ -84,7 +84,7 @@ def referee(case: Case, q: Any, k: Any, v: Any, w: Any, mask: Any) -> list[np.nd
 
 
 def attend(case: Case, dtype: str, mask: Any, p: float = 0.0) -> Any:
-    """(q, k, v, w) -> loss, result."""
+    """Returns (q, k, v, w) -> loss, result."""
 
     def loss(q: Any, k: Any, v: Any, w: Any) -> Any:
         q, k, v = (x.astype(dtype) for x in (q, k, v))
@@ -99,7 +99,7 @@ def attend(case: Case, dtype: str, mask: Any, p: float = 0.0) -> Any:
 def run(
     case: Case, dtype: str, arrays: list[Any], mask: Any, p: float = 0.0, **options: Any
 ) -> Any:
-    """The result and the gradients."""
+    """Returns the result and the gradients."""
     loss = attend(case, dtype, mask, p)
     step = cutback.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True, **options)
     (_, y), gradients = step(*arrays)

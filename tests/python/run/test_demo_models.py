@@ -33,7 +33,7 @@ def demo_on_the_path() -> Iterator[None]:
 
 
 def gpt_case(batch: int = 4) -> tuple[Callable[..., Any], Callable[[], list[Any]]]:
-    """(loss, new arguments) of the GPT at the demo's sizes, on random tokens."""
+    """Returns (loss, new arguments) of the GPT at the demo's sizes, on random tokens."""
     import gpt
 
     config = gpt.GPTConfig(vocab=96)
@@ -47,7 +47,7 @@ def gpt_case(batch: int = 4) -> tuple[Callable[..., Any], Callable[[], list[Any]
 
 
 def conv_case() -> tuple[Callable[..., Any], Callable[[], list[Any]]]:
-    """(loss, fresh arguments) of the convolutional net, on random images."""
+    """Returns (loss, fresh arguments) of the convolutional net, on random images."""
     import convnet
 
     config = convnet.ConvConfig()
@@ -61,8 +61,8 @@ def conv_case() -> tuple[Callable[..., Any], Callable[[], list[Any]]]:
 
 
 def train(case: Any, backend: str, **options: Any) -> tuple[list[bytes], cutback.Step]:
-    """All arrays of the arguments after a few steps (parameters and running statistics), and the
-    step."""
+    """Returns all arrays of the arguments after a few steps (parameters and running statistics),
+    and the step."""
     loss, arguments = case
     step = cutback.compile(
         loss, optimizer=cutback.optim.AdamW(lr=1e-3), seed=7, backend=backend, **options

@@ -46,7 +46,7 @@ print(json.dumps(counts))
 
 
 def build() -> Path:
-    """A folder with the package and the counting extension."""
+    """Returns a folder with the package and the counting extension."""
     options = ["-DCB_PYTHON=ON", "-DCB_COUNTED=ON", "-DCB_TESTS=OFF"]
     options.append(f"-DPython_EXECUTABLE={sys.executable}")
     commands = [

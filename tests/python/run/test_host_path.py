@@ -23,7 +23,7 @@ Loss = Callable[..., Any]
 
 
 def two_of_them(params: Any) -> Any:
-    """A loss that reads two of many parameters, so that it compiles quickly."""
+    """Returns a loss that reads two of many parameters, so that it compiles quickly."""
     leaves, _ = cb.tree.flatten(params)
     return (leaves[0] * leaves[1]).sum()
 

@@ -98,7 +98,7 @@ def test_batch_norm_statistics(agrees: Callable[..., Any]) -> None:
 
 
 def runs_again(compiled: Any) -> list[str]:
-    """The batch norms in a plan's backward."""
+    """Returns the batch norms in a plan's backward."""
     kinds = backward_kinds(compiled.plans[0])
     return [kind for kind in kinds if "batch_norm_legit" in kind]
 

@@ -25,7 +25,7 @@ def model() -> nn.Module:
 
 
 def said(*steps: Callable[[], Any]) -> list[list[str]]:
-    """The warnings of each step."""
+    """Returns the warnings of each step."""
     found = []
     for step in steps:
         with warnings.catch_warnings(record=True) as caught:

@@ -101,7 +101,7 @@ def _residual() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _input() -> tuple[nn.Module, tuple[Any, ...]]:
-    """An input with a gradient, read by both graphs."""
+    """Returns an input with a gradient, read by both graphs."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x).tanh()
@@ -132,7 +132,7 @@ def _one_transposed() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _one_gradient_for_two() -> tuple[nn.Module, tuple[Any, ...]]:
-    """One gradient belongs to a value that crosses the break and to a parameter."""
+    """Returns one gradient belongs to a value that crosses the break and to a parameter."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x).tanh()
@@ -143,7 +143,8 @@ def _one_gradient_for_two() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _expanded() -> tuple[nn.Module, tuple[Any, ...]]:
-    """The gradient that comes back has no memory of its own, so the earlier graph copies it."""
+    """Returns the gradient that comes back has no memory of its own, so the earlier graph copies
+    it."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x)
@@ -178,7 +179,7 @@ def _views() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _mask() -> tuple[nn.Module, tuple[Any, ...]]:
-    """A value without a gradient crosses two breaks."""
+    """Returns a value without a gradient crosses two breaks."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x)
@@ -244,7 +245,7 @@ def _leaves(model: Any, inputs: tuple[Any, ...]) -> list[Any]:
 def _in_force(
     case: Case, budget: Any, compile: Any = ct.compile
 ) -> tuple[Any, list[Any], tuple[Any, ...]]:
-    """A compiled case with its joint plan in force."""
+    """Returns a compiled case with its joint plan in force."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     model, inputs = case()

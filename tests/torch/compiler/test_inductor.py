@@ -38,7 +38,7 @@ def inputs() -> tuple[Any, list[Any]]:
 
 
 def step(call: Any) -> tuple[list[Any], Any]:
-    """The gradients of a step, and its tracker."""
+    """Returns the gradients of a step, and its tracker."""
     x, ws = inputs()
     with ct.MemoryTracker() as memory:
         loss = call(x, *ws)

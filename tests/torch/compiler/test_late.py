@@ -26,7 +26,8 @@ from cutback.torch.compiler.partition import Partitioner
 
 
 def changed(plan: Plan, rng: random.Random, again: float) -> Plan:
-    """A plan of the same problem in which many backward ops run late, and some repeatedly."""
+    """Returns a plan of the same problem in which many backward ops run late, and some
+    repeatedly."""
     document, late = copy.deepcopy(plan.document), Late(plan.problem)
     starts = document["backward_starts"]
     steps = late.delays(document["steps"], starts, rng, rng.choice((0.3, 1.0)))
@@ -92,8 +93,8 @@ class Tower(nn.Module):
 
 
 def _seen(step: Any, model: nn.Module, x: torch.Tensor) -> tuple[list[Any], list[str]]:
-    """The gradients after each of two backwards of one graph, and the order in which leaves get
-    them."""
+    """Returns the gradients after each of two backwards of one graph, and the order in which leaves
+    get them."""
     order: list[str] = []
     for name, parameter in model.named_parameters():
         parameter.register_post_accumulate_grad_hook(lambda _, name=name: order.append(name))

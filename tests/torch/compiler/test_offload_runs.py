@@ -32,7 +32,7 @@ from cutback.torch.graph.moving import Move, Schedule, schedule_of
 
 
 def row(link: float) -> str:
-    """A device with this link speed in bytes per second: a slow link makes plans wait."""
+    """Returns a device with this link speed in bytes per second: a slow link makes plans wait."""
     return json.dumps(
         {"name": "slow link", "flops_per_s": {"f32": 100e9}, "bytes_per_s": 20e9, "launch_s": 1e-6,
          "link_bytes_per_s": link}
@@ -52,7 +52,7 @@ def step(model: nn.Module, call: Any, inputs: tuple[Any, ...]) -> tuple[list[Any
 
 @functools.cache
 def plain(name: str) -> list[Any]:
-    """A step that saves everything."""
+    """Returns a step that saves everything."""
     model, inputs = make(name)
     found, _ = step(model, ct.compile(model), inputs)
     torch._dynamo.reset()

@@ -78,7 +78,8 @@ RESULTS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def returning(view: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    """A function that returns the sine of an intermediate, and a view of that intermediate."""
+    """Returns a function that returns the sine of an intermediate, and a view of that
+    intermediate."""
 
     def f(x: Any, w: Any) -> Any:
         h = F.linear(x, w).cos()
@@ -144,7 +145,8 @@ def check(f: Callable[..., Any], door: Any, write: Any) -> None:
 
 
 def pairs(cases: Any, often: str) -> list[Any]:
-    """All cases with our own code, and the case ``often`` under Inductor; the rest is very slow."""
+    """Returns all cases with our own code, and the case ``often`` under Inductor; the rest is very
+    slow."""
     found = []
     for name in cases:
         for door in (by_compile, by_inductor, by_custom_partitioner):
@@ -201,7 +203,7 @@ def test_a_view_that_is_overwritten_through_another(name: str, door: Any) -> Non
 
 
 def part(door: Any) -> tuple[Any, Any, Any]:
-    """A compiled function's sum, the returned part of an intermediate, and the leaf."""
+    """Returns a compiled function's sum, the returned part of an intermediate, and the leaf."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     x, w = torch.randn(4, 6, 8), torch.randn(8, 8, requires_grad=True)

@@ -56,7 +56,7 @@ EAGER = 3 * 4 * ROWS * WIDTH
 
 
 def limit_of(model: nn.Module, budget: Any, path: Any) -> int:
-    """The budget in bytes of a model whose steps all take one path."""
+    """Returns the budget in bytes of a model whose steps all take one path."""
     if isinstance(budget, int):
         return budget
     torch._dynamo.reset()

@@ -30,7 +30,7 @@ def one_process() -> Iterator[None]:
 
 
 def schedule_of(part: Any, kind: str, loss: Any) -> Any:
-    """A pipeline of one stage, with four microbatches."""
+    """Returns a pipeline of one stage, with four microbatches."""
     from torch.distributed import pipelining
 
     stage = pipelining.PipelineStage(part, 0, 1, torch.device("cpu"))
@@ -38,7 +38,7 @@ def schedule_of(part: Any, kind: str, loss: Any) -> Any:
 
 
 def held(loss: torch.Tensor) -> int:
-    """Bytes that the nodes of a loss hold."""
+    """Returns the bytes that the nodes of a loss hold."""
     found: pipelines.Sizes = {}
     for tensor in pipelines._saved(loss):
         pipelines.add(found, tensor)

@@ -420,8 +420,8 @@ def test_by_name_and_through_a_partitioner() -> None:
 
 
 def for_any_kernels(step: Any) -> Any:
-    """A traced step for a partitioner that does not know which kernels will run: without late ops
-    and memory taken over."""
+    """Returns a traced step for a partitioner that does not know which kernels will run: without
+    late ops and memory taken over."""
     step.problem.reruns, step.problem.keep_saved = "forward", False
     step.problem.ops = [replace(op, over=()) for op in step.problem.ops]
     return step

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.very_slow, pytest.mark.filterwarnin
 
 
 def trained(step: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[int, Any]:
-    """A training step with seed 3: its peak, loss and gradients."""
+    """Returns a training step with seed 3: its peak, loss and gradients."""
     step.zero_grad(set_to_none=True)
     torch.manual_seed(3)
     with ct.MemoryTracker() as memory:

@@ -23,7 +23,8 @@ pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="no
 
 
 def run_all(modes: str, directory: Path, ranks: int = 2) -> list[dict[str, Any]]:
-    """The results of each rank, by mode. Ranks meet through a file, so no port is needed."""
+    """Returns the results of each rank, by mode. Ranks meet through a file, so no port is
+    needed."""
     directory.mkdir(exist_ok=True)
     processes = [
         subprocess.Popen(
@@ -46,7 +47,7 @@ def run_all(modes: str, directory: Path, ranks: int = 2) -> list[dict[str, Any]]
 
 
 def run(mode: str, directory: Path, ranks: int = 2) -> list[dict[str, Any]]:
-    """The results of each rank in one mode."""
+    """Returns the results of each rank in one mode."""
     return [found[mode] for found in run_all(mode, directory, ranks)]
 
 

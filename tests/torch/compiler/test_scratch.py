@@ -67,7 +67,7 @@ profile = functools.partial(
 
 
 def peak_by_profiler(step: Callable[[], Any]) -> int:
-    """The peak bytes of a step in PyTorch's profiler."""
+    """Returns the peak bytes of a step in PyTorch's profiler."""
     with profile() as p:
         step()
     events = [e for e in p.profiler.kineto_results.events() if e.name() == "[memory]"]
@@ -293,7 +293,7 @@ def test_without_a_budget_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -
 
 
 def peaks_and_plans(compiled: Any, batches: list[torch.Tensor]) -> list[tuple[int, int]]:
-    """The allocator's peak of a step with each batch, and the bytes of its plan."""
+    """Returns the allocator's peak of a step with each batch, and the bytes of its plan."""
     found = []
     for x, plan in zip(batches, compiled.plans, strict=True):
         compiled.zero_grad(set_to_none=True)

@@ -166,7 +166,7 @@ QUICK = (mlp, contrastive)
 
 
 def outcome(script: Callable[[Add], Iterator[Any]], add: Add) -> tuple[list[Any], int]:
-    """The results of a script, and its peak after the first step."""
+    """Returns the results of a script, and its peak after the first step."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     found, peak, run = [], 0, script(add)

@@ -132,7 +132,7 @@ FAMILIES: tuple[Callable[[random.Random], tuple[nn.Module, Any]], ...] = (
 
 
 def over_the_floor(seed: int) -> float:
-    """The smallest peak found, as a multiple of the floor."""
+    """Returns the smallest peak found, as a multiple of the floor."""
     r = random.Random(seed)
     torch.manual_seed(seed)
     net, x = FAMILIES[seed % len(FAMILIES)](r)

@@ -77,7 +77,7 @@ def data(rows: int = 64) -> Any:
 
 
 def peak_of(*inputs: Any) -> int:
-    """The peak of an eager step of the model."""
+    """Returns the peak of an eager step of the model."""
     model = Model()
     with ct.MemoryTracker() as memory:
         model(*inputs).sum().backward()

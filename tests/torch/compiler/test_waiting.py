@@ -21,7 +21,7 @@ pytestmark = [
 
 
 def half_answered(monkeypatch: pytest.MonkeyPatch, wait_s: float) -> distributed.Store:
-    """A store with an answer from rank 0 but not from rank 1."""
+    """Returns a store with an answer from rank 0 but not from rank 1."""
     monkeypatch.setattr(agreement, "WAIT_S", wait_s)
     store = distributed.HashStore()
     store.set("plan/0", "same")

@@ -29,7 +29,7 @@ OTHERS = (  # examples that run other examples as well
 
 
 def of_readers() -> dict[str, Any]:
-    """A model that takes images, and an op of another library."""
+    """Returns a model that takes images, and an op of another library."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 4, 7, 4), torch.nn.ReLU(), torch.nn.Flatten(1, 2), torch.nn.Tanh(),

@@ -32,7 +32,7 @@ def _x() -> Any:
 
 
 def _taken(loss: Callable[[], Any], model: nn.Module) -> int:
-    """The peak of a step."""
+    """Returns the peak of a step."""
     model.zero_grad()
     with warnings.catch_warnings(), ct.MemoryTracker() as memory:
         warnings.simplefilter("ignore")
@@ -203,7 +203,7 @@ def test_random_results_that_nothing_reads_are_not_drawn(same_bits: Callable[...
 
 
 def _profiled(step: Callable[[], Any]) -> int:
-    """The peak of a step in PyTorch's profiler."""
+    """Returns the peak of a step in PyTorch's profiler."""
     with torch.profiler.profile(profile_memory=True) as profile:
         step()
     live = peak = 0

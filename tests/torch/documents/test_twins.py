@@ -20,7 +20,7 @@ def he(rng: Any, *shape: int) -> Any:
 
 
 def twin(params: Any) -> tuple[list[torch.Tensor], Any]:
-    """The arrays of a tree as PyTorch parameters, in a tree of the same structure."""
+    """Returns the arrays of a tree as PyTorch parameters, in a tree of the same structure."""
     leaves, structure = cb.tree.flatten(params)
     tensors = [torch.from_numpy(x.copy()).requires_grad_() for x in leaves]
     return tensors, cb.tree.unflatten(structure, tensors)

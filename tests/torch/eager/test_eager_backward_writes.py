@@ -78,7 +78,7 @@ def same(a: list[Any], b: list[Any]) -> bool:
 
 
 def all_of(*tables: Any) -> list[Any]:
-    """Every choice of each table with the first choices of the others."""
+    """Returns every choice of each table with the first choices of the others."""
     first = [next(iter(t)) for t in tables]
     found = [
         pytest.param(*(n if i == k else f for i, f in enumerate(first)), id=f"{k}-{n}")

@@ -194,7 +194,7 @@ def test_formulas_of_autograd(name: str) -> None:
 
 
 def _at(place: int, body: Callable[..., Any]) -> nn.Module:
-    """A model whose ``id`` is ``place``, the address of a deleted one."""
+    """Returns a model whose ``id`` is ``place``, the address of a deleted one."""
     others = []
     model = Around.__new__(Around)
     while id(model) != place:
@@ -274,7 +274,8 @@ TWO: list[Callable[[Any, Any], Any]] = [
 
 
 def _program(seed: int) -> Callable[[Any, Any], Any]:
-    """A few ops on results that are dropped at random, some of them unused; returns a loss."""
+    """Returns a few ops on results that are dropped at random, some of them unused; returns a
+    loss."""
 
     def run(x: Any, w: Any) -> Any:
         choice = random.Random(seed)
@@ -294,7 +295,7 @@ def _program(seed: int) -> Callable[[Any, Any], Any]:
 
 
 def _runnable(seed: int) -> tuple[Callable[[Any, Any], Any], Any, Any] | None:
-    """A program and its inputs, which belong to the caller and are not counted."""
+    """Returns a program and its inputs, which belong to the caller and are not counted."""
     choice = random.Random(seed)
     torch.manual_seed(seed)
     rows = choice.choice([1, 2, 4, 6, 16])
@@ -311,7 +312,7 @@ def _runnable(seed: int) -> tuple[Callable[[Any, Any], Any], Any, Any] | None:
 
 
 def _third_run(f: Callable[[Any, Any], Any], x: Any, w: Any, seed: int, budget: Any) -> int:
-    """The peak of the third run. Each run has the bits of plain autograd."""
+    """Returns the peak of the third run. Each run has the bits of plain autograd."""
     for _ in range(3):
         x.grad = w.grad = None
         torch.manual_seed(seed)
@@ -369,7 +370,7 @@ def test_random_programs_that_are_over(seed: int) -> None:
 
 
 def figures_of(said: Sequence[Any]) -> list[int]:
-    """The bytes that first runs may take, as stated in warnings."""
+    """Returns the bytes that first runs may take, as stated in warnings."""
     text = "".join(str(w.message) for w in said)
     return [int(n) for n in re.findall(r"it may take .*?\((\d+) bytes\), over", text)]
 

@@ -41,7 +41,7 @@ OPS: dict[str, Callable[[Any, Any, float], Any]] = {  # a name with _ writes int
 
 
 def draw(seed: int) -> tuple[Callable[[Any, Any], Any], Any, Any]:
-    """A function of two vectors."""
+    """Returns a function of two vectors."""
     dice = random.Random(seed)
     n = dice.choice((64, 250, 1000))
     dtype = dice.choice((torch.float32, torch.float32, torch.bfloat16, torch.float64))
@@ -65,7 +65,7 @@ def draw(seed: int) -> tuple[Callable[[Any, Any], Any], Any, Any]:
 
 
 def run(f: Callable[[], Any], leaves: tuple[Any, ...]) -> tuple[int, int, list[Any]]:
-    """The peak, the largest figure in a warning, and the gradients."""
+    """Returns the peak, the largest figure in a warning, and the gradients."""
     torch.manual_seed(1)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

@@ -26,12 +26,12 @@ _SAID = re.compile(r"it may take .*?\((\d+) bytes\), over the budget of .*?\((\d
 
 
 def bits(t: Any) -> Any:
-    """The bits, so that NaNs can be compared."""
+    """Returns the bits, so that NaNs can be compared."""
     return t if t is None else torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
 
 
 def measured(call: Callable[[], Any], leaves: list[Any]) -> tuple[int, list[Any], list[str]]:
-    """The peak, gradients and warnings of one step."""
+    """Returns the peak, gradients and warnings of one step."""
     for leaf in leaves:
         leaf.grad = None
     torch.manual_seed(1)

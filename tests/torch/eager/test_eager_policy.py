@@ -52,7 +52,7 @@ def aggressive(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy
 
 
 def model(x: Any, w: Any, bias: Any, kernel: Any) -> Any:
-    """One addmm, one mm, one bmm, one convolution."""
+    """Returns one addmm, one mm, one bmm, one convolution."""
     y = torch.addmm(bias, x, w).sin()
     y = (y @ w).exp()
     y = torch.bmm(y[None], w[None])[0].tanh()
@@ -76,7 +76,7 @@ def theirs(policy: Any) -> Any:
 
 
 def backward(run: Any, inputs: list[Any]) -> tuple[dict[Any, int], list[Any]]:
-    """The ops that the backward runs, and the gradients."""
+    """Returns the ops that the backward runs, and the gradients."""
     out = run(model, *inputs).square().sum()
     with Calls() as calls:
         gradients = torch.autograd.grad(out, inputs)

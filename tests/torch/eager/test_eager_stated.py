@@ -35,7 +35,7 @@ def test_a_long_chain_holds_two_roots_of_its_length() -> None:
 
 
 def _step(call: Callable[[Any], Any], write: Callable[[Any], None] | None) -> Any:
-    """The gradient of a region's input, which may be overwritten before the backward."""
+    """Returns the gradient of a region's input, which may be overwritten before the backward."""
     x = torch.linspace(-1, 1, 16).requires_grad_()
     out = call(x)
     if write is not None:

@@ -335,7 +335,7 @@ def test_memory_that_nothing_writes_is_not_held() -> None:
 
 
 def programs(seed: int) -> Callable[..., Any]:
-    """A random straight-line program with views, seen and unseen writes."""
+    """Returns a random straight-line program with views, seen and unseen writes."""
     source = torch.Generator().manual_seed(seed)
     code = torch.randint(0, 1 << 16, (14, 3), generator=source).tolist()
 

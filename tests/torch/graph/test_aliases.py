@@ -109,8 +109,8 @@ CASES = {
 
 
 def outcome(call: Callable[..., Any], case: Case, grad: bool) -> list[Any]:
-    """Everything that a step makes or changes. With ``grad``, gradients flow through the memory
-    that the inputs share."""
+    """Returns everything that a step makes or changes. With ``grad``, gradients flow through the
+    memory that the inputs share."""
     leaf = torch.linspace(-1, 1, 12, requires_grad=grad)
     memory = leaf * 2 if grad else leaf.clone()
     w = torch.linspace(1, 2, 12, requires_grad=True)

@@ -29,7 +29,7 @@ WRITES: dict[str, Write] = {
 
 
 def program(first: Write, second: Write) -> Callable[..., Any]:
-    """A function of a leaf and of a state that both passes write."""
+    """Returns a function of a leaf and of a state that both passes write."""
 
     class Both(torch.autograd.Function):
         @staticmethod

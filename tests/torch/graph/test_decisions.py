@@ -59,7 +59,7 @@ class Experts(nn.Module):
 
 
 def gradients(model: Experts, call: Any, *args: Any) -> tuple[list[Any], list[Any]]:
-    """The gradients of a step, and the chosen experts."""
+    """Returns the gradients of a step, and the chosen experts."""
     model.zero_grad()
     loss, taken = call(torch.linspace(-2, 2, TOKENS * WIDTH).view(TOKENS, WIDTH), *args)
     loss.backward()
@@ -80,7 +80,7 @@ def follow_their_routes(model: Experts, found: list[Any], taken: list[Any]) -> b
 
 
 def again(plan: Any) -> list[str]:
-    """The kinds of non-gradient ops that a plan runs in the backward."""
+    """Returns the kinds of non-gradient ops that a plan runs in the backward."""
     ops, steps = plan.problem["ops"], plan.document["steps"]
     late = steps[plan.document["backward_starts"] :]
     return [ops[i]["kind"] for i in late if "backward" not in ops[i]["flags"]]

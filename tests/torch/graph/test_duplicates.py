@@ -93,7 +93,7 @@ def random_graph(seed: int) -> fx.GraphModule:
 
 
 def equal_expressions(gm: fx.GraphModule) -> int:
-    """The number of nodes that could be removed, compared as text, except outputs and their
+    """Returns the number of nodes that could be removed, compared as text, except outputs and their
     memory."""
     (end,) = gm.graph.find_nodes(op="output")
     held = {n.meta["val"].untyped_storage()._cdata for n in end.args[0]}

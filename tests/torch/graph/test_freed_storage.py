@@ -28,7 +28,7 @@ def smaller() -> Any:
 
 
 def part_of_smaller() -> Any:
-    """A view whose own bytes would fit if it did not begin so late."""
+    """Returns a view whose own bytes would fit if it did not begin so late."""
     tensor = torch.ones(4, 3)
     view = tensor[2:]
     tensor.untyped_storage().resize_(40)

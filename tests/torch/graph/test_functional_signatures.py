@@ -30,7 +30,7 @@ Q, K, V = (RNG.standard_normal((2, 5, 6)).astype(np.float32) for _ in range(3))
 
 
 def theirs(name: str) -> list[tuple[str, Any]]:
-    """(parameter, default) of PyTorch's function; for a builtin, from the first line of its
+    """Returns (parameter, default) of PyTorch's function; for a builtin, from the first line of its
     docstring."""
     # dispatches on whether indices are returned
     dispatches = re.match("(adaptive_)?max_pool", name)

@@ -177,8 +177,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
 
 
 def _unpacked(step: Any) -> int:
-    """The number of values that the plan keeps packed and unpacks in the backward. A value that the
-    backward makes again is packed there as well, and its readers read the value itself."""
+    """Returns the number of values that the plan keeps packed and unpacks in the backward. A value
+    that the backward makes again is packed there as well, and its readers read the value itself."""
     plan = step.plans[0]
     late = [plan.parts.ops[s.op].kind for s in plan.core.steps[plan.core.backward_starts :]]
     pairs = zip(["", *late], late, strict=False)
@@ -186,7 +186,7 @@ def _unpacked(step: Any) -> int:
 
 
 def _seen(step: Any, model: nn.Module, *inputs: Any) -> list[torch.Tensor]:
-    """The loss, and the gradients after each of two backwards of one graph."""
+    """Returns the loss, and the gradients after each of two backwards of one graph."""
     torch.manual_seed(3)
     return two_backwards(step, model, *inputs)
 

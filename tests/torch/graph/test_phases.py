@@ -60,8 +60,8 @@ DOORS = (by_compile, by_name, by_partition_fn, *INDUCTORS)
 
 
 def pairs(cases: Iterable[Any], everywhere: Any) -> list[Any]:
-    """Each case with each entry point. By default, all cases with one entry point, and one case
-    with all of them except Inductor's."""
+    """Returns each case with each entry point. By default, all cases with one entry point, and one
+    case with all of them except Inductor's."""
     found = []
     for case in cases:
         for door in DOORS:
@@ -193,7 +193,7 @@ CASES = {
 
 
 def step(call: Callable[..., Any], twice: bool) -> Any:
-    """Everything visible from outside: after the forward, then after the backward."""
+    """Returns everything visible from outside: after the forward, then after the backward."""
     CALLS.clear()
     torch.manual_seed(5)
     x, n = torch.arange(1.0, 5.0).requires_grad_(), torch.arange(2.0, 6.0)

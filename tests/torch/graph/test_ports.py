@@ -23,14 +23,14 @@ STEPS = 10
 
 
 def tensors(values: Any, needs_gradient: bool = False) -> Any:
-    """The tree with its arrays copied to tensors."""
+    """Returns the tree with its arrays copied to tensors."""
     leaves, structure = tree.flatten(values)
     made = [torch.tensor(np.asarray(x), requires_grad=needs_gradient) for x in leaves]
     return tree.unflatten(structure, made)
 
 
 def drawn(port: Port) -> Callable[[], tuple[Any, ...]]:
-    """A function that returns, call by call, what the loss draws in that step."""
+    """Returns a function that returns, call by call, what the loss draws in that step."""
     if port.drawn is None:
         return tuple
     step = cb.compile(port.drawn, argnums=None)

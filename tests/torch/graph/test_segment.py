@@ -106,7 +106,7 @@ def test_a_segment_reserves_less() -> None:
 
 
 def most(lives: Sequence[Life], traces: Traces) -> int:
-    """The largest sum of large blocks, with those that ops free themselves."""
+    """Returns the largest sum of large blocks, with those that ops free themselves."""
     allocator = replay([life for life in lives if life.bytes > MIB], None, traces, 1)
     return allocator.peak_live
 
@@ -177,7 +177,8 @@ def net() -> tuple[nn.Module, torch.Tensor]:
 
 
 def events_of(step: Any) -> list[tuple[int, int]]:
-    """The allocations of a step (address, bytes) and its frees (negative bytes), in order."""
+    """Returns the allocations of a step (address, bytes) and its frees (negative bytes), in
+    order."""
     with torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as p:
         step()
     found = []

@@ -58,7 +58,7 @@ _OWN_KEYWORDS: dict[str, dict[str, Any]] = {"div.Tensor_mode": {"rounding_mode":
 
 
 def _arguments(op: Any, dtype: torch.dtype, layout: str) -> tuple[list[Any], dict[str, Any]]:
-    """A call of an op: a tensor for each argument that is one, and numbers."""
+    """Returns a call of an op: a tensor for each argument that is one, and numbers."""
     name = str(op).removeprefix("aten.").removesuffix(".default")
     args: list[Any] = []
     for k, argument in enumerate(op._schema.arguments):
@@ -91,7 +91,7 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
 
 
 def _allocated(call: Callable[[], Any]) -> int:
-    """The largest allocation during a call, in bytes."""
+    """Returns the largest allocation during a call, in bytes."""
     with torch.profiler.profile(profile_memory=True) as profile:
         call()
     events = profile.events() or ()

@@ -36,7 +36,7 @@ class Sample(NamedTuple):
 
 
 def samples_of(op: Any, dtype: torch.dtype, most: int) -> Iterator[Sample]:
-    """The first samples of an operator that contain tensors."""
+    """Yields the first samples of an operator that contain tensors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=False), most))
@@ -59,7 +59,7 @@ def samples_of(op: Any, dtype: torch.dtype, most: int) -> Iterator[Sample]:
 
 
 def with_gradients(call: Callable[..., Any]) -> Callable[..., Tensors]:
-    """The floating-point results of a call, and the gradients of their weighted sum."""
+    """Returns the floating-point results of a call, and the gradients of their weighted sum."""
 
     def both(*given: torch.Tensor) -> Tensors:
         inputs = [t.detach().requires_grad_(t.is_floating_point()) for t in given]
@@ -77,8 +77,8 @@ def with_gradients(call: Callable[..., Any]) -> Callable[..., Tensors]:
 
 
 def in_groups(gm: fx.GraphModule, inputs: Tensors) -> tuple[Tensors, set[str]] | None:
-    """The results of a graph in our groups, and the operations inside them. None: there are no
-    groups."""
+    """Returns the results of a graph in our groups, and the operations inside them. None: there are
+    no groups."""
     made, note = lower(gm, "forward", everything=True)
     if not note.groups:
         return None
@@ -87,7 +87,7 @@ def in_groups(gm: fx.GraphModule, inputs: Tensors) -> tuple[Tensors, set[str]] |
 
 
 def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    """The largest difference where both are finite."""
+    """Returns the largest difference where both are finite."""
     both = found.isfinite() & wanted.isfinite()
     return float((found.double() - wanted.double())[both].abs().max()) if both.any() else 0.0
 
@@ -107,7 +107,7 @@ def _same_bits(found: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 def planned(gm: fx.GraphModule) -> list[Any]:
-    """The fake tensors that a graph returns."""
+    """Returns the fake tensors that a graph returns."""
     (output,) = gm.graph.find_nodes(op="output")
     return [n.meta.get("val") if isinstance(n, fx.Node) else n for n in tree_leaves(output.args[0])]
 

@@ -51,7 +51,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, *targets: str) -> list[tuple[str, ...]
 
 
 def model() -> nn.Module:
-    """A product between a norm and a chain."""
+    """Returns a product between a norm and a chain."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.Sigmoid(), nn.Tanh())
 
@@ -64,7 +64,7 @@ def run(step: Any) -> list[torch.Tensor]:
 
 
 def native(step: Any) -> set[str]:
-    """The operations that run in our kernels."""
+    """Returns the operations that run in our kernels."""
     return {op for note in step.compiler_notes for group in note.groups for op in group}
 
 

@@ -222,7 +222,8 @@ def test_threads_share_executables() -> None:
 
 
 def traced(f: Callable[..., Any], *inputs: torch.Tensor) -> fx.GraphModule:
-    """A function's graph, with fake tensors. The caller keeps ownership of its arguments."""
+    """Returns a function's graph, with fake tensors. The caller keeps ownership of its
+    arguments."""
     gm = make_fx(f, tracing_mode="fake")(*inputs)
     for i, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         node.name = f"primals_{i}"

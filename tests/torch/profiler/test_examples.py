@@ -15,7 +15,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def run(name: str, *arguments: str) -> str:
-    """The output of an example."""
+    """Returns the output of an example."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments], capture_output=True, text=True
     )
@@ -58,7 +58,8 @@ def blocks(path: str) -> list[str]:
 
 
 def made(seed: int = 0) -> dict[str, object]:
-    """The names that the texts assume: a model whose last layer is its loss, with its inputs."""
+    """Returns the names that the texts assume: a model whose last layer is its loss, with its
+    inputs."""
     torch.manual_seed(seed)
 
     class Model(torch.nn.Module):

@@ -45,20 +45,20 @@ def make() -> tuple[Broken, Any]:
 
 @cache
 def profiled() -> Any:
-    """One profile for all tests that only read it."""
+    """Returns one profile for all tests that only read it."""
     model, x = make()
     return ct.profile(model, x, runs=2, link=1e9)
 
 
 def given_times(profile: Any) -> Any:
-    """The same profile with times that do not depend on the machine."""
+    """Returns the same profile with times that do not depend on the machine."""
     given = copy.copy(profile)
     given.rows = [row._replace(seconds=1e-5 + 1e-9 * row.bytes) for row in profile.rows]
     return given
 
 
 def outputs(profile: Any, plan: Any) -> list[Any]:
-    """The results of a plan in the profiler's run."""
+    """Returns the results of a plan in the profiler's run."""
     program = Program(profile.captured.under(plan), schedule_of(plan.core))
     with program.quiet():
         torch.manual_seed(7)

@@ -21,7 +21,7 @@ import joint as bench
 
 
 def take_step(run: Callable[[], Any], model: Any) -> tuple[int, list[Any]]:
-    """The peak in bytes, and the gradients."""
+    """Returns the peak in bytes, and the gradients."""
     model.zero_grad(set_to_none=True)
     torch.manual_seed(7)
     with ct.MemoryTracker() as memory:

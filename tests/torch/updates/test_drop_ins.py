@@ -19,7 +19,7 @@ from cutback.torch.updates import SeparateStepError
 
 
 def compiled_with(model: nn.Module, trains: Any, updates: str) -> Any:
-    """The model; its optimizer is given only if it steps inside the backward."""
+    """Returns the model; its optimizer is given only if it steps inside the backward."""
     if updates == "after":
         return ct.compile(model)
     return ct.compile(model, optimizer=trains, updates=updates)
@@ -38,7 +38,7 @@ class Matrices(nn.Module):
 
 
 def descent(p: Any, g: Any, m: Any, *, lr: float = 0.1, beta: float = 0.9) -> tuple[Any, Any]:
-    """An optimizer of the user's."""
+    """Returns an optimizer of the user's."""
     m = beta * m + g
     return p - lr * m, m
 
@@ -96,7 +96,7 @@ def test_the_bits_of_the_separate_step(case: str, same_bits: Callable[..., bool]
 
 
 def case_of(**options: Any) -> tuple[Any, Any, Any]:
-    """A model of one layer, its optimizer, and its loss, with updates inside."""
+    """Returns a model of one layer, its optimizer, and its loss, with updates inside."""
     torch.manual_seed(0)
     model, x = Net(), torch.randn(4, 8)
     trains = ours.AdamW(model.parameters(), **options)

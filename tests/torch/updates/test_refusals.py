@@ -47,7 +47,7 @@ def case() -> Iterator[Case]:
 
 
 def gradients_of(case: Case, backward: Callable[[Any], Any]) -> list[Any]:
-    """The gradients of the uncompiled model."""
+    """Returns the gradients of the uncompiled model."""
     twin = copy.deepcopy(case.model)
     backward(twin)
     return [p.grad for p in twin.parameters()]
