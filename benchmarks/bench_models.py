@@ -33,7 +33,7 @@ import cutback as cb
 
 
 def torch_peak(step: Callable[[], Any]) -> int:
-    """Returns the most live bytes that one step allocates, from the profiler's allocation records."""
+    """Returns the most live bytes in one step, from the profiler's allocation records."""
     with torch.profiler.profile(profile_memory=True) as profile:
         step()
     live = peak = 0

@@ -120,8 +120,8 @@ def build(kind: str, number: int, quick: bool, threads: int) -> Subject:
 
 
 def clock_for(threads: int) -> Callable[[], float]:
-    """Returns the processor time on one thread, which other load on the machine hardly affects, else
-    elapsed time; in seconds."""
+    """Returns a clock in seconds: processor time on one thread, which other load on the machine
+    hardly affects, and elapsed time otherwise."""
     return time.process_time if threads == 1 else time.perf_counter
 
 

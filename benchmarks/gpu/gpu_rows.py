@@ -112,8 +112,8 @@ class Row:
         )
 
     def group_ms(self, rounds: int) -> list[float]:
-        """Returns the milliseconds of each group, by events between them: medians of some runs, with
-        the L2 cache as the previous group left it."""
+        """Returns the milliseconds of each group, by events between them: medians of some runs,
+        with the L2 cache as the previous group left it."""
         run = self.step.executable
         import rows
 

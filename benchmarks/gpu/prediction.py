@@ -34,7 +34,8 @@ class Rates:
         self.flops_per_us["points"] = self.flops_per_us["products f32"]
 
     def us(self, size: float, flops: Mapping[str, float], launches: int) -> float:
-        """Returns the microseconds for `size` bytes, operations by kind, and a number of launches."""
+        """Returns the microseconds for `size` bytes, operations by kind and a number of
+        launches."""
         points = self.flops_per_us["points"]
         arithmetic = sum(n / self.flops_per_us.get(kind, points) for kind, n in flops.items())
         return max(size / self.bytes_per_us, arithmetic) + launches * self.gap_us

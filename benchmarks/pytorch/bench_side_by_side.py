@@ -113,7 +113,7 @@ def distance(found: list[torch.Tensor], reference: list[torch.Tensor]) -> float:
 
 
 def eager_saved_bytes(case: step_models.Case) -> int:
-    """Returns the bytes that autograd keeps for the backward and that do not belong to the caller."""
+    """Returns the bytes that autograd keeps for the backward and the caller does not own."""
     own = {p.untyped_storage().data_ptr() for p in case.model.parameters()}
     own |= {x.untyped_storage().data_ptr() for x in case.inputs}
     kept: dict[int, int] = {}
@@ -409,8 +409,8 @@ class Timed(cutback.torch.Partitioner):
 
 
 def bridge(name: str, rounds: int) -> list[Row]:
-    """Returns the seconds of PyTorch's partitioner and of ours on a joint graph: in turns, the best of
-    each."""
+    """Returns the seconds of PyTorch's partitioner and of ours on a joint graph. They alternate,
+    and the best run of each counts."""
     with FakeTensorMode():
         model, inputs = step_models.LARGE[name]()
         joint = capture(model, inputs, inductor_decompositions(), run=False)

@@ -44,7 +44,7 @@ def short_op(op: str) -> str:
 
 
 def type_text(tensor: dict[str, Any]) -> str:
-    """Returns ``f32[8,32]``."""
+    """Describes a tensor, as in ``f32[8,32]``."""
     dtype = SHORT.get(tensor["dtype"], tensor["dtype"])
     return f"{dtype}[{','.join(map(str, tensor['shape']))}]"
 

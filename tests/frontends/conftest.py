@@ -1,5 +1,5 @@
-"""Front ends as users install them. Run by ``make test-frontends``; without the packages nothing
-here is collected."""
+"""Installs nothing: front ends are used as users install them. ``make test-frontends`` runs these
+tests; without the packages nothing here is collected."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """These tests are slow, and front ends may warn about themselves. Our warnings stay errors,
-    except that of a first step, which runs before all graphs of a model are known, and that of
-    scratch, which plans do not count."""
+    """Marks these tests as slow and lets front ends warn about themselves. Our warnings stay
+    errors, except the one in a first step that runs before all graphs of a model are known, and the
+    one about scratch that plans do not count."""
     filters = (
         "default",
         "error:.*budget",

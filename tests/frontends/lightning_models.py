@@ -14,7 +14,7 @@ class TanhRows(lightning.LightningModule):
     """Linear layers, each with two activations, which a plan may recompute.
 
     Args:
-        logs: whether ``training_step`` calls ``self.log``.
+        logs: True if ``training_step`` calls ``self.log``.
     """
 
     def __init__(self, logs: bool = False) -> None:

@@ -135,8 +135,8 @@ def test_trainer_evaluates(line: str, tmp_path: Path) -> None:
 
 
 def test_trainer_saves_a_compiled_module(tmp_path: Path) -> None:
-    """It saves the names that ``torch.compile`` makes, tied weights once; ``from_pretrained`` does
-    not know these names."""
+    """The state has the names that ``torch.compile`` makes, and tied weights once.
+    ``from_pretrained`` does not know these names."""
     from safetensors import safe_open
     from transformers import GPT2LMHeadModel
 

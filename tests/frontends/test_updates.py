@@ -1,5 +1,5 @@
-"""Front ends with updates inside the backward: their defaults run, with a separate step where they
-need all gradients, or are refused in one sentence."""
+"""Front ends with updates inside the backward. Their defaults run, with a separate step if they
+need all gradients; other settings are refused in one sentence."""
 
 from __future__ import annotations
 

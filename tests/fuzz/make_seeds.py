@@ -62,7 +62,7 @@ def put(out: Path, target: str, name: str, document: bytes) -> None:
 
 
 def from_tests(build: Path, out: Path) -> None:
-    """The documents that C tests mutate, as written by those tests."""
+    """Writes the documents that C tests mutate, as those tests write them."""
     for test, targets in C_TESTS.items():
         folder = out / "from" / test
         folder.mkdir(parents=True)
@@ -77,7 +77,7 @@ def from_tests(build: Path, out: Path) -> None:
 
 
 def from_files(out: Path) -> None:
-    """The golden texts, and the small traced graphs and problems."""
+    """Copies the golden texts, and the small traced graphs and problems."""
     for path in sorted((ROOT / "tests/golden").rglob("*.*")):
         document, name = path.read_bytes(), f"golden-{path.parent.name}-{path.name}"
         if path.suffix == ".json":
@@ -93,7 +93,7 @@ def from_files(out: Path) -> None:
 
 
 def from_targets(build: Path, out: Path) -> None:
-    """Plans, graphs as text, and bytes for graphs."""
+    """Writes plans, graphs as text, and bytes for graphs."""
     programs = build / "tests/fuzz"
     subprocess.run([programs / "fuzz_plan", "--seeds", out / "plan"], check=True)
     folder = out / "from"
@@ -120,7 +120,7 @@ def write_dictionary(path: Path, words: set[str]) -> None:
 
 
 def dictionaries(out: Path) -> None:
-    """One for JSON, with quoted keys, and one for graph text."""
+    """Writes one dictionary for JSON, with quoted keys, and one for graph text."""
     rows = re.findall(r'^CB_OP\(\w+, "(\w+)".*?(?:\w+), (?:\w+), "([^"]*)", "', OPS, re.MULTILINE)
     names = {name for name, _ in rows}
     attributes = {a.split("=")[0] for _, text in rows for a in text.split()}

@@ -29,7 +29,7 @@ from cutback.nn import functional as F
 
 SEED = 7
 WITHOUT_CONVOLUTIONS = [number for number in ours.LOSSES if number != 13]
-SAME_BITS = (3, 4, 5, 6, 7, 9)  # rows that consist of groups only, whose bits docs/cuda.md promises
+SAME_BITS = (3, 4, 5, 6, 7, 9)  # rows of groups only; docs/cuda.md promises their bits
 SECONDS = 60  # limit for a check
 
 
@@ -65,8 +65,9 @@ def gradients(number: int, backend: str, dtype: Any = np.float32) -> Any:
 
 
 def agrees_with_the_cpu(number: int, dtype: Any = np.float32) -> dict[str, Any]:
-    """Loss and gradients of a row of benchmarks/cpu. Rows that consist of groups have the CPU's
-    bits, others agree up to rounding; a second run always has the same bits."""
+    """Compares loss and gradients of a row of benchmarks/cpu with the CPU. Rows that consist of
+    groups have the CPU's bits, and others agree up to rounding. A second run always has the same
+    bits."""
     limit = 1e-4 if dtype == np.float32 else 2e-2
     expected, got = gradients(number, "cpu", dtype), gradients(number, "cuda", dtype)
     seen = largest_difference(expected, got)
@@ -84,7 +85,7 @@ def agrees_with_the_cpu(number: int, dtype: Any = np.float32) -> dict[str, Any]:
 
 
 def agrees_with_torch(number: int) -> dict[str, Any]:
-    """Returns the same, compared with PyTorch's own gradients on this GPU."""
+    """Compares loss and gradients of a row with PyTorch's own on this GPU."""
     try:
         import in_torch
         import torch
@@ -125,7 +126,7 @@ OPTIMIZERS = {
 
 
 def trains(name: str) -> dict[str, Any]:
-    """Four steps compared with the CPU, with a changing learning rate."""
+    """Compares four steps with the CPU, with a changing learning rate."""
     rng = np.random.default_rng(3)
     shapes = {"w": (16, 64), "b": (64,), "scale": (64,), "out": (64, 3)}
     x, y = rng.standard_normal((40, 16), np.float32), rng.standard_normal((40, 3), np.float32)
@@ -147,7 +148,7 @@ def trains(name: str) -> dict[str, Any]:
 
 
 def plans_give_the_same_bits() -> dict[str, Any]:
-    """Three plans of the demo's GPT, and a second run of one of them."""
+    """Runs three plans of the demo's GPT, and one of them twice."""
     import gpt
 
     config = gpt.GPTConfig(vocab=33, context=32, layers=1, heads=2, width=32)
@@ -172,7 +173,7 @@ def plans_give_the_same_bits() -> dict[str, Any]:
 
 
 def arrays_stay_on_the_device() -> dict[str, Any]:
-    """Our arrays, and PyTorch's if it is installed."""
+    """Checks our arrays, and PyTorch's if it is installed."""
     host = np.linspace(-1, 1, 3000, dtype=np.float32)
     step = cb.value_and_grad(lambda x: (cb.exp(x) * x).sum(), backend="cuda")
     value, grad = step(cuda.to_device(host))
@@ -192,7 +193,7 @@ def arrays_stay_on_the_device() -> dict[str, Any]:
 
 
 def an_index_out_of_range_changes_nothing() -> dict[str, Any]:
-    """The error contains the index, and the next call is right."""
+    """Checks that the error contains the index, and that the next call is right."""
     table = np.ones((5, 8), np.float32)
     kept = table.copy()
     step = cb.compile(
@@ -229,7 +230,7 @@ def named() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
 
 
 def _each(names: list[str]) -> int:
-    """Runs several in one process, for tools that attach to a process."""
+    """Runs several checks in one process, for tools that attach to a process."""
     checks = dict(named())
     for name in names:
         items.show({"check": name, **checks[name]()})

@@ -15,7 +15,7 @@ INT32, CHAR = 23, 24
 
 
 def _library() -> ctypes.CDLL:
-    """Returns the one opened by PyTorch, or the one found by the loader."""
+    """Returns cuDNN as opened by PyTorch, or as found by the loader."""
     pattern = re.compile(r"/\S*/libcudnn\.so[.\d]*$")
     for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
         if found := pattern.search(line):
@@ -24,7 +24,7 @@ def _library() -> ctypes.CDLL:
 
 
 def device_properties(device: int = 0) -> Any:
-    """The description, or the reason why there is none."""
+    """Returns the description, or the reason why there is none."""
     try:
         library = _library()
     except OSError as error:

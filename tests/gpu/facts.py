@@ -31,7 +31,7 @@ import items
 import package
 
 COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
-ATTRIBUTES = {  # of cuDeviceGetAttribute
+ATTRIBUTES = {  # attributes of cuDeviceGetAttribute
     "compute mode": 20, "ECC": 32, "multiprocessors": 16, "clock kHz": 13, "memory clock kHz": 36,
     "bus bits": 37, "L2 bytes": 38, "PCI bus": 33, "PCI device": 34, "PCI domain": 50,
     "capability major": 75, "capability minor": 76, "shared bytes per block": 97,
@@ -82,7 +82,7 @@ def _attributes(driver: Driver, device: ctypes.c_int) -> dict[str, int]:
 
 
 def card() -> dict[str, Any]:
-    """The first card in the driver's terms, and whether this process can get a context."""
+    """Describes the first card as the driver does, and whether this process can get a context."""
     driver = Driver()
     version, count = ctypes.c_int(), ctypes.c_int()
     driver.library.cuDriverGetVersion(ctypes.byref(version))
@@ -113,7 +113,7 @@ def card() -> dict[str, Any]:
 
 
 def _output(*command: str, seconds: float = 5) -> str:
-    """Returns the output of a command, or in brackets how it failed."""
+    """Returns the output of a command or, in brackets, how it failed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -123,7 +123,7 @@ def _output(*command: str, seconds: float = 5) -> str:
 
 
 def _reasons(gpu: ElementTree.Element) -> list[str]:
-    """Active reasons for lower clocks; older drivers call them throttle reasons."""
+    """Returns the active reasons for lower clocks; older drivers call them throttle reasons."""
     found = []
     for word in ("event", "throttle"):
         prefix = f"clocks_{word}_reason_"
@@ -176,7 +176,8 @@ def read_smi(text: str) -> dict[str, Any]:
 
 
 def smi() -> dict[str, Any]:
-    """Clocks, reasons for lower ones, modes, PCIe, and other processes, from ``nvidia-smi``."""
+    """Returns clocks, reasons for lower clocks, modes, PCIe, and other processes, from
+    ``nvidia-smi``."""
     if not shutil.which("nvidia-smi"):
         return {"left out": "there is no nvidia-smi"}
     text = _output("nvidia-smi", "-q", "-x")
@@ -190,7 +191,7 @@ def smi() -> dict[str, Any]:
 
 
 def after() -> dict[str, Any]:
-    """Returns the same at the end, and faults of the card in the kernel's log."""
+    """Returns what :func:`smi` returns at the end, and faults of the card in the kernel's log."""
     found, log = smi(), _output("dmesg")
     faults = [line.strip() for line in log.splitlines() if "Xid" in line]
     return found | ({"faults": faults[-5:]} if faults else {})
@@ -217,7 +218,7 @@ def _first_line(text: str) -> str:
 
 
 def _tool(name: str) -> str:
-    """Version and path of a program."""
+    """Returns the version and path of a program."""
     path = shutil.which(name)
     asked = "-L" if name == "nvidia-smi" else "--version"
     return f"{_first_line(_output(path, asked, seconds=4))} ({path})" if path else "none"
@@ -241,7 +242,7 @@ def _writable(folder: str) -> bool:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, Python, compiler, tools, versions of packages, commit."""
+    """Returns processor, Python, compiler, tools, versions of packages, and commit."""
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     home = os.path.expanduser("~")
     pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
@@ -265,7 +266,7 @@ def machine() -> dict[str, Any]:
 
 
 def opened() -> list[str]:
-    """NVIDIA's libraries that this process has really opened."""
+    """Returns NVIDIA's libraries that this process has really opened."""
     pattern = re.compile(
         r"/(lib(cuda|nvrtc|cublas|cudnn|nvJitLink|nvjitlink|nvptx|cupti|nvml)[^/]*)$"
     )
@@ -278,8 +279,8 @@ def opened() -> list[str]:
 
 
 def torch() -> dict[str, Any]:
-    """PyTorch: versions, devices, the libraries it opens for a product and a convolution, and
-    cuDNN's description of the device."""
+    """Returns facts about PyTorch: versions, devices, the libraries it opens for a product and a
+    convolution, and cuDNN's description of the device."""
     try:
         import torch
     except Exception as error:

@@ -15,12 +15,12 @@ Item = tuple[float, Callable[[], Any]]  # seconds, function that returns the res
 
 
 def show(result: Mapping[str, Any]) -> None:
-    """Prints what is known so far; it is kept if the process is killed later."""
+    """Prints what is known so far. It is kept if the process is killed later."""
     print(json.dumps(result), flush=True)
 
 
 def no_torch(error: Exception) -> str:
-    """The reason why PyTorch is skipped, from its import error; a broken install may raise
+    """Returns the reason why PyTorch is skipped, from its import error. A broken install may raise
     anything."""
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
         return f"no PyTorch: {error}"
@@ -36,7 +36,7 @@ def _end_with_the_runner() -> None:
 
 
 def main(stages: Mapping[str, Callable[[], Mapping[str, Item]]]) -> int:
-    """``stages`` returns the items of each stage."""
+    """Runs the command line. ``stages`` returns the items of each stage."""
     how, name = (*sys.argv[1:], "", "")[:2]
     if how == "--list" and name in stages:
         for item, (seconds, _) in stages[name]().items():

@@ -1,8 +1,8 @@
 """Runs stages of items, one process each, within a time limit, and keeps the results.
 
-A run starts with items without a result and those cut short by the end of their stage. With time
-left it repeats items that failed or were measured on another card or with other sources. No item or
-stage stops the next one.
+A run starts with items that have no result, and those that were cut short by the end of their
+stage. If time is left, it repeats items that failed or were measured on another card or with other
+sources. No item or stage stops the next one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from store import Record, Store, own
 
 RESERVE = 10.0  # seconds at the end: GRACE, a final query of the clocks, the archive
 LEAST = 2.0  # no item starts with less time
-SMALLEST = RESERVE + LEAST + 3  # with a lower limit a run would do nothing; 3 is the start
+SMALLEST = RESERVE + LEAST + 3  # with a lower limit a run would do nothing; 3 is for the start
 LISTING = 20.0  # limit for listing items
 EVERY = 10.0  # seconds between archives within a stage
 KEPT_ERRORS = 12  # number of failed items whose kernels are kept
 
 
 def plain(name: str) -> str:
-    """Returns a valid file name."""
+    """Converts a name to a valid file name."""
     return re.sub(r"[^A-Za-z0-9.-]+", "_", name)
 
 
@@ -52,7 +52,7 @@ def last_json(text: str) -> Any:
 
 @dataclass
 class Running:
-    """An item that runs."""
+    """A running item."""
 
     listing: Listing
     item: str
@@ -61,8 +61,8 @@ class Running:
 
 
 class Ladder:
-    """One run. ``variables``: the environment of items; ``limit``: seconds for everything, counted
-    from ``begin``; ``patience``: a factor on the usual seconds of stages and items."""
+    """One run. ``variables`` is the environment of items; ``limit`` has the seconds for everything,
+    counted from ``begin``; ``patience`` is a factor on the usual seconds of stages and items."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Ladder:
         self.one_at_a_time = self.is_ending = False
         self.interrupted = ""  # name of the signal
         self._has_said_so = False
-        self.prefixes = ("",)  # of the requested items
+        self.prefixes = ("",)  # prefixes of the requested items
         self._listed: dict[str, list[tuple[str, float]]] = {}
         self._ran: set[tuple[str, str]] = set()
         self._running: list[Running] = []
@@ -98,8 +98,8 @@ class Ladder:
     # Which items
 
     def _list(self, listing: Listing, deadline: float) -> list[tuple[str, float]]:
-        """Names and seconds of a script's items. If a script cannot list them, that is a failed
-        item with its name."""
+        """Returns names and seconds of a script's items. If a script cannot list them, that counts
+        as a failed item with the script's name."""
         if listing.name in self._listed:
             return self._listed[listing.name]
         self._listed[listing.name] = []
@@ -149,7 +149,8 @@ class Ladder:
         return here["status"] == "cut" or (listing.name, item) not in self._ran
 
     def unmatched(self, stages: tuple[Stage, ...]) -> list[str]:
-        """Returns the prefixes that match no item. Empty if not all items are known."""
+        """Returns the prefixes that match no item. The result is empty if not all items are
+        known."""
         lists = [self._listed.get(each.name) for s in stages if not s.always for each in s.listings]
         if not all(lists):
             return []
@@ -226,7 +227,7 @@ class Ladder:
                 self._finish(one)
 
     def run_stage(self, stage: Stage, first: bool) -> None:
-        """One pass over a stage, within its share or the remaining time."""
+        """Runs one pass over a stage, within its share or the remaining time."""
         now = time.monotonic()
         share = self.end if stage.needed or not first else now + stage.seconds * self.patience
         deadline = min(share, self.end)
@@ -296,7 +297,7 @@ class Ladder:
         return True
 
     def _no_card(self) -> str:
-        """The reason why no stage can work, or "" if that is not certain."""
+        """Returns the reason why no stage can work, or "" if that is not certain."""
         if self.store.run.get("card"):
             return ""
         record = self.store.now("facts", "card") or {}
@@ -305,7 +306,7 @@ class Ladder:
         return why if any(words in why for words in certain) else ""
 
     def climb(self, stages: tuple[Stage, ...]) -> None:
-        """Both passes over all stages, then the final report and archive."""
+        """Runs both passes over all stages, then writes the final report and archive."""
         try:
             self._climb(stages)
         finally:
@@ -325,7 +326,7 @@ class Ladder:
         self._after()
 
     def _guarded(self, stage: Stage, first: bool) -> None:
-        """An error of our own in a stage does not stop the next one."""
+        """Runs a stage so that an error of our own in it does not stop the next stage."""
         try:
             self.run_stage(stage, first)
         except Exception:

@@ -1,4 +1,4 @@
-"""The package in a folder, for the Python that runs this: nothing is installed or downloaded.
+"""Finds or builds the package for the Python that runs this, without installing anything.
 
 python package.py --list build     python package.py --item package
 
@@ -65,8 +65,8 @@ def made_from(package: Path) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit, and whether the files differ from it. Without `.git`, or with that of an older
-    commit, a carried package built from these sources gives the commit."""
+    """Returns the commit, and whether the files differ from it. Without `.git`, or with the `.git`
+    of an older commit, a carried package that was built from these sources gives the commit."""
     carried = made_from(folder() / "package")
     if (ROOT / ".git").exists() and (head := _git("rev-parse", "HEAD")):
         if not _git("status", "--porcelain"):
@@ -104,7 +104,7 @@ def _run(*command: str) -> None:
 
 
 def build(package: Path) -> None:
-    """Builds the package. CalledProcessError or OSError: it cannot be built here."""
+    """Builds the package. Raises CalledProcessError or OSError if it cannot be built here."""
     tree = package.parent.with_name(package.parent.name + "-tree")
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DCB_PYTHON=ON", "-DCB_TESTS=OFF"]
     if shutil.which("ninja") and not (tree / "Makefile").exists():
@@ -129,7 +129,8 @@ def build(package: Path) -> None:
 
 
 def package() -> dict[str, Any]:
-    """Returns ``package``: its folder, or "" for the installed one; its origin; warnings."""
+    """Returns facts about the package: ``package``, its folder, or "" if it is installed; its
+    origin; and warnings."""
     if os.environ.get("CUTBACK_GPU_INSTALLED"):
         if why := problem(None):
             raise SystemExit(f"the installed package does not load: {why}")

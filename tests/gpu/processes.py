@@ -17,11 +17,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
-TOKEN = "CUTBACK_GPU_TOKEN"  # in the environment: the children that a process descends from
+TOKEN = "CUTBACK_GPU_TOKEN"  # environment variable that shows which child a process descends from
 
 
 def _marked(token: str) -> list[int]:
-    """Processes started directly or indirectly by the child with that token, except this one."""
+    """Returns the processes started directly or indirectly by the child with that token, except
+    this one."""
     prefix, found = f"{TOKEN}=".encode(), []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -37,9 +38,10 @@ def _marked(token: str) -> list[int]:
 class Child:
     """A running command.
 
-    ``limit``: seconds until it is asked to end. ``late`` says whether that happened, ``stopped``
-    whether somebody else asked; ``returncode`` is None while it runs, and also if it survived
-    SIGKILL (a process that waits in the driver can), in which case ``lost`` is set.
+    ``limit`` has the seconds until the command is asked to end. ``late`` says whether that
+    happened, and ``stopped`` whether something else asked it to end. ``returncode`` is None while
+    the command runs, and also if it survived SIGKILL (as a process that waits in the driver can);
+    in that case ``lost`` is set.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Child:
         return (self.ended or time.monotonic()) - self.begin
 
     def _signal(self, number: int) -> None:
-        """Signals the group, whose leader may have ended before its members."""
+        """Signals the whole group, because its leader may have ended before the other members."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
         if number == signal.SIGKILL:
@@ -87,17 +89,17 @@ class Child:
                     os.kill(process, number)
 
     def stop(self) -> None:
-        """Asks it to end; `poll` kills it GRACE seconds later."""
+        """Asks the command to end; `poll` kills it GRACE seconds later."""
         if self._asked is None and self.returncode is None:
             self.stopped, self._asked = True, time.monotonic()
             self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kills it and everything it has started, at once."""
+        """Kills the command and everything it has started, at once."""
         self._signal(signal.SIGKILL)
 
     def poll(self) -> bool:
-        """True if it has ended. Enforces the limit."""
+        """True if the command has ended. Enforces the limit."""
         if self.ended is not None:
             return True
         now = time.monotonic()
@@ -116,12 +118,12 @@ class Child:
         return False
 
     def wait(self) -> None:
-        """Waits until it has ended or is lost."""
+        """Waits until the command has ended or is lost."""
         while not self.poll():
             time.sleep(0.02)
 
     def text(self, which: Path, most: int = 1 << 16) -> str:
-        """Its output; only the end if that is long."""
+        """Returns the command's output, or only its end if it is long."""
         try:
             data = which.read_bytes()
         except OSError:
@@ -130,7 +132,7 @@ class Child:
 
 
 def ended(child: Child) -> str:
-    """How it ended, or "" if it succeeded."""
+    """Says how a command ended, or "" if it succeeded."""
     if child.lost:
         return "it does not end, even killed: it waits in the driver"
     if child.late:

@@ -22,7 +22,7 @@ TEXT_LINES = 60  # for the first error; later ones get a third
 
 
 def newest(store: Store, stage: str) -> dict[str, Record]:
-    """Returns one record for each item: for the present card and sources, otherwise the latest."""
+    """Returns one record per item: the one for the present card and sources, or else the latest."""
     found = {}
     for item, records in store.state["results"].get(stage, {}).items():
         if records:
@@ -63,7 +63,8 @@ def missing(store: Store, stage: Stage, prefixes: tuple[str, ...] = ("",)) -> tu
 
 
 def _unfinished(store: Store) -> str:
-    """How the run ended, if early, and stages with items that have no result here."""
+    """Says how the run ended if it ended early, and names stages with items that have no result
+    here."""
     names = []
     for stage in STAGES:
         nowhere, elsewhere = missing(store, stage)
@@ -98,7 +99,7 @@ def _counts(records: dict[str, Record]) -> str:
 
 
 def _places(store: Store, records: dict[str, Record]) -> str:
-    """Counts for the present card and sources, then for others."""
+    """Counts records for the present card and sources, then for others."""
     groups: dict[str, dict[str, Record]] = {"": {}}
     for item, record in records.items():
         groups.setdefault(_place(store, record), {})[item] = record
@@ -236,7 +237,7 @@ def _clocks(value: Any) -> str:
 
 
 def ending(run: Record, present: bool = False) -> str:
-    """How a run ended; "" if normally, or if that was not recorded."""
+    """Says how a run ended, or "" if it ended normally or that was not recorded."""
     if "ended" not in run:
         return ""
     if run["ended"] is None:

@@ -37,8 +37,8 @@ def _simulated() -> None:
 
 
 def stand_in() -> dict[str, str]:
-    """Variables that make a process use the stand-in driver as a GPU. A driver named in the
-    environment is kept, because tests put one in front of the stand-in."""
+    """Returns the variables that make a process use the stand-in driver as a GPU. Keeps a driver
+    named in the environment, because tests put one in front of the stand-in."""
     _simulated()
     import nvrtc
     from client import build
@@ -54,8 +54,8 @@ def stand_in() -> dict[str, str]:
 
 
 def null() -> dict[str, str]:
-    """Variables that make a process use the null driver as a GPU: kernels are compiled and
-    launched, but nothing runs, so host times at full size can be measured and all results are
+    """Returns the variables that make a process use the null driver as a GPU. Kernels are compiled
+    and launched, but nothing runs, so host times at full size can be measured and all results are
     wrong."""
     _simulated()
     import nvrtc

@@ -34,7 +34,7 @@ LONGER = 1800.0  # for stages selected by name, such as a build on a slow machin
 
 
 def _limit(text: str) -> float:
-    """Enough seconds for one purpose."""
+    """Parses a limit: enough seconds for at least one purpose."""
     if not SMALLEST <= (seconds := _number(text)) < math.inf:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a useful limit: the smallest is {SMALLEST:g} seconds"
@@ -49,7 +49,7 @@ def _patience(text: str) -> float:
 
 
 def _number(text: str) -> float:
-    """NaN for text that is not a number."""
+    """Parses a number, or returns NaN."""
     try:
         return float(text)
     except ValueError:
@@ -102,7 +102,7 @@ def _folders(args: argparse.Namespace) -> tuple[Path, Path]:
 
 
 def _variables(args: argparse.Namespace, folder: Path) -> dict[str, str]:
-    """Returns the environment of items: caches are in the folder, so they move with it and need no
+    """Returns the environment of items. Caches are in the folder, so they move with it and need no
     home."""
     found = dict(os.environ)
     caches = folder / "caches"
@@ -144,7 +144,7 @@ def _forget(store: Store, stages: tuple[Stage, ...], prefixes: tuple[str, ...]) 
 
 
 def main() -> int:
-    """Command line. Returns 0 if no requested item has failed."""
+    """Runs the command line. Returns 0 if no requested item has failed."""
     args = _arguments()
     try:
         return _climb(args)

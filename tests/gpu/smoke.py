@@ -43,8 +43,8 @@ class Plain:
 
 
 def kernel() -> dict[str, Any]:
-    """Returns one elementwise kernel: the CPU's bits, seconds to the first result and of a later
-    call."""
+    """Runs one elementwise kernel: checks that it has the CPU's bits, and measures the seconds to
+    the first result and of a later call."""
     x = np.linspace(-3, 3, 100_003, dtype=np.float32)
     name = cuda.prepare()
     step = cb.compile(lambda x: cb.exp(x) * 2, argnums=None, device="cuda")
@@ -70,7 +70,7 @@ def kernel() -> dict[str, Any]:
 
 
 def product() -> dict[str, Any]:
-    """Returns a matrix product with one side transposed, compared with NumPy in double."""
+    """Compares a matrix product with one side transposed with NumPy in double."""
     a, b = (np.random.default_rng(k).standard_normal((300, 200), np.float32) for k in range(2))
     got = np.asarray(cb.compile(lambda a, b: a @ b.T, argnums=None, device="cuda")(a, b))
     expected = a.astype(np.float64) @ b.T.astype(np.float64)
@@ -82,7 +82,7 @@ def product() -> dict[str, Any]:
 
 
 def update() -> dict[str, Any]:
-    """A step of SGD updates a device array in place."""
+    """Checks that a step of SGD updates a device array in place."""
     step = cb.compile(lambda w: (w * w).sum(), optimizer=cb.optim.SGD(lr=0.25), device="cuda")
     w = cuda.to_device(np.ones(1000, np.float32))
     before = w.__cuda_array_interface__["data"][0]
@@ -94,7 +94,7 @@ def update() -> dict[str, Any]:
 
 
 def stream() -> dict[str, Any]:
-    """Returns a step on another stream, made by the caller."""
+    """Runs a step on another stream, made by the caller."""
     step = cb.compile(lambda w: (w * w).sum(), optimizer=cb.optim.SGD(lr=0.25), device="cuda")
     w = cuda.to_device(np.ones(1000, np.float32))
     driver, context, made = facts.Driver(), ctypes.c_void_p(), ctypes.c_void_p()
@@ -110,7 +110,7 @@ def stream() -> dict[str, Any]:
 
 
 def dlpack() -> dict[str, Any]:
-    """DLPack both ways: others read results, and a step takes arrays of others."""
+    """Checks DLPack both ways: others read results, and a step takes arrays of others."""
     step = cb.value_and_grad(lambda w: (w * w).sum(), device="cuda")
     host = np.linspace(-1, 1, 3000, dtype=np.float32)
     _, grad = step(Plain(cuda.to_device(host)))
@@ -121,7 +121,8 @@ def dlpack() -> dict[str, Any]:
 
 
 def with_torch() -> dict[str, Any]:
-    """PyTorch's tensors: updated in place, on one of their streams, and DLPack both ways."""
+    """Checks PyTorch's tensors: updated in place, on one of their streams, and through DLPack both
+    ways."""
     try:
         import torch
     except Exception as error:
@@ -156,8 +157,8 @@ def with_torch() -> dict[str, Any]:
 
 
 def index() -> dict[str, Any]:
-    """For an index out of range, the error contains the index, nothing changes, and the next call
-    is right."""
+    """Checks that the error for an index out of range contains the index, that nothing changes, and
+    that the next call is right."""
     table = np.ones((5, 8), np.float32)
     step = cb.compile(
         lambda w, i: (F.embedding(i, w) ** 2).sum(), optimizer=cb.optim.SGD(lr=0.1), device="cuda"

@@ -30,8 +30,9 @@ class Listing:
 class Stage:
     """A time share for items, and for those that run in parallel within the same share.
 
-    ``always``: each run repeats it. ``each_card``: a run on another card repeats it, before what no
-    card has done. ``needed``: without it nothing else works, so it may take all the time there is.
+    ``always`` means that each run repeats it. ``each_card`` means that a run on another card
+    repeats it, before items that no card has run. ``needed`` means that nothing else works without
+    it, so it may take all the time there is.
     """
 
     items: Listing

@@ -94,7 +94,7 @@ def usable(folder: Path) -> bool:
 
 def own(folder: Path) -> None:
     """Makes a folder that belongs to us and that nobody else can write, as caches of code require.
-    An unpacked or carried one may belong to another user."""
+    A folder that was unpacked or carried may belong to another user."""
     folder.mkdir(parents=True, exist_ok=True)
     if folder.stat().st_uid != os.geteuid():
         aside = folder.with_name(folder.name + ".own")
@@ -113,7 +113,7 @@ class Store:
         self.state: dict[str, Any] = {"runs": [], "results": {}}
         self.notes: list[str] = []
         self.written: list[Path] = []  # by the last call of `archive`
-        # the reason why the state or a part of the last `archive` could not be written
+        # the reason why the state, or a part of the last `archive`, could not be written
         self.problem = ""
         self._said = ""
         file = folder / "state.json"

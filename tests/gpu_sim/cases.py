@@ -29,8 +29,8 @@ def ptx(name: str) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """`run` returns the outputs; `expected` the right ones, within `tolerance` (relative above
-    1)."""
+    """A kernel's test case. `run` returns the outputs, and `expected` the right ones, within
+    `tolerance` (relative above 1)."""
 
     file: str
     kernels: tuple[str, ...]
@@ -114,7 +114,7 @@ def run_gelu(driver: Driver, text: str) -> Arrays:
 
 
 def philox(n: int, seed: int) -> np.ndarray[Any, Any]:
-    """Four random words for each of n blocks."""
+    """Returns four random words for each of n blocks."""
     c = np.zeros((n, 4), np.uint64)
     c[:, 0] = np.arange(n)
     mask = np.uint64(0xFFFFFFFF)
@@ -142,7 +142,7 @@ HYPER = [1e-3, 0.9, 0.999, 1e-8, 0.01, 1 / (1 - 0.9**3), 1 / np.sqrt(1 - 0.999**
 
 
 def tensors() -> list[list[np.ndarray[Any, Any]]]:
-    """Parameter, gradient and two moments of 40 tensors."""
+    """Returns parameter, gradient and two moments of 40 tensors."""
     r = rng()
     made = []
     for n in r.integers(1, 400, 40):

@@ -121,8 +121,8 @@ class Driver:
         assert self.library.sim_skip(entry.encode(), nth) == 0, entry
 
     def leave_out(self, kernel: str = "", line: int = 0) -> int:
-        """From now on threads skip the barrier, wait or fence in that line of a kernel's PTX; with
-        no line, none. Returns how often the previous one was skipped."""
+        """Makes threads skip the barrier, wait or fence in that line of a kernel's PTX from now on;
+        without a line, they skip nothing. Returns how often the previous one was skipped."""
         return int(self.library.sim_leave_out(kernel.encode(), ctypes.c_uint(line)))
 
     def is_due(self, entry: str) -> bool:
@@ -141,7 +141,7 @@ class Driver:
             self.call("cuMemFree", ctypes.c_uint64(memory.address))
 
     def put(self, array: np.ndarray[Any, Any]) -> Memory:
-        """New memory with an array's bytes."""
+        """Allocates memory with an array's bytes."""
         array = np.ascontiguousarray(array)
         memory = self.allocate(array.nbytes)
         to, size = ctypes.c_uint64(memory.address), ctypes.c_size_t(array.nbytes)

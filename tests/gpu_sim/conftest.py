@@ -20,7 +20,7 @@ LOADED = "CUTBACK_STAND_IN_LOADED"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Workers inherit the name, so that their kernels are counted together."""
+    """Sets a name that workers inherit, so that their kernels are counted together."""
     if not hasattr(config, "workerinput"):
         BUILD.mkdir(parents=True, exist_ok=True)
         os.environ[LOADED] = str(BUILD / f"loaded.{os.getpid()}")

@@ -71,7 +71,8 @@ class Tensor:
         return 2, self.device
 
     def _order(self, stream: Any) -> None:
-        """Like a library: work already on its own stream precedes later work on the other."""
+        """Orders work like a library: work already on its own stream precedes later work on the
+        other."""
         self.asked.append(stream)
         if self.stream is not None:
             event = self.driver.event()
@@ -79,7 +80,7 @@ class Tensor:
             self.driver.call("cuStreamWaitEvent", ctypes.c_void_p(stream), event, 0)
 
     def _managed(self) -> _Managed:
-        """The exported struct, kept until it is returned."""
+        """Exports a struct, which is kept until it is returned."""
         n = len(self.shape)
         shape = (ctypes.c_int64 * n)(*self.shape)
         strides = None if self.strides is None else (ctypes.c_int64 * n)(*self.strides)
@@ -125,7 +126,7 @@ class _Exchange(ctypes.Structure):
 
 
 class Exchanged(Tensor):
-    """The same, with a type that has a table of C functions. ``works_on`` is its library's stream;
+    """A tensor whose type has a table of C functions. ``works_on`` is its library's stream;
     ``fails`` selects a failing function; ``taken`` counts tensors."""
 
     works_on: ctypes.c_void_p | None = None
@@ -170,7 +171,7 @@ def offer(table: str) -> Any:
 
 
 class Interface:
-    """The same array with ``__cuda_array_interface__`` only."""
+    """An array that has only ``__cuda_array_interface__``."""
 
     def __init__(self, tensor: Tensor, **changes: Any) -> None:
         self.tensor, self.changes = tensor, changes

@@ -1,4 +1,4 @@
-"""What NVRTC compiles kernels to on real GPUs, read from machine code: registers, stack, shared
+"""Reads what NVRTC compiles kernels to on real GPUs from machine code: registers, stack, shared
 memory, instructions, and the width of global memory accesses. No GPU is needed.
 
 python gates.py    rewrites gates.json and prints what has changed
@@ -37,13 +37,13 @@ class Kernel:
     shared: int
     instructions: int
     wide: int  # 16-byte loads and stores of global memory
-    middle: int  # of 8 bytes
-    narrow: int  # of 4 and less
+    middle: int  # 8-byte loads and stores
+    narrow: int  # loads and stores of 4 bytes or less
     spills: int  # loads and stores of local memory
 
 
 def disassembler() -> Path | None:
-    """nvdisasm, from its package or from a toolkit."""
+    """Returns the path of nvdisasm, from its package or from a toolkit."""
     for folder in sys.path:
         for path in Path(folder or ".").glob("nvidia/cu1*/bin/nvdisasm"):
             return path
@@ -59,7 +59,7 @@ def headers() -> dict[str, str]:
 
 
 def cubin(source: str, architecture: int) -> bytes:
-    """Compiles like cuda/cu_jit.c; a RuntimeError has NVRTC's own text."""
+    """Compiles like cuda/cu_jit.c. A RuntimeError has NVRTC's own text."""
     library = ctypes.CDLL(str(nvrtc.library()))
     files = headers()
     texts = (ctypes.c_char_p * len(files))(*(text.encode() for text in files.values()))
@@ -99,8 +99,8 @@ ACCESS = re.compile(r"\b(?:LDG|STG|LD|ST)\.E((?:\.\w+)*)")
 
 
 def _kernels(lines: Sequence[str]) -> dict[str, Kernel]:
-    """Returns one pass over sections: code, shared memory, or attributes. Each attribute names the
-    kernel by its symbol, with the number on the next line."""
+    """Reads kernels in one pass over sections: code, shared memory, or attributes. Each attribute
+    names the kernel by its symbol, with the number on the next line."""
     section, attribute, symbol = "", "", ""
     rows: dict[str, Counter[str]] = {}
     attributes: dict[tuple[str, str], int] = {}
@@ -277,7 +277,7 @@ def sources(folder: Path) -> dict[str, str]:
 def every(
     folder: Path, architectures: Sequence[int] = ARCHITECTURES
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """program, kernel -> architecture -> numbers."""
+    """Maps program and kernel, then architecture, to numbers."""
     out: dict[str, dict[str, dict[str, int]]] = {}
     for program, source in sources(folder).items():
         for architecture in architectures:

@@ -1,5 +1,5 @@
-"""Machines on which something is missing or broken: environment changes that hide it from a program
-and from everything that the program starts."""
+"""Simulates machines on which something is missing or broken, by environment changes that hide it
+from a program and from everything that the program starts."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ def _at_start(folder: Path, code: str) -> dict[str, str]:
 
 
 def without_modules(folder: Path, *names: str) -> dict[str, str]:
-    """Python modules that cannot be imported."""
+    """Hides Python modules, which then cannot be imported."""
     return _at_start(folder / "blocked", BLOCKING.format(names=set(names)))
 
 
 def without_python_header(folder: Path) -> dict[str, str]:
-    """Returns a Python without its C headers."""
+    """Hides Python's C headers."""
     empty = folder / "no_headers"
     empty.mkdir()
     return _at_start(folder / "headerless", HEADERLESS.format(empty=str(empty)))
 
 
 def without_programs(folder: Path, *names: str) -> dict[str, str]:
-    """Returns a PATH with everything on it except some programs."""
+    """Returns a PATH that has everything on it except some programs."""
     programs = folder / "programs"
     programs.mkdir()
     for entry in os.environ["PATH"].split(os.pathsep):
@@ -71,7 +71,7 @@ def without_programs(folder: Path, *names: str) -> dict[str, str]:
 
 
 def with_program(folder: Path, name: str, text: str) -> dict[str, str]:
-    """Returns a program that comes before others of its name."""
+    """Adds a program that comes before others of its name."""
     programs = folder / "more_programs"
     programs.mkdir(exist_ok=True)
     (programs / name).write_text(text)
@@ -80,12 +80,12 @@ def with_program(folder: Path, name: str, text: str) -> dict[str, str]:
 
 
 def without_home() -> dict[str, str]:
-    """Returns a home folder in which nobody can create a file, not even root."""
+    """Sets a home folder in which nobody can create a file, not even root."""
     return {"HOME": "/proc/sys", "XDG_CACHE_HOME": ""}
 
 
 def without_builtins(folder: Path) -> dict[str, str]:
-    """NVRTC without the library of its built-in headers."""
+    """Hides the library of NVRTC's built-in headers."""
     library = nvrtc.library()
     assert library is not None
     copied = folder / library.name
@@ -94,8 +94,8 @@ def without_builtins(folder: Path) -> dict[str, str]:
 
 
 def broken_driver(folder: Path, how: str, item: str = "") -> dict[str, str]:
-    """Returns the stand-in behind a driver that hangs, faults or belongs to another process
-    (broken/broken.c); ``item``: only in processes that run that item of the ladder."""
+    """Puts the stand-in behind a driver that hangs, faults or belongs to another process
+    (broken/broken.c). ``item`` limits that to processes that run this item of the ladder."""
     behind, made = build(), folder / "libbroken.so"
     source = HERE / "broken" / "broken.c"
     command = [
@@ -109,5 +109,5 @@ def broken_driver(folder: Path, how: str, item: str = "") -> dict[str, str]:
 
 
 def environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment with the changes; an empty value removes a variable."""
+    """Returns this process's environment with the changes. An empty value removes a variable."""
     return {k: v for k, v in (os.environ | dict(changes)).items() if v or k not in changes}

@@ -1,6 +1,7 @@
-"""Everything that orders threads, line by line: each barrier, fence, wait, warp synchronisation and
-shuffle of PTX. The stand-in skips one at a time (``Driver.leave_out``), so nothing is recompiled:
-an instruction with a result (a shuffle, a reducing barrier) returns the thread's own operand."""
+"""Finds everything that orders threads, line by line: each barrier, fence, wait, warp
+synchronisation and shuffle of PTX. The stand-in skips one at a time (``Driver.leave_out``), so
+nothing is recompiled: an instruction with a result (a shuffle, a reducing barrier) returns the
+thread's own operand."""
 
 from __future__ import annotations
 
@@ -43,6 +44,7 @@ def deletions(text: str, kernels: tuple[str, ...]) -> Iterator[Deletion]:
 
 
 def is_among_few(what: str) -> bool:
-    """Returns everything except shuffles, many of which are alike: the first, and one in seven."""
+    """True for everything except shuffles, many of which are alike; of these, for the first one and
+    for one in seven."""
     number = int(what.split()[-1])
     return "shfl" not in what or number == 1 or number % 7 == 0

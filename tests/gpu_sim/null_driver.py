@@ -62,26 +62,27 @@ class NullDriver:
         return names
 
     def set(self, **settings: int) -> None:
-        """``log``, ``memory``, ``capability``, ``version``, ``registers``: see null/hooks.h."""
+        """Sets ``log``, ``memory``, ``capability``, ``version`` or ``registers`` (see
+        null/hooks.h)."""
         for name, value in settings.items():
             if self.library.null_set(name.encode(), ctypes.c_int64(value)):
                 raise ValueError(f"the null driver has no setting {name!r}")
 
     def calls(self, entry: str) -> int:
-        """Calls of an entry since :meth:`clear`; the name may have its version."""
+        """Counts the calls of an entry since :meth:`clear`; the name may have its version."""
         for name in (f"{entry}_v2", entry):
             if (n := int(self.library.null_calls(name.encode()))) >= 0:
                 return n
         raise ValueError(f"the null driver has no entry {entry!r}")
 
     def counts(self) -> dict[str, int]:
-        """Calls since :meth:`clear` of each entry that was called."""
+        """Returns how often each entry was called since :meth:`clear`."""
         found = {name: self.calls(name) for name in self.entries()}
         return {name: n for name, n in found.items() if n}
 
     @property
     def seconds(self) -> float:
-        """Time that calls spent in the driver since :meth:`clear`."""
+        """Returns the time that calls spent in the driver since :meth:`clear`."""
         return 1e-9 * float(self.library.null_nanoseconds())
 
     @property
@@ -111,12 +112,12 @@ class NullDriver:
             return list(read(path))
 
     def launches(self) -> list[Event]:
-        """Launches since :meth:`clear`."""
+        """Returns the launches since :meth:`clear`."""
         return [event for event in self.events() if event.kernel]
 
 
 def read(path: Path) -> Iterator[Event]:
-    """The calls in a file written by :meth:`NullDriver.dump`."""
+    """Yields the calls in a file written by :meth:`NullDriver.dump`."""
     with path.open(newline="") as file:
         for row in csv.DictReader(file, delimiter="\t"):
             grid = int(row["grid_x"]), int(row["grid_y"]), int(row["grid_z"])

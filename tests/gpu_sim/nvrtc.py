@@ -16,7 +16,7 @@ PACKAGE = "nvidia-cuda-nvrtc"
 
 
 def library() -> Path | None:
-    """NVRTC from its package; None: not installed."""
+    """Returns the path of NVRTC in its package, or None if it is not installed."""
     try:
         files = importlib.metadata.files(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
@@ -28,7 +28,8 @@ def library() -> Path | None:
 
 
 def compile_to_ptx(source: str, *options: str) -> str:
-    """PTX without comments that name the compiler; a RuntimeError has NVRTC's own text."""
+    """Compiles to PTX without comments that name the compiler. A RuntimeError has NVRTC's own
+    text."""
     path = library()
     assert path is not None
     nvrtc = ctypes.CDLL(str(path))

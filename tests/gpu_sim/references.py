@@ -1,4 +1,4 @@
-"""The result of each arithmetic instruction of PTX, computed with integers and fractions: slow,
+"""Computes the result of each arithmetic instruction of PTX with integers and fractions: slow,
 exact, and independent of the translator. Registers are raw bits, as integers."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def encode(x: float, type_: str) -> int:
 
 
 def whole(x: Fraction, mode: str) -> int:
-    """Returns a non-negative fraction as an integer: n to nearest even, d down, u up."""
+    """Rounds a non-negative fraction to an integer: n to nearest even, d down, u up."""
     n, rest = divmod(x.numerator, x.denominator)
     if mode == "n":
         twice = 2 * rest - x.denominator
@@ -72,7 +72,7 @@ def direction(mode: str, is_negative: bool) -> str:
 
 
 def rounded(x: Fraction, type_: str, mode: str = "rn") -> float:
-    """Returns a nonzero fraction, rounded to a format."""
+    """Rounds a nonzero fraction to a format."""
     form, sign, magnitude = FORMATS[type_], -1 if x < 0 else 1, abs(x)
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     exponent -= magnitude < Fraction(2) ** exponent
@@ -100,7 +100,7 @@ def sum_of(x: float, y: float, type_: str, mode: str) -> float:
 
 
 def sum_of_exact(p: Fraction, q: Fraction, x: float, y: float, type_: str, mode: str) -> float:
-    """p + q; x and y give the signs, which matter if the sum is zero."""
+    """Returns p + q. x and y give the signs, which matter if the sum is zero."""
     if p + q:
         return rounded(p + q, type_, mode)
     signs = {math.copysign(1, x), math.copysign(1, y)}
@@ -156,7 +156,7 @@ def extreme(name: str, x: float, y: float, keeps_nan: bool) -> float:
 
 
 def float_op(base: str, xs: Sequence[float], type_: str, mode: str, parts: Sequence[str]) -> float:
-    """Returns one operation on numbers of a format."""
+    """Computes one operation on numbers of a format."""
     match base:
         case "add":
             return sum_of(xs[0], xs[1], type_, mode)

@@ -1,4 +1,4 @@
-"""Rows 1 to 9 of benchmarks/gpu, judged without a GPU: warps, instructions, bytes, spills, launches
+"""Judges rows 1 to 9 of benchmarks/gpu without a GPU: warps, instructions, bytes, spills, launches
 and host time of each kernel, and the time predicted from them.
 
     python row_gates.py           rewrites row_gates.json and prints what has changed
@@ -111,7 +111,7 @@ def launches_of(row: Any) -> list[dict[str, Any]]:
 
 
 def launched(numbers: Sequence[int]) -> dict[str, Any]:
-    """On the null driver: launches, source, bytes and host time of rows at full size."""
+    """Returns launches, source, bytes and host time of rows at full size, on the null driver."""
     import gpu_rows
 
     found: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def launched(numbers: Sequence[int]) -> dict[str, Any]:
 
 
 def counted(number: int, dtype: str, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
-    """On the stand-in: the launches of a row, with their work in `counts`."""
+    """Returns the launches of a row on the stand-in, with their work in `counts`."""
     from client import Driver
 
     driver = Driver()
@@ -156,8 +156,8 @@ def counted(number: int, dtype: str, sizes: tuple[int, ...]) -> list[dict[str, A
 
 
 def extended(number: int, dtype: str, full: Sequence[Any]) -> list[dict[str, float]]:
-    """Returns the same for full sizes, with these launches, extrapolated linearly from two small
-    sizes. A kernel that small sizes do not need (it adds up a few blocks) counts as no work."""
+    """Extrapolates the counts linearly from two small sizes to these launches at full size. A
+    kernel that small sizes do not need (it adds up a few blocks) counts as no work."""
     import gpu_rows
 
     small = SMALL[number]
@@ -184,7 +184,8 @@ def extended(number: int, dtype: str, full: Sequence[Any]) -> list[dict[str, flo
 
 
 def resident(kernel: gates.Kernel, threads: int, shared: int) -> int:
-    """Blocks of a kernel per multiprocessor of sm_90. `shared` includes the system's 1 KiB."""
+    """Returns the blocks of a kernel per multiprocessor of sm_90. `shared` includes the system's 1
+    KiB."""
     warps = -(-threads // 32)
     by_registers = 65536 // (-(-max(kernel.registers, 1) * 32 // 256) * 256 * warps)
     by_shared = (228 << 10) // shared
@@ -192,7 +193,7 @@ def resident(kernel: gates.Kernel, threads: int, shared: int) -> int:
 
 
 def predicted_us(memory_bytes: float, issued: float, warps: float, blocks: float) -> float:
-    """Returns the formula above; `issued` counts warp instructions."""
+    """Evaluates the formula above; `issued` counts warp instructions."""
     memory, issue = memory_bytes / BYTES_PER_US, issued / INSTRUCTIONS_PER_US
     share = min(1.0, blocks / MULTIPROCESSORS)
     if share < 1:
@@ -252,7 +253,8 @@ def row_of(number: int, dtype: str, told: Any) -> dict[str, Any]:
 
 
 def compared(number: int, dtype: str) -> dict[str, float]:
-    """torch.compile's time: measured on an H100 if available, otherwise predicted (f32)."""
+    """Returns torch.compile's time: measured on an H100 if available, and otherwise predicted
+    (f32)."""
     import rows
 
     title = rows.ROWS[number].named((0,)).partition(" (")[0]
@@ -265,7 +267,7 @@ def compared(number: int, dtype: str) -> dict[str, float]:
 
 
 def fit() -> dict[str, float]:
-    """How well the formula fits kernels of 20 us and more measured on an H100."""
+    """Returns how well the formula fits kernels of 20 us and more that were measured on an H100."""
     path = MEASURED / "gpu_kernels_nvidia_h100_80gb_hbm3.json"
     errors = []
     for row in json.loads(path.read_text())["rows"]:
@@ -285,7 +287,7 @@ def fit() -> dict[str, float]:
 
 
 def environment(driver: Path) -> dict[str, str]:
-    """For processes that use `driver`."""
+    """Returns the environment of processes that use `driver`."""
     return {
         "CUTBACK_CUDA_DRIVER": str(driver),
         "CUTBACK_NVRTC": str(nvrtc.library()),
@@ -338,7 +340,7 @@ def lines(rows: dict[str, Any], known: dict[str, Any]) -> list[str]:
 
 
 def mean(rows: dict[str, Any], dtype: str) -> float:
-    """Geometric mean of floor / predicted."""
+    """Returns the geometric mean of floor / predicted."""
     found = [row["floor / predicted"] for name, row in rows.items() if name.endswith(f" {dtype}")]
     return round(statistics.geometric_mean(found), 3)
 

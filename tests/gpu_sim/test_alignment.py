@@ -41,13 +41,13 @@ def numbers(*shape: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
 
 
 def gradients(x: Any, w: Any, b: Any, y: Any) -> Any:
-    """The gradient of the norm sums rows and columns in one kernel."""
+    """Returns gradients; that of the norm sums rows and columns in one kernel."""
     return ((F.layer_norm(x, w, b) @ y) ** 2).sum()
 
 
 HALF = np.float16
-# A function, what it is differentiated with respect to, and its arguments. Each array is accessed
-# in 16 bytes if all are aligned.
+# a function, what to differentiate, and its arguments; each array is accessed in 16-byte units if
+# all are aligned
 PROGRAMS: dict[str, tuple[Callable[..., Any], Any, list[np.ndarray[Any, Any]]]] = {
     "elements": (lambda x, y: x * 2 + y, None, [numbers(260), numbers(260)]),
     "elements of halves": (lambda x, y: x * 2 + y, None, [numbers(264, dtype=HALF)] * 2),
@@ -86,7 +86,8 @@ def test_arguments_at_any_offset(gpu: Driver, name: str) -> None:
     for shift in (4, 8, 12, 2, 6, 10, 14, 1):
         if shift % min(a.itemsize for a in arrays):
             continue
-        for which in range(-1, len(arrays) if shift == 8 else 0):  # all arrays, and each one alone
+        # all arrays, and each one on its own
+        for which in range(-1, len(arrays) if shift == 8 else 0):
             given = [
                 Shifted(gpu, a, shift - shift % a.itemsize if which in (-1, k) else 0)
                 for k, a in enumerate(arrays)

@@ -1,5 +1,5 @@
-"""Everything that can go wrong on a machine with a GPU, produced by the stand-in: one exception
-that says what to do, the host unchanged, and a working next step."""
+"""Everything that can go wrong on a machine with a GPU, produced by the stand-in. Each fault gives
+one exception that says what to do, leaves the host unchanged, and lets the next step work."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Training:
 
 
 def another(x: Any) -> Any:
-    """Returns a program that is not compiled yet."""
+    """Makes a program that is not compiled yet."""
     return cb.exp(x) * 1.5
 
 
@@ -227,7 +227,7 @@ def scenario(gpu: Driver, step: cb.Step, stream: ctypes.c_void_p) -> bytes:
 
 
 def test_each_entry_that_fails_once_is_one_clean_error(gpu: Driver) -> None:
-    """For arrays on the device; tests/c/gpu covers those on the host."""
+    """Checks arrays on the device; tests/c/gpu covers those on the host."""
     step, stream = cb.compile(another, argnums=None, device="cuda"), gpu.stream()
     good = scenario(gpu, step, stream)
     failed = 0
@@ -237,7 +237,7 @@ def test_each_entry_that_fails_once_is_one_clean_error(gpu: Driver) -> None:
             break
         name = entry.decode()
         if any(part in name for part in ("GetError", "Destroy", "Free", "Release", "Pop")):
-            continue  # entries that describe errors or free things have nobody to report to
+            continue  # entries that describe errors or free things cannot report an error
         for nth in range(1, 100):
             gpu.fail(name, nth, 2 if "Alloc" in name else 999)
             try:

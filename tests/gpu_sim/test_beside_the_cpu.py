@@ -1,4 +1,4 @@
-"""Small programs compared with the CPU: groups give its bits; single operations (in double, and
+"""Compares small programs with the CPU. Groups give its bits; single operations (in double, and
 others that no group takes) agree up to the order of their sums."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def doubles(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def norm_of_wide_rows(w: Any, b: Any, x: Any, y: Any, z: Any) -> Any:
-    """Three arrays with rows of 16 KiB, more than shared memory can hold."""
+    """Normalizes rows of 16 KiB of three arrays, more than shared memory can hold."""
     return (F.layer_norm(x * y + z, (x.shape[-1],), w, b) ** 2).sum()
 
 
@@ -84,7 +84,7 @@ def test_gradients_of_a_norm_of_wide_rows(gpu: Driver) -> None:
 
 
 def norms(x: Any) -> Any:
-    """Far from zero, so that a wrong mean or variance is noticed."""
+    """Normalizes numbers far from zero, so that a wrong mean or variance is noticed."""
     return F.layer_norm(x, (x.shape[-1],)), F.rms_norm(x, (x.shape[-1],))
 
 

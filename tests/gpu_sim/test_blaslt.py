@@ -52,7 +52,7 @@ def numbers(*shape: int, dtype: Any = np.float32, seed: int = 1) -> np.ndarray[A
 
 
 def products(x: Any, y: Any, z: Any, w: Any) -> list[Any]:
-    """Returns all layouts of matrices, batches, and operands that the library does not take."""
+    """Computes all layouts of matrices, batches, and operands that the library does not take."""
     return [
         x @ y,
         y.T @ x.T,
@@ -62,7 +62,7 @@ def products(x: Any, y: Any, z: Any, w: Any) -> list[Any]:
         x @ y[:, :1],
         x.T @ x,
         z @ w,
-        z @ w[0, 0],  # one that all share
+        z @ w[0, 0],  # one matrix that all share
         w.swapaxes(-1, -2) @ z.swapaxes(-1, -2),
         z.swapaxes(0, 1) @ w.swapaxes(0, 1),  # batches at several distances
     ]
@@ -116,7 +116,7 @@ def test_the_bits_do_not_depend_on_the_plan(fake: Fake, gpu: Driver) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_its_memory_is_the_plans(fake: Fake, gpu: Driver, dtype: Any) -> None:
     """A long inner axis may be summed in four parts, in planned memory. Later runs allocate
-    none."""
+    nothing."""
     x, y = numbers(20, 1100, dtype=dtype), numbers(1100, 30, dtype=dtype)
     exact = x.astype(np.float64) @ y.astype(np.float64)
     x, y = cuda.to_device(x), cuda.to_device(y)
@@ -135,7 +135,7 @@ def test_its_memory_is_the_plans(fake: Fake, gpu: Driver, dtype: Any) -> None:
 
 
 def test_arguments_that_are_not_aligned(fake: Fake, gpu: Driver) -> None:
-    """Their algorithm is chosen at run time: the library is never promised more alignment than
+    """The algorithm is chosen at run time, so the library is never promised more alignment than
     there is."""
     from foreign import Tensor
 

@@ -165,7 +165,7 @@ def test_a_wrong_index_changes_nothing(gpu: Driver) -> None:
 
 
 def test_few_graphs_are_kept(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those used last; a graph that is dropped gives its arrays back."""
+    """The graphs used last are kept; a graph that is dropped releases its arrays."""
     monkeypatch.setattr("cutback.frontend.captured._MOST_GRAPHS", 2)
     step = cb.value_and_grad(lambda w, x: (w * x).sum(), device="cuda")
     captured = step.capture(cuda.to_device(np.ones((), np.float32)))
@@ -241,7 +241,7 @@ CALLED = [
 @pytest.mark.very_slow
 @pytest.mark.parametrize("entry", CALLED)
 def test_an_entry_that_fails_changes_nothing(gpu: Driver, entry: str) -> None:
-    """Later calls go on, with the bits of calls of which none has failed."""
+    """Later calls have the bits of calls without a failure."""
     params, batches = arrays()
     found = []
     for fails in (False, True):
@@ -261,7 +261,7 @@ def test_an_entry_that_fails_changes_nothing(gpu: Driver, entry: str) -> None:
 
 
 def test_a_result_that_cannot_be_copied(gpu: Driver) -> None:
-    """The update was made by then, so it counts."""
+    """The update has been made by then, so it counts."""
     params, batches = arrays()
     found = []
     for fails in (False, True):
@@ -313,8 +313,8 @@ print(counts.get("cuLaunchKernel", 0), counts["cuGraphLaunch"],
 
 
 def counted(n: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Launches of kernels, of graphs, copies from the host, copies on the device in 20 replays;
-    microseconds of the fastest."""
+    """Returns the launches of kernels and of graphs, the copies from the host and on the device in
+    20 replays, and the microseconds of the fastest replay."""
     from null_driver import build
 
     monkeypatch.setenv("CUTBACK_CUDA_DRIVER", str(build()))

@@ -1,4 +1,4 @@
-"""Mistakes are found, named, and fail the context; what only looks wrong is accepted."""
+"""Mistakes are found, named, and fail the context. What only looks wrong is accepted."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ INT, FLOAT, LONG = ctypes.c_int, ctypes.c_float, ctypes.c_uint64
 
 
 def fails(driver: Driver, work: Callable[[], Any], code: str, *words: str) -> None:
-    """The work, or the wait for it, fails with a code and a report that has these words; so do
-    later calls, until the context is released."""
+    """Checks that the work, or the wait for it, fails with a code and a report that has these
+    words, and that later calls fail, too, until the context is released."""
     with pytest.raises(CudaError) as error:
         work()
         driver.wait()

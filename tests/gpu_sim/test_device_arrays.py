@@ -153,7 +153,7 @@ def test_states_go_where_parameters_go(gpu: Driver) -> None:
 def test_tensors_of_others_in_the_order_of_their_streams(
     gpu: Driver, seed: int, interface: bool, named: bool
 ) -> None:
-    """Their library fills them on its own stream, which the step has not seen."""
+    """Their library fills them on its own stream, which the step does not know."""
     gpu.seed(seed)
     x = Tensor(gpu, np.zeros(1000, np.float32))
     x.stream = gpu.stream()
@@ -185,7 +185,7 @@ def test_tensors_of_others_in_the_order_of_their_streams(
 def test_tensors_of_types_with_a_table_of_functions(
     gpu: Driver, monkeypatch: pytest.MonkeyPatch, seed: int, named: bool, table: str
 ) -> None:
-    """Nobody waits: the step is ordered after their stream."""
+    """The host does not wait: the step is ordered after their stream."""
     monkeypatch.setattr(Exchanged, "__dlpack_c_exchange_api__", foreign.offer(table))
     gpu.seed(seed)
     x, ours, theirs = Exchanged(gpu, np.zeros(1000, np.float32)), gpu.stream(), gpu.stream()
@@ -217,7 +217,7 @@ assert (cb.compile(lambda x: x + 1, argnums=None, device="cuda")(given).numpy() 
 
 @pytest.mark.parametrize("way", ["", "interface"])
 def test_a_tensor_of_others_is_the_first_that_is_seen(gpu: Driver, way: str) -> None:
-    """Before any other use of the GPU, in a separate process."""
+    """The tensor comes before any other use of the GPU, in a separate process."""
     here = str(Path(__file__).parent)
     subprocess.run([sys.executable, "-c", FIRST, here, way], check=True)
 

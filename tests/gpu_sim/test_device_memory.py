@@ -1,5 +1,5 @@
-"""The memory of results: kept for the next step, reused only after all work on it is done, released
-if the device runs out. Races are detected, and each necessary ordering is skipped once."""
+"""The memory of results is kept for the next step, reused only after all work on it is done, and
+released if the device runs out. Races are detected, and each necessary ordering is skipped once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def double() -> cb.Step:
 
 @contextmanager
 def calls_none_of(gpu: Driver, *entries: str) -> Iterator[None]:
-    """The entries fail if called."""
+    """Makes the entries fail if they are called."""
     for entry in entries:
         gpu.fail(entry, 1)
     try:
@@ -60,7 +60,7 @@ def calls_none_of(gpu: Driver, *entries: str) -> Iterator[None]:
 
 
 def reads(gpu: Driver, array: cb.DeviceArray, to: Any, stream: ctypes.c_void_p) -> None:
-    """Another library copies the array on its own stream."""
+    """Lets another library copy the array on its own stream."""
     source, size = ctypes.c_uint64(array.address), ctypes.c_size_t(4 * N)
     gpu.call("cuMemcpyDtoDAsync", ctypes.c_uint64(to.address), source, size, stream)
 
@@ -118,7 +118,7 @@ def reuse_after_consumer(
     at_release: Callable[[], None] = lambda: None,
     at_reuse: Callable[[], None] = lambda: None,
 ) -> None:
-    """A library reads a result and releases it at once; a later step gets the same block."""
+    """Lets a library read a result and release it at once; a later step gets the same block."""
     x = cuda.to_device(np.arange(N, dtype=np.float32))
     ours, theirs = streams
     target = gpu.allocate(4 * N)
@@ -165,7 +165,7 @@ def test_the_order_after_the_consumer_is_needed(gpu: Driver, double: cb.Step, en
 
 
 def test_work_of_another_stream_keeps_a_block(gpu: Driver, double: cb.Step) -> None:
-    """Not reused while its last step's stream is busy; reused afterwards."""
+    """The block is not reused while its last step's stream is busy, and is reused afterwards."""
     x = cuda.to_device(np.arange(N, dtype=np.float32))
     a, b = gpu.stream(), gpu.stream()
     double(x, stream=gpu.stream().value)  # for the arena
@@ -185,7 +185,7 @@ def test_work_of_another_stream_keeps_a_block(gpu: Driver, double: cb.Step) -> N
 
 
 def test_a_block_without_pending_work_is_taken_without_a_wait(gpu: Driver, double: cb.Step) -> None:
-    """Also on a stream that has not used it before."""
+    """The stream need not have used the block before."""
     x = cuda.to_device(np.arange(N, dtype=np.float32))
     other = cb.compile(lambda x: x * 3, argnums=None, device="cuda")
     a, b = gpu.stream(), gpu.stream()
@@ -272,7 +272,7 @@ def test_users_on_unknown_streams(gpu: Driver, double: cb.Step, seed: int, way: 
 
 
 def test_streams_that_are_gone(gpu: Driver, double: cb.Step) -> None:
-    """The stream that made a result, and the one named by a library."""
+    """The stream that made a result is gone, and so is the one named by a library."""
     x = cuda.to_device(np.arange(N, dtype=np.float32))
     gpu.seed(1)
     ours, theirs, target = gpu.stream(), gpu.stream(), gpu.allocate(4 * N)
@@ -312,7 +312,7 @@ def test_more_streams_than_are_remembered(gpu: Driver, double: cb.Step) -> None:
 
 
 def test_a_release_in_the_middle_of_a_capture(gpu: Driver, double: cb.Step) -> None:
-    """By then, the stream named by the library is being captured; the capture stays intact."""
+    """At that time the stream named by the library is being captured; the capture stays intact."""
     x = cuda.to_device(np.arange(N, dtype=np.float32))
     theirs, graph = gpu.stream(), ctypes.c_void_p()
     target = gpu.allocate(4 * N)
@@ -407,7 +407,7 @@ def test_a_device_that_is_full_costs_no_memory_of_the_host(gpu: Driver) -> None:
 
 
 def test_kept_memory_is_given_back_when_there_is_no_more(gpu: Driver, double: cb.Step) -> None:
-    """For another array, and for another program's memory."""
+    """The kept memory is used for another array, and for another program's memory."""
     x = cuda.to_device(np.ones(N, np.float32))
     kept = [cuda.to_device(np.ones(50_000, np.float32)) for _ in range(2)]
     del kept

@@ -156,7 +156,7 @@ driver = ctypes.CDLL("libcuda.so.1")
 
 
 def run(body: str, **environment: str) -> str:
-    """Returns a separate program, which finds the stand-in as any program finds the driver."""
+    """Runs a separate program, which finds the stand-in as any program finds the driver."""
     path = {**os.environ, "LD_LIBRARY_PATH": str(client.build().parent), **environment}
     text = SCRIPT.format(here=str(Path(__file__).parent), body=body)
     done = subprocess.run(

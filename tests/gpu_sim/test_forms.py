@@ -46,8 +46,8 @@ CORNERS = {
 
 
 def sample(type_: str, rng: random.Random) -> int:
-    """Bits of a type: corner cases, numbers near one and near halves, small integers, random
-    bits."""
+    """Returns the bits of a number of a type: corner cases, numbers near one and near halves, small
+    integers, random bits."""
     bits = references.bits_of(type_)
     if type_.endswith("x2"):
         return sample(type_[:-2], rng) << 16 | sample(type_[:-2], rng)
@@ -79,7 +79,7 @@ def register(type_: str) -> str:
 
 
 def block(form: Form, at: int) -> str:
-    """PTX that applies a form to four slots of eight bytes per thread and writes a fifth."""
+    """Writes PTX that applies a form to four slots of eight bytes per thread and writes a fifth."""
     lines, names = [], []
     for i, type_ in enumerate(form.sources):
         held, place = register(type_), f"[%at+{(at * 5 + i) * 8 * N}]"
@@ -143,7 +143,7 @@ def extended(raw: int, form: Form) -> int:
 
 
 def agrees(name: str, got: int, expected: int) -> bool:
-    """Equal bits. Any NaN is accepted where the manual does not state its bits: in double
+    """True for equal bits. Any NaN is accepted if the manual does not state its bits: in double
     precision, and for sign operations."""
     type_ = FORMS[name].result
     if type_.endswith("x2"):
@@ -157,7 +157,7 @@ def agrees(name: str, got: int, expected: int) -> bool:
 
 
 def is_defined(name: str, raws: list[int]) -> bool:
-    """Integer division by zero, and of the minimum by -1, has no defined result."""
+    """False for integer division by zero, and of the minimum by -1, whose result is not defined."""
     parts = name.split(".")
     if parts[0] not in ("div", "rem") or parts[-1] in references.FORMATS:
         return True
@@ -203,7 +203,7 @@ def unpacked(raw: int, type_: str) -> list[float]:
 
 @pytest.mark.parametrize("seed", [0, 7])
 def test_approximate(driver: Driver, seed: int) -> None:
-    """Within the stated error, also if a test asks for the largest errors."""
+    """The error is below the stated one, even if a test asks for the largest errors."""
     names = sorted(APPROXIMATE)
     driver.set(approximate=seed)
     inputs, outputs = apply(driver, names)

@@ -1,6 +1,6 @@
-"""Machine code of kernels for sm_80, 90, 100 and 120 matches the reviewed one (gates.json): a
-changed number is inspected, and recorded by `python tests/gpu_sim/gates.py`. No stack, no spills,
-and 16-byte accesses where arrays allow them are always required."""
+"""The machine code of kernels for sm_80, 90, 100 and 120 matches the reviewed code (gates.json). A
+changed number must be inspected, and recorded by `python tests/gpu_sim/gates.py`. The code must
+have no stack and no spills, and 16-byte accesses where arrays allow them."""
 
 from __future__ import annotations
 

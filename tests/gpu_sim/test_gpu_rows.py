@@ -87,7 +87,7 @@ def test_lists_have_the_items_of_all_stages() -> None:
 
 
 def check_row(found: dict[str, Any]) -> None:
-    """Both dtypes, with the resources of the kernels."""
+    """Checks that both dtypes have results, with the resources of the kernels."""
     assert "stand-in" in found["gpu"] and [row["dtype"] for row in found["rows"]] == ["f32", "bf16"]
     for row in found["rows"]:
         assert row["ours ms"] > 0 and row["ours host ms"] > 0 and "PyTorch" in row["torch"]
@@ -98,7 +98,7 @@ def check_row(found: dict[str, Any]) -> None:
 
 
 def check_adamw(found: dict[str, Any]) -> None:
-    """The optimizer is timed separately."""
+    """Checks that the optimizer is timed separately."""
     (row,) = found["rows"]
     assert row["bytes"] == 28 * 15  # three tensors of five elements
     assert 0 < row["ours ms"] < row["ours host ms"]
@@ -106,7 +106,7 @@ def check_adamw(found: dict[str, Any]) -> None:
 
 
 def check_card(found: dict[str, Any]) -> None:
-    """It gives a row for the cost model."""
+    """Checks that the card's rates give a row for the cost model."""
     assert not [key for key in found if key.endswith("failed")]
     row = found["device"]
     assert row["flops_per_s"]["bf16"] > 0 and row["link_bytes_per_s"] > 0
@@ -224,7 +224,7 @@ with open(log, "w") as file:
 @pytest.mark.very_slow
 @pytest.mark.parametrize("refuses", [False, True])
 def test_with_an_ncu(tmp_path: Path, refuses: bool) -> None:
-    """A stand-in for ncu: it runs the program as ncu would, and writes the same output."""
+    """Replaces ncu by a program that runs its argument as ncu would, and writes the same output."""
     program = tmp_path / "ncu"
     program.write_text(NCU.format(python=sys.executable, refuses=refuses))
     program.chmod(0o755)
@@ -360,7 +360,7 @@ def results(source: Path, folder: Path, *options: str) -> subprocess.CompletedPr
 
 
 def other_card(state: dict[str, Any]) -> dict[str, Any]:
-    """Returns the same results again, as if a later card with another name had given them."""
+    """Returns the same results under the name of a later card."""
     for items in state["results"].values():
         for records in items.values():
             for record in copy.deepcopy(records):

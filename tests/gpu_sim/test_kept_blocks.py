@@ -1,5 +1,5 @@
-"""Memory of a result that nobody holds is reused, but never while pending work still accesses it:
-on another stream, on the step's own, or by a copy from the host."""
+"""The memory of a result that nobody holds is reused, but never while pending work still accesses
+it: on another stream, on the step's own stream, or by a copy from the host."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ X = np.arange(3000, dtype=np.float32)
 
 
 def steps() -> tuple[cb.Step, cb.Step]:
-    """Two steps, because runs of a single step wait for each other. For the same reason the tests
-    give each its own argument."""
+    """Returns two steps, because runs of a single step wait for each other. For the same reason the
+    tests give each step its own argument."""
     return (
         cb.compile(lambda x: x * 2, argnums=None, device="cuda"),
         cb.compile(lambda x: x + 1, argnums=None, device="cuda"),

@@ -112,8 +112,8 @@ def _toy(tmp_path: Path) -> Stage:
 
 
 def _climb(store: Store, stage: Stage, prefix: str = "", until: str = "", **run: Any) -> None:
-    """A run that is told to stop once the last item in ``until`` has a result, or `cut` has printed
-    one."""
+    """Runs a stage, and stops the run once the last item in ``until`` has a result, or `cut` has
+    printed one."""
     store.start({"card": "card A", "sources": "1", "commit": "c", **run})
     ladder = Ladder(store, os.environ, 120)
     ladder.prefixes = (prefix,)
@@ -383,7 +383,7 @@ PATIENT = ("--patience", "40", "--limit", "14400")
 
 
 def _run(folder: Path, *more: str, **changes: str) -> tuple[int, str, dict[str, Any]]:
-    """Exit status, report and results of a run."""
+    """Returns exit status, report and results of a run."""
     command = [
         sys.executable,
         str(RUN),

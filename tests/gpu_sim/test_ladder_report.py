@@ -33,7 +33,7 @@ def _screen(store: Store) -> dict[str, str]:
 
 
 def _on_card(folder: Path, steps: tuple[str, ...] = STEPS) -> Store:
-    """Returns a run on card A in which some first steps and a check passed."""
+    """Makes a run on card A in which some first steps and a check passed."""
     store = _store(folder)
     store.start({"card": None, "sources": "1", "commit": "c"})
     store.put("facts", "card", {"status": "ok", "value": {"card": "card A"}})
@@ -131,7 +131,7 @@ def test_a_whole_state_is_read(tmp_path: Path) -> None:
 
 
 def _run(*arguments: str) -> tuple[int, str]:
-    """Exit status and error output."""
+    """Returns exit status and error output."""
     command = [sys.executable, str(RUN), "--installed", "--only", "facts", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, done.stderr.strip()

@@ -1,5 +1,5 @@
-"""The launches of a step (``text("launches")``) against the launches that the null driver received,
-and the time of the optimizer's step alone."""
+"""Compares the launches of a step (``text("launches")``) with the launches that the null driver
+received, and times the optimizer's step separately."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def test_launches_are_those_that_the_driver_was_asked_for() -> None:
 
 
 def test_the_gradient_of_a_norm_uses_the_whole_device(gpu: Driver) -> None:
-    """A kernel over rows; one over columns, with a block for every 64 columns of each of 64 blocks
-    of rows; one that adds up its blocks. Nothing runs here."""
+    """There is a kernel over rows; one over columns, with a block for every 64 columns of each of
+    64 blocks of rows; and one that adds up its blocks. Nothing runs here."""
 
     def loss(x: Any, w: Any, b: Any, y: Any, z: Any) -> Any:
         return (((F.layer_norm(x, (3072,), w, b) * y) @ z) ** 2).sum()

@@ -29,8 +29,8 @@ HARMLESS = {
 
 
 def run(driver: Driver, mutant: str, seed: int) -> tuple[Any, str]:
-    """Returns the result of a case without one instruction, and the reports; nothing if it still
-    runs correctly."""
+    """Returns the result of a case without one instruction, and the reports, which are empty if the
+    case still runs correctly."""
     name, deletion = MUTANTS[mutant]
     got, reports = None, ""
     with driver.watching(seed):

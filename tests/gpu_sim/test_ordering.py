@@ -30,7 +30,7 @@ def share(x: Any) -> Any:
 
 
 def on_two_streams(gpu: Driver, s: list[int]) -> list[bytes]:
-    """One step runs on two streams; both results are read on others."""
+    """Runs one step on two streams, and reads both results on others."""
     gpu.wait()  # for earlier calls
     cuda.release_memory()  # so that no block has marks of an earlier call
     x, twice = cuda.to_device((X, 2 * X))
@@ -42,7 +42,7 @@ def on_two_streams(gpu: Driver, s: list[int]) -> list[bytes]:
 
 
 def of_others(gpu: Driver, s: list[int]) -> list[bytes]:
-    """A library fills a tensor on its stream, takes the result on another, and continues."""
+    """Lets a library fill a tensor on its stream, take the result on another, and continue."""
     cuda.release_memory()
     x = Tensor(gpu, np.zeros(2000, np.float32))
     x.stream, theirs = ctypes.c_void_p(s[0]), ctypes.c_void_p(s[1])
@@ -66,7 +66,7 @@ def of_others(gpu: Driver, s: list[int]) -> list[bytes]:
 
 
 def of_the_host(gpu: Driver, s: list[int]) -> list[bytes]:
-    """Arguments in pinned memory, which the device accesses when the work runs."""
+    """Uses arguments in pinned memory, which the device accesses when the work runs."""
     w, x = PINNED
     w[...], x[...] = np.linspace(-1, 1, len(w)), X[: len(w)]
     optimizer = cb.optim.SGD(lr=0.1, momentum=0.9)
@@ -106,7 +106,7 @@ def pinned(gpu: Driver, n: int) -> np.ndarray[Any, Any]:
 def sought(
     gpu: Driver, scenario: Callable[..., list[bytes]], entry: str, streams: list[int]
 ) -> tuple[int, list[int]]:
-    """The number of calls of the entry, and those that can be skipped unnoticed."""
+    """Returns the number of calls of the entry, and those that can be skipped unnoticed."""
     expected = outcome(gpu, scenario, streams)
     assert expected is not None, LAST[-2:]
     missed = []
@@ -167,7 +167,7 @@ def lookup(table: Any, i: Any) -> Any:
 
 
 def before_product(x: Any, w: Any, b: Any, y: Any) -> Any:
-    """The gradient of its norm is a separate group."""
+    """Computes a norm before a product. The gradient of the norm is a separate group."""
     return ((F.layer_norm(x, w, b) @ y) ** 2).sum()
 
 
@@ -251,7 +251,7 @@ def test_each_barrier_and_shuffle_of_written_kernels_is_needed(
     kernels = tuple(re.findall(r"\.entry\s+(\w+)", ptx))
 
     def is_found(deletion: Deletion) -> bool:
-        """True if it is noticed, or never reached because it is for other numbers of rows."""
+        """True if it is noticed, or is never reached because it is for other numbers of rows."""
         was_reached = False
         for seed in (0, 1, 2):
             gpu.seed(seed)

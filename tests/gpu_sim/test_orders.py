@@ -1,6 +1,6 @@
-"""Races of random programs, compared with full vector clocks: found if and only if they exist.
-Within a block by barriers and warp synchronisation, between operations by streams, events and the
-host."""
+"""Compares races found in random programs with full vector clocks: a race is found if and only if
+it exists, within a block by barriers and warp synchronisation, and between operations by streams,
+events and the host."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ def as_ptx(program: list[tuple[str, int, int]]) -> str:
 
 
 def has_race(program: list[tuple[str, int, int]]) -> bool:
-    """Every thread has a clock with an entry for each thread. Two accesses of a cell, not both
-    reads or both atomic, race if the later thread does not know of the earlier access."""
+    """Finds races with a clock per thread that has an entry for each thread. Two accesses of a
+    cell, not both reads or both atomic, race if the later thread does not know of the earlier
+    access."""
     clocks = [[int(t == own) for t in range(THREADS)] for own in range(THREADS)]
     seen: list[tuple[str, int, int, int]] = []  # what, thread, its time, cell
     for what, thread, cell in program:
@@ -133,7 +134,7 @@ class Oracle:
 
 
 def commands(rng: random.Random) -> list[tuple[str, int, int, int]]:
-    """Returns (what, stream, a, b)"""
+    """Returns rows (what, stream, a, b)."""
     kinds = ["kernel", "kernel", "kernel", "record", "wait", "wait", "synchronise"]
     made = []
     for _ in range(rng.randrange(4, 14)):

@@ -27,7 +27,7 @@ def whole(*shape: int, seed: int = 1) -> np.ndarray[Any, Any]:
 
 
 def rounded(x: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
-    """Rounded to the nearest number of the type, ties to even."""
+    """Rounds to the nearest number of the type, ties to even."""
     if dtype == "float16":
         return x.astype(np.float16).astype(np.float32)
     bits = x.astype(np.float32).view(np.uint32)

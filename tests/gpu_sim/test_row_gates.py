@@ -79,7 +79,7 @@ def test_a_sector_that_many_read_counts_once(driver: Driver) -> None:
 
 
 def test_formula() -> None:
-    """It agrees with measurements, and more warps or fewer bytes never take longer."""
+    """The formula agrees with measurements, and more warps or fewer bytes never take longer."""
     agreement = row_gates.fit()
     assert agreement["kernels"] >= 30 and agreement["typical error"] < 0.15
     base = row_gates.predicted_us(1e9, 5e8, 16, 10000)
@@ -106,7 +106,7 @@ def test_reviewed_rows_follow_from_their_kernels() -> None:
 @pytest.mark.very_slow
 @pytest.mark.parametrize("number", row_gates.ROWS)
 def test_rows_are_as_reviewed(number: int, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything except host times."""
+    """Everything except host times is as reviewed."""
     if nvrtc.library() is None or gates.disassembler() is None:
         pytest.skip("no NVRTC or no nvdisasm (pip install nvidia-cuda-nvrtc nvidia-cuda-nvdisasm)")
     monkeypatch.setenv("CUTBACK_CUDA_CODE", "ptx")

@@ -26,7 +26,7 @@ def nothing_held(gpu: Driver) -> Iterator[None]:
 
 
 def share(x: Any) -> Any:
-    """Intermediates are in the arena."""
+    """Keeps its intermediates in the arena."""
     y = cb.exp(x)
     return y / y.sum()
 

@@ -17,19 +17,19 @@ N = 1000
 
 
 def axpy(driver: Driver, x: Memory, y: Memory, a: float, stream: Any = None) -> None:
-    """y += a x"""
+    """Computes y += a x."""
     text = cases.ptx("pointwise")
     driver.launch(text, "axpy", 4, 256, x, y, FLOAT(a), INT(N), stream=stream)
 
 
 def scale(driver: Driver, x: Memory, y: Memory, a: float, stream: Any = None) -> None:
-    """y = a x"""
+    """Computes y = a x."""
     text = cases.ptx("pointwise")
     driver.launch(text, "scale", 4, 256, x, y, FLOAT(a), INT(N), stream=stream)
 
 
 def after(driver: Driver, later: Any, earlier: Any) -> None:
-    """The next work in one stream waits for the work in another."""
+    """Makes the next work in one stream wait for the work in another."""
     event = driver.event()
     driver.call("cuEventRecord", event, earlier)
     driver.call("cuStreamWaitEvent", later, event, 0)
@@ -37,7 +37,7 @@ def after(driver: Driver, later: Any, earlier: Any) -> None:
 
 
 class Work:
-    """y = 2 x in one stream, z = y + z in another, then x = z in the first; parts may be
+    """Computes y = 2 x in one stream, z = y + z in another, then x = z in the first; parts may be
     skipped."""
 
     def __init__(self, driver: Driver) -> None:

@@ -34,7 +34,7 @@ def additions_of_total(n: int) -> int:
 
 
 def additions_of_columns(rows: int) -> int:
-    """No order has more than one after another."""
+    """Returns a bound: no order has more additions one after another."""
     return rows
 
 

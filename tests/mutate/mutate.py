@@ -49,7 +49,7 @@ TREE = BUILD / "tree"
 MUTANTS, EQUIVALENT = HERE / "mutants.txt", HERE / "equivalent.txt"
 SEED, N = "1", 160
 WORKERS = 2
-REACH = 2  # lines: compilers attribute a line to its neighbours
+REACH = 2  # lines: compilers attribute code to neighbouring lines
 LIMIT = 90.0  # seconds of processor time for one mutant
 LEAST_FOUND = 0.95
 
@@ -401,7 +401,7 @@ def on_workers(
 
 
 def take_over_kernels() -> None:
-    """Kernels that tests compiled before, for the stand-in and by NVRTC."""
+    """Takes over the kernels that tests compiled before, for the stand-in and by NVRTC."""
     folders = {
         "stand_in": ["build/gpu_sim/kernels", "build/package/tests/gpu_sim/kernels"],
         "kernels": ["build/gpu_sim/cutback_kernels", "build/package/cuda_kernels"],

@@ -1,9 +1,9 @@
-"""Where code can be mutated, and how: operators and constants, conditions, statements and returns
-of C, by libclang, and the same of CUDA text, in headers and in the strings of generators, by
-patterns.
+"""Finds where code can be mutated, and how: operators and constants, conditions, statements and
+returns of C, by libclang. In CUDA text, in headers and in the strings of generators, it finds the
+same by patterns.
 
 A point is identified by its content and not by a line number: its name is a hash of the file, the
-operator, the code of its line, the change, and the number of equal ones before it. The sample
+operator, the code of its line, the change, and the number of equal points before it. The sample
 consists of the smallest hashes, so a change of the code replaces few of them."""
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ CONDITION = re.compile(r"\bif \(")
 
 
 def closing(text: str, start: int, end: int) -> int:
-    """Where the parenthesis opened at ``start`` closes; -1 if not before ``end``."""
+    """Returns the position where the parenthesis opened at ``start`` closes, or -1 if that is not
+    before ``end``."""
     depth = 0
     for at in range(start, end):
         depth += {"(": 1, ")": -1}.get(text[at], 0)
@@ -182,7 +183,8 @@ class Source:
                 yield Edit(f"{e.kind} in text", start, end, new, "expression")
 
     def templates(self, node: Any) -> Iterator[Edit]:
-        """A constant array cannot contain a switch, so its text is changed where it is used."""
+        """Yields edits of templates. A constant array cannot contain a switch, so its text is
+        changed where it is used."""
         if node.kind == self.kinds.VAR_DECL and node.type.spelling.startswith("const char["):
             for child in node.get_children():
                 if child.kind == self.kinds.STRING_LITERAL:
@@ -224,7 +226,7 @@ class Source:
                 yield from self.visit(child, node, callee)
 
     def checked(self) -> Iterator[Edit]:
-        """CB_TRY and CB_CU, which are macros."""
+        """Yields edits of CB_TRY and CB_CU, which are macros."""
         for found in re.finditer(r"^[ \t]*(CB_TRY|CB_CU)\(", self.text, re.M):
             closes = closing(self.text, found.end() - 1, len(self.text))
             if closes > 0 and self.text[closes + 1] == ";":
@@ -263,7 +265,7 @@ def shown(text: str, edit: Edit) -> tuple[int, str]:
 
 
 def points_of(path: Path, root: Path, arguments: list[str]) -> list[Point]:
-    """`arguments` are the compiler's, for C."""
+    """Returns the points of a file. `arguments` are the compiler's, for C."""
     text, file = path.read_text(), str(path.relative_to(root))
     if path.suffix == ".cuh":
         edits = [e for a, b in spans_of_header(text) for e in edits_of_text(text, a, b)]
@@ -281,8 +283,8 @@ def points_of(path: Path, root: Path, arguments: list[str]) -> list[Point]:
 
 
 def sample(points: list[Point], share: dict[str, int], seed: str) -> list[Point]:
-    """This many points per file that do not overlap, those with the smallest hashes with the
-    seed."""
+    """Chooses this many points per file that do not overlap: those with the smallest hashes under
+    the seed."""
     chosen: list[Point] = []
     for file, wanted in share.items():
         taken: list[Point] = []

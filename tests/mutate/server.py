@@ -28,7 +28,7 @@ class Outcome:
 
 
 def run_child(item: pytest.Item, request: dict[str, Any]) -> None:
-    """Never returns."""
+    """Runs a test in a forked child, and never returns."""
     os.setsid()
     silent = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):

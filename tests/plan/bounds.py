@@ -1,4 +1,4 @@
-"""Steps whose lower bounds are easily wrong, with plans for them that are known without a search.
+"""Builds steps whose lower bounds are easily wrong, with known plans for them.
 
 problem, steps = rerun_before_the_gap(200)
 problem = random_net(seed)
@@ -114,9 +114,9 @@ def recurrence(n: int) -> Problem:
 
 
 def random_net(seed: int, most: int = 24, views: bool = True) -> Problem:
-    """Fewer than ``most`` layers with skips, views, ops with two outputs, ops that run once,
-    scratch, values of no bytes, several results; a backward that reads the layers' outputs;
-    sometimes no backward."""
+    """Returns a net of fewer than ``most`` layers with skips, views, ops with two outputs, ops that
+    run once, scratch, values of no bytes, and several results. A backward reads the layers'
+    outputs; sometimes there is no backward."""
     draw = random.Random(seed)
     s = Step()
     weight = s.add([], 1, flags=("placeholder",), held=("static",))

@@ -1,5 +1,5 @@
-"""Schedules of small steps that are faster than a given time, by constraint programming over the
-whole class of the bound.
+"""Finds schedules of small steps that are faster than a given time, by constraint programming over
+the whole class of schedules that the bound covers.
 
 steps = faster(problem, budget, than=bound, effort=5.0)
 
@@ -58,8 +58,8 @@ class _Model:
         return -(-int(self.storages[s]["bytes"]) // UNIT)
 
     def _is_held(self, s: int, t: int) -> bool:
-        """True if it is held after its base run: until the first op of the backward has run, or to
-        the end."""
+        """True if the value is held after its base run: until the first op of the backward has run,
+        or to the end."""
         return s in self.end or (s in self.returned and (t < self.starts or t == self.first))
 
     def _fill(self) -> None:
@@ -85,7 +85,7 @@ class _Model:
         return int(self.ops[u].get("time_ps", 0)) // TICK
 
     def _event(self, run: Any, u: int, t: int, there: dict[int, Any], based: set[int]) -> Any:
-        """Op u runs or does not; returns the memory content afterwards."""
+        """Lets op u run or not, and returns the memory content afterwards."""
         cp, made = self.cp, self.makes(u)
         for s in self.reads(u):
             cp.add_implication(run, there[s]) if not isinstance(there[s], int) else cp.add(run == 0)

@@ -1,4 +1,4 @@
-"""Small random steps, and random schedules for them that no search has made.
+"""Makes small random steps, and random schedules for them that do not come from a search.
 
 problem = random_step(random.Random(seed))
 for steps, starts in random_schedules(problem, draw, 40): ...
@@ -16,8 +16,8 @@ TIMES = (0, 1, 5, 10, 100, 1000, 10**6)
 
 
 def random_step(draw: random.Random) -> Problem:
-    """Up to 17 ops. The backward may return forward values, memory may be held by flags, and some
-    ops run only once. Every op is needed, because unread values are returned."""
+    """Returns a step of up to 17 ops. The backward may return forward values, memory may be held by
+    flags, and some ops run only once. Every op is needed, because unread values are returned."""
     storages: list[dict[str, Any]] = [{"bytes": 64, "flags": ["static"]}]
     ops: list[dict[str, Any]] = [
         {"name": "x", "flags": ["placeholder"], "in": [], "out": [{"storage": 0}]}
@@ -67,8 +67,9 @@ def random_step(draw: random.Random) -> Problem:
 def random_schedules(
     problem: Problem, draw: random.Random, n: int, late_holds: bool
 ) -> Iterator[tuple[list[int], int]]:
-    """Schedules in base order in which forward ops run late, again, or both. Some are invalid, and
-    the referee refuses them. ``late_holds``: values held to the end may also be made late."""
+    """Yields schedules in base order in which forward ops run late, again, or both. Some are
+    invalid, and the referee refuses them. With ``late_holds``, values held to the end may also be
+    made late."""
     ops = problem["ops"]
     maker = [i for i, op in enumerate(ops) for _ in op["out"]]
     starts = problem["backward_starts"]

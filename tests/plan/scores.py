@@ -1,5 +1,5 @@
-"""Plans of the traced graphs compared with those of PyTorch's partitioner: the tests of this folder
-assert on them, and ``benchmarks/planner`` reports them.
+"""Compares plans of the traced graphs with those of PyTorch's partitioner. The tests of this folder
+assert on the results, and ``benchmarks/planner`` reports them.
 
 Every plan goes through the referee (``tests/reference/evaluate_traced.py``), which shares no code
 with the library; peaks and times here are the referee's. Shares are of the peak of the traced order
@@ -35,7 +35,7 @@ NAMES = sorted(path.name.removesuffix(".json.gz") for path in DATA.glob("*.json.
 FAST = ("evonorm_s0", "transformer_encoder")  # the rest takes minutes
 
 SHARES = (0.7, 0.5, 0.4, 0.3, 0.2)
-# Extra time in % that a prototype of the search reached at these shares; None: it found no plan.
+# Extra time in % that a prototype of the search reached at these shares; None if it found no plan.
 REACHED: dict[str, tuple[float | None, ...]] = {
     "bert_base": (7.0, 13.3, 18.2, 23.7, None),
     "evonorm_s0": (None, None, None, None, None),
@@ -103,8 +103,8 @@ class Graph:
         return front
 
     def judge(self, plan: str) -> Judged:
-        """Returns the referee's result. It raises if a rule is broken; its counts must be the
-        plan's."""
+        """Returns the referee's result. Raises an error if a rule is broken, or if the referee's
+        counts differ from the plan's."""
         document = json.loads(plan)
         own, starts = document["numbers"], document["backward_starts"]
         theirs = referee.evaluate(self.traced, document["steps"], starts, DEVICE)
@@ -142,7 +142,7 @@ SPENT: dict[tuple[str, int | str], float] = {}
 
 @cache
 def plan(name: str, budget: int | str) -> Judged | None:
-    """Returns a plan for a peak in bytes or ``"min"``; None: the planner finds none."""
+    """Returns a plan for a peak in bytes or ``"min"``, or None if the planner finds none."""
     g = graph(name)
     asked = budgets.parse(budget, "live")
     begin = time.perf_counter()

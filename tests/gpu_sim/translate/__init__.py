@@ -1,1 +1,1 @@
-"""From PTX, as NVRTC writes it, to C that the stand-in driver compiles and runs."""
+"""Translates PTX, as NVRTC writes it, to C that the stand-in driver compiles and runs."""

@@ -1,6 +1,6 @@
-"""About how many machine instructions of sm_90 an instruction of PTX becomes, in halves. What names
-a register again costs nothing, two exclusive ors are one instruction, 64-bit integers cost two or
-more, and divisions their usual path."""
+"""Estimates how many machine instructions of sm_90 an instruction of PTX becomes, in halves. An
+instruction that only names a register again costs nothing, two exclusive ors are one instruction,
+64-bit integers cost two or more, and divisions cost their usual path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SLOW = {
 
 
 def cost_of(opcode: str) -> int:
-    """Half instructions that a thread issues for it."""
+    """Returns the half instructions that a thread issues for an opcode."""
     if opcode.startswith(_FREE):
         return 0
     if opcode in _SLOW:

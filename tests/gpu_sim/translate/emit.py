@@ -1,4 +1,4 @@
-"""C text from a parsed module: a function for each kernel, one statement for each instruction.
+"""Writes C from a parsed module: a function for each kernel, a statement for each instruction.
 
 Registers are unsigned integers of their width; an instruction reads them as the types that it
 names. Everything that reaches beyond a thread's own registers goes through `runtime/sim_thread.h`.
@@ -49,7 +49,7 @@ class Instruction:
 
 @dataclass
 class Layout:
-    """Where a kernel's memory lies: byte offsets of its variables in their windows."""
+    """The memory layout of a kernel: byte offsets of its variables in their windows."""
 
     shared: dict[str, int] = field(default_factory=dict)
     local: dict[str, int] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Layout:
 
 
 class Writer:
-    """Writes one function. `needs_fibers` and `forms` say afterwards what it has met."""
+    """Writes one function. Afterwards `needs_fibers` and `forms` say what the function contains."""
 
     def __init__(self, module: Module, function: Function, layout: Layout) -> None:
         self.module, self.function, self.layout = module, function, layout
@@ -78,18 +78,18 @@ class Writer:
         self.forms: set[str] = set()
         self.needs_fibers = False
         self.scopes: list[dict[str, int]] = [{}]
-        self.buffers: dict[str, str] = {}  # .param memory of calls -> C expression
-        self.params: dict[str, int] = {}  # of a kernel -> offset
+        self.buffers: dict[str, str] = {}  # maps .param memory of calls to a C expression
+        self.params: dict[str, int] = {}  # maps a parameter of a kernel to its offset
         self.tables: dict[str, list[str]] = {}  # .branchtargets
         self.seen: set[str] = set()  # labels
         self.globals = list(module.variables)
         self.begun = 0  # the line of the block of instructions that is being written
-        self.issued = 0  # half instructions of a machine that they cost
+        self.issued = 0  # the half instructions of a machine that they cost
 
     # Registers, constants, symbols
 
     def bits(self, register: str) -> int | None:
-        """Width of a register; None: no register of this name is in scope."""
+        """Returns the width of a register, or None if no register of this name is in scope."""
         for scope in reversed(self.scopes):
             if register in scope:
                 return scope[register]
@@ -163,8 +163,7 @@ class Writer:
         return f"(uint64_t){base} + {int(found[2] or '0', 0)}ll"
 
     def buffer(self, operand: str) -> str | None:
-        """Returns the host memory of "[param+8]" where this is an argument of a kernel or a
-        call."""
+        """Returns the host memory of "[param+8]" if this is an argument of a kernel or a call."""
         found = re.fullmatch(r"\[\s*([\w$]+)\s*(?:\+\s*(\d+)\s*)?\]", operand)
         if not found or self.bits(found[1]) is not None:
             return None
@@ -178,7 +177,7 @@ class Writer:
     # Statements
 
     def write(self) -> None:
-        """All of the body."""
+        """Writes the whole body."""
         self._begin_block()
         for statement in self.function.body:
             try:
@@ -192,7 +191,8 @@ class Writer:
         self._end_block()
 
     def _begin_block(self) -> None:
-        """Instructions from here to a label or jump run together, and are counted once."""
+        """Begins a block: instructions from here to a label or jump run together, and are counted
+        once."""
         self.begun, self.issued = len(self.lines), 0
         self.lines.append(";")
 
@@ -222,7 +222,7 @@ class Writer:
             self.buffers[made.name] = f"b_{made.name}"
             self.lines.append(f"char b_{made.name}[{made.bytes}] __attribute__((aligned(16)));")
         elif text.startswith(".branchtargets"):
-            self.lines.pop()  # where the block of the label would begin
+            self.lines.pop()  # the block of the label would begin here
             table = self.lines.pop().removesuffix(":;")
             self.tables[table] = split(text.split(None, 1)[1])
             self._begin_block()
@@ -276,7 +276,7 @@ class Writer:
         target, _, other = ins.operands[0].partition("|")
         if not other:
             return self.assign(target, form.result, expression)
-        # setp gives the comparison to p, and the comparison's opposite to q; without a join
+        # setp assigns the comparison to p and its opposite to q, unless it joins another condition
         if re.match(r"setp\.\w+\.(and|or|xor)\.", ins.opcode):
             raise UnsupportedError(f"{ins.opcode} with two results")
         both = self.assign(target, "pred", "p_") + self.assign(other, "pred", "!p_")

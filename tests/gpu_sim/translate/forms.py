@@ -1,6 +1,6 @@
-"""The table of arithmetic: one entry for each opcode form, "fma.rn.ftz.f32", with the types of its
-operands and the C expression of its result. What touches memory, other threads or the flow of
-control is in `emit`.
+"""The table of arithmetic has one entry for each opcode form, such as "fma.rn.ftz.f32", with the
+types of its operands and the C expression of its result. Instructions that touch memory, other
+threads or the flow of control are in `emit`.
 
 Rows are written with alternatives in brackets, "add[|.rn][|.ftz].f32", and expanded here. In an
 expression $a, $b, $c, $d are the sources, read as the types that the row names.
@@ -22,7 +22,8 @@ C_TYPES = {
 
 @dataclass(frozen=True)
 class Form:
-    """What one opcode takes and gives. `expression` is C over $a, $b, ..., of the type result."""
+    """The operands and the result of one opcode. `expression` is C over $a, $b, ..., and has the
+    type of the result."""
 
     opcode: str
     result: str
@@ -34,7 +35,7 @@ FORMS: dict[str, Form] = {}
 
 
 def _expand(pattern: str) -> list[tuple[str, list[str]]]:
-    """Each way to choose among the alternatives, and what was chosen."""
+    """Returns each way to choose among the alternatives, and what was chosen."""
     parts = re.split(r"\[([^\]]*)\]", pattern)
     choices = [part.split("|") if i % 2 else [part] for i, part in enumerate(parts)]
     return [("".join(way), list(way[1::2])) for way in itertools.product(*choices)]
@@ -46,8 +47,7 @@ def _add(opcode: str, operands: str, expression: str) -> None:
 
 
 def _wrapped(expression: str, modifiers: list[str]) -> str:
-    """Returns the expression of an f32 result under .ftz and .sat, whose sources are flushed
-    too."""
+    """Returns the expression of an f32 result under .ftz and .sat. Its sources are flushed, too."""
     if ".ftz" in modifiers:
         expression = re.sub(r"\$[a-d]", lambda source: f"sim_flush({source[0]})", expression)
         expression = f"sim_flush({expression})"
@@ -102,7 +102,8 @@ def _integers() -> None:
 
 
 def _carries() -> None:
-    """Sums that leave a carry in `carry`, a variable of each function, and sums that take it in."""
+    """Adds sums that leave a carry in `carry`, a variable of each function, and sums that read
+    it."""
     for type_ in ("u32", "s32", "u64", "s64"):
         bits, is_signed, raw = int(type_[1:]), type_[0] == "s", _unsigned(type_)
         wide = "__int128" if is_signed else "unsigned __int128"
@@ -198,21 +199,21 @@ def _floats() -> None:
 
 
 def _rounded(expression: str, type_: str, chosen: list[str], source: str = "") -> str:
-    """Returns the expression under a rounding mode, if one was chosen; `source`: the operands'
-    type, where it is not the result's."""
+    """Returns the expression under a rounding mode, if one was chosen. ``source`` is the type of
+    the operands if it is not the result's."""
     mode = next((_ROUNDING[name] for name in chosen if name in _ROUNDING), None)
     if mode is None:
         return expression
-    # The operands go through volatile variables, or the compiler moves the operation out.
+    # the operands go through volatile variables; otherwise the compiler moves the operation out
     names = sorted(set(re.findall(r"\$[a-d]", expression)))
     held = "".join(f"volatile {C_TYPES[source or type_]} {name[1:]}_ = {name}; " for name in names)
     inner = re.sub(r"\$([a-d])", r"\1_", expression)
     return f"({{ {held}SIM_ROUNDED({mode}, {C_TYPES[type_]}, {inner}); }})"
 
 
-# Of each approximate operation: its value in double, and the largest relative error that NVIDIA's
-# table of PTX instructions states. `sim_approximate` gives the rounded value, or, when it is asked
-# to, one moved inside that bound.
+# For each approximate operation, its value in double, and the largest relative error according to
+# NVIDIA's table of PTX instructions. `sim_approximate` gives the rounded value or, if asked to, a
+# value that is off by up to that error.
 APPROXIMATIONS = {
     "rcp": ("1 / (double)$a", 2**-23),
     "sqrt": ("sqrt($a)", 2**-23),
@@ -241,8 +242,8 @@ def _approximations() -> None:
 
 
 def _halves() -> None:
-    """f16 and bf16 are bits in registers: computed in double, which is exact or rounded to odd
-    before the one rounding to the type; pairs work on each half."""
+    """Adds f16 and bf16, which are bits in registers. They are computed in double, which is exact
+    or rounded to odd before the only rounding to the type; pairs work on each half."""
     for type_ in ("f16", "bf16"):
         wide, narrow = f"sim_from_{type_}", f"sim_to_{type_}"
         rows = {

@@ -19,7 +19,7 @@ _HINTS = {"weak", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt"}
 
 
 def _space(ins: Instruction) -> str:
-    """Returns the space that an opcode names; "generic" where it names none."""
+    """Returns the space that an opcode names, or "generic" if it names no space."""
     names = (part.split("::")[0] for part in ins.parts)
     return next((name for name in names if name in _SPACES), "generic")
 
@@ -33,7 +33,7 @@ def _check_modifiers(ins: Instruction, known: set[str]) -> None:
 
 
 def _access(w: Writer, ins: Instruction) -> str:
-    """ld, ldu and st of one to eight registers."""
+    """Translates ld, ldu and st of one to eight registers."""
     _check_modifiers(ins, _STRONG | _SCOPES | _HINTS | {"v2", "v4", "v8"})
     is_store, space, type_ = ins.parts[0] == "st", _space(ins), ins.parts[-1]
     place, listed = ins.operands if is_store else ins.operands[::-1]
@@ -90,7 +90,7 @@ def _half_sum(type_: str) -> str:
 
 
 def _atomic(w: Writer, ins: Instruction) -> str:
-    """atom and red: one read and write that other threads see as one."""
+    """Translates atom and red: a read and a write that other threads see as one."""
     _check_modifiers(ins, _STRONG | _SCOPES | {"noftz"} | _UPDATES.keys())
     update = next((part for part in ins.parts if part in _UPDATES), None)
     type_, space = ins.parts[-1], _space(ins)
@@ -120,7 +120,8 @@ def _atomic(w: Writer, ins: Instruction) -> str:
 
 
 def _convert_address(w: Writer, ins: Instruction) -> str:
-    """cvta: between a space's own addresses and generic ones; only shared memory's differ."""
+    """Translates cvta, between a space's own addresses and generic ones; only shared memory's
+    differ."""
     value = w.value(ins.operands[1], ins.parts[-1])
     if _space(ins) == "shared":
         value = f"{value} {'-' if 'to' in ins.parts else '+'} SIM_SHARED"
@@ -129,7 +130,7 @@ def _convert_address(w: Writer, ins: Instruction) -> str:
 
 
 def _copy(w: Writer, ins: Instruction) -> str:
-    """cp.async: bytes that arrive in shared memory when they are waited for."""
+    """Translates cp.async: bytes arrive in shared memory when they are waited for."""
     w.forms.add(re.sub(r"\.L2::\d+B", "", ins.opcode))
     if ins.opcode == "cp.async.commit_group":
         return "t->copy_group++;"

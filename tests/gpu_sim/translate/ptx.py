@@ -1,4 +1,4 @@
-"""PTX text into statements: declarations, labels, blocks and instructions, each with its line.
+"""Splits PTX text into statements: declarations, labels, blocks and instructions, with lines.
 
 Only the shape of the language is known here. What an instruction means is in `forms` and `emit`.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 
 class UnsupportedError(Exception):
-    """Something in the text that the translator does not know; the message names it."""
+    """Raised for text that the translator does not know; the message names it."""
 
 
 BITS = {
@@ -27,12 +27,12 @@ _LABEL = re.compile(r"[%$\w]+:(?!:)")
 
 @dataclass(frozen=True)
 class Statement:
-    """One of: `text` that ended with a semicolon, a label (`text` ends with a colon), "{" or "}",
-    or a directive of one line."""
+    """One statement: `text` that ended with a semicolon, a label (`text` ends with a colon), "{" or
+    "}", or a directive of one line."""
 
     text: str
-    line: int  # in the PTX
-    source: int  # in the CUDA C, where .loc says so; else 0
+    line: int  # line in the PTX
+    source: int  # line in the CUDA C, if .loc gives it; otherwise 0
 
     @property
     def site(self) -> int:
@@ -48,7 +48,7 @@ class Variable:
     space: str
     type: str
     align: int
-    bytes: int  # 0: the size is given at launch
+    bytes: int  # 0 if the size is given at launch
     is_extern: bool = False
     values: str | None = None
 
@@ -61,7 +61,7 @@ class Function:
     is_entry: bool
     params: list[Variable]
     result: Variable | None
-    max_threads: int  # of a block; 0: not said
+    max_threads: int  # limit of a block; 0 if it is not given
     body: list[Statement]
 
 
@@ -75,7 +75,7 @@ class Module:
 
 
 def split(text: str) -> list[str]:
-    """At the commas that stand in no bracket."""
+    """Splits at the commas that are outside of brackets."""
     parts, depth, part = [], 0, ""
     for char in text:
         depth += (char in "{[(") - (char in "}])")
@@ -196,7 +196,7 @@ def _body(parts: list[Statement], at: int) -> tuple[list[Statement], int]:
 
 
 def parse(text: str) -> Module:
-    """Reads a module; what it does not know is an error that quotes it."""
+    """Parses a module. Unknown text is an error that quotes it."""
     module, parts, at = Module(), list(statements(text)), 0
     while at < len(parts):
         words = parts[at].text

@@ -1,4 +1,5 @@
-"""Instructions in which threads meet: barriers, fences, warp operations, matrix products."""
+"""Translates instructions in which threads meet: barriers, fences, warp operations, matrix
+products."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def _meet(w: Writer, ins: Instruction) -> None:
 
 
 def _barrier(w: Writer, ins: Instruction) -> str:
-    """bar and barrier: of a block, or of a warp."""
+    """Translates bar and barrier, of a block or of a warp."""
     _meet(w, ins)
     parts = [part for part in ins.parts[1:] if part not in ("cta", "aligned")]
     operands = list(ins.operands)
@@ -45,7 +46,7 @@ def _barrier(w: Writer, ins: Instruction) -> str:
 
 
 def _warp(w: Writer, ins: Instruction, operation: str, operands: list[str], type_: str) -> str:
-    """Returns a call of the warp hook: operands are result[|predicate], value, b, c, mask."""
+    """Returns a call of the warp hook. Its operands are result[|predicate], value, b, c, mask."""
     _meet(w, ins)
     target, value, b, c, mask = operands
     to, _, predicate = target.partition("|")
@@ -88,7 +89,8 @@ def _match(w: Writer, ins: Instruction) -> str:
 
 
 def _active(w: Writer, ins: Instruction) -> str:
-    """Any set of lanes that holds the caller is allowed; the caller alone is the hardest one."""
+    """Returns the active lanes. Any set that contains the caller is allowed; the caller on its own
+    is the hardest case."""
     w.forms.add(ins.opcode)
     return w.assign(ins.operands[0], "b32", "1u << t->lane")
 
@@ -107,7 +109,8 @@ _INNER = {"f16": ("8", "16"), "bf16": ("8", "16"), "tf32": ("4", "8")}
 
 
 def _matrix(w: Writer, ins: Instruction) -> str:
-    """mma: each lane holds its part of A (16 x k), B (k x 8), C and D (16 x 8) in registers."""
+    """Translates mma. Each lane holds its part of A (16 x k), B (k x 8), C and D (16 x 8) in
+    registers."""
     found = _MATRIX.fullmatch(ins.opcode)
     if not found or found["k"] not in _INNER[found["type"]]:
         raise _unknown(ins)
@@ -123,7 +126,8 @@ def _matrix(w: Writer, ins: Instruction) -> str:
 
 
 def _load_matrix(w: Writer, ins: Instruction) -> str:
-    """ldmatrix: one, two or four 8 x 8 matrices of 16-bit numbers, a row at each lane's address."""
+    """Translates ldmatrix: one, two or four 8 x 8 matrices of 16-bit numbers, with a row at each
+    lane's address."""
     form = r"ldmatrix\.sync\.aligned\.m8n8\.x([124])(\.trans)?\.shared(::cta)?\.b16"
     found = re.fullmatch(form, ins.opcode)
     if not found:

@@ -1,5 +1,5 @@
-"""A module as one C file: its functions, and the tables by which the driver finds kernels and
-global variables."""
+"""Writes a module as one C file: its functions, and the tables by which the driver finds kernels
+and global variables."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def _declared(function: Function) -> list[Variable]:
 
 
 def _layout(module: Module, function: Function, callees: list[Function]) -> Layout:
-    """Variables of the functions that kernels call come first, in the same places for all: so one
-    C function serves every kernel. Without recursion they need no stack."""
+    """Places the variables of the functions that kernels call first, at the same offsets for all
+    kernels, so that one C function serves every kernel. Without recursion they need no stack."""
     layout = Layout()
     shared = [v for v in module.variables.values() if v.space == "shared"]
     for callee in callees:
@@ -48,7 +48,8 @@ def _layout(module: Module, function: Function, callees: list[Function]) -> Layo
 
 
 def _numbers(what: Variable) -> tuple[bytes, list[tuple[int, str, int]]]:
-    """Returns the bytes that a variable starts with, and where addresses of others are written."""
+    """Returns the bytes that a variable starts with, and the positions of addresses of other
+    variables."""
     data, addresses = b"", []
     size = BITS[what.type] // 8
     for text in split((what.values or "").strip("{} ")):
@@ -87,7 +88,7 @@ def _global_table(module: Module) -> list[str]:
 
 
 def _prepare(writer: Writer) -> tuple[list[int], list[int], int]:
-    """Gives each parameter its place: offsets, sizes and the bytes of all of them."""
+    """Places each parameter: returns offsets, sizes and the bytes of all of them."""
     offsets, sizes, end = [], [], 0
     for i, param in enumerate(writer.function.params):
         if writer.function.is_entry:
@@ -104,8 +105,8 @@ def _prepare(writer: Writer) -> tuple[list[int], list[int], int]:
 
 
 def translate(text: str) -> tuple[str, set[str]]:
-    """Returns the C file, and the instruction forms that the text has. UnsupportedError names what
-    is not known."""
+    """Returns the C file, and the instruction forms in the text. UnsupportedError names unknown
+    text."""
     module = parse(text)
     callees = [function for function in module.functions if not function.is_entry]
     heads, bodies, rows, tables, forms = [], [], [], [], set()
