@@ -179,8 +179,8 @@ def plan_at(name: str, share: float) -> Judged | None:
 
 
 def geometric_mean(values: Iterable[float], least: float = 0.05) -> float:
-    """Values below ``least`` count as ``least``, so that a single 0 does not decide the
-    mean."""
+    """Returns the geometric mean. Values below ``least`` count as ``least``, so that a single 0
+    does not decide the mean."""
     logs = [math.log(max(value, least)) for value in values]
     return math.exp(sum(logs) / len(logs))
 
@@ -201,7 +201,7 @@ def point_ratios(names: Sequence[str], redrawn: bool = False) -> list[tuple[str,
 
 
 def over_bound(names: Sequence[str], share: float) -> list[float]:
-    """Our extra time divided by the plan's own lower bound on it, if both exist."""
+    """Returns our extra time divided by the plan's own lower bound on it, if both exist."""
     found = [plan_at(name, share) for name in names]
     return [own.extra / own.bound for own in found if own is not None and own.bound]
 

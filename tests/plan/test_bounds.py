@@ -1,4 +1,4 @@
-"""No printed bound is above a plan known for the budget or a smaller one, and each plan has a
+"""A printed bound is never above a plan known for the budget or a smaller one, and each plan has a
 bound."""
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def test_plans_by_constraint_programming(seed: int) -> None:
 
 
 def returned_by_the_backward(flags: list[str]) -> Problem:
-    """The backward returns ``f1``, which has no other use, so ``f0`` and ``f1`` may first run
-    there: nothing is saved, and nothing is recomputed."""
+    """Returns a step whose backward returns ``f1``, which has no other use. So ``f0`` and ``f1``
+    may first run there: nothing is saved, and nothing is recomputed."""
     s = Step()
     x = s.add([], 1, flags=("placeholder",), held=("static",))
     a = s.add([x], 4, 10)

@@ -1,5 +1,5 @@
-"""Plans with late and repeated backward ops against the optimum over that class, by best-first
-search and by constraint programming."""
+"""Compares plans with late and repeated backward ops with the optimum over that class, by
+best-first search and by constraint programming."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ DEVICE = "cpu"
 SHARES = (0.02, 0.2, 0.4, 0.6, 0.8)
 """Budgets, between the smallest plan and saving everything."""
 CLOSE = 0.005  # of the step's time
-STATES = 600_000  # that the search may see
-SECONDS = 60  # for the program
+STATES = 600_000  # number of states that the search may visit
+SECONDS = 60  # time limit of the program
 OPEN = {
     ("attention", 0.02), ("attention", 0.2), ("recurrence", 0.02), ("recurrence", 0.2),
     ("recurrence", 0.4), ("unet", 0.02),
@@ -42,14 +42,14 @@ def plans(problem: dict[str, Any]) -> list[Any]:
 
 
 def asked(plan: Any) -> int:
-    """Picoseconds that a better plan would have to take less than."""
+    """Returns the picoseconds that a better plan must stay below."""
     numbers = plan.numbers
     return int(numbers["time_ps"] - int(CLOSE * numbers["once_ps"]))
 
 
 @pytest.mark.very_slow
 def test_plans_are_schedules_of_the_program() -> None:
-    """So what the program excludes, it excludes for all of them."""
+    """So whatever the program excludes is excluded for all of them."""
     counted = 0
     for name in deep_nets.NETS:
         problem = deep_nets.traced(name)
@@ -82,7 +82,8 @@ def test_no_other_schedule_is_faster() -> None:
 @pytest.mark.very_slow
 @needs_compiler
 def test_both_oracles_agree() -> None:
-    """What the search proves, the program does not beat, and the search finds what it is asked."""
+    """The program does not beat what the search proves, and the search finds what it is asked
+    for."""
     problem = deep_nets.traced("residual")
     for plan in plans(problem)[-2:]:
         time, budget = plan.numbers["time_ps"], plan.numbers["budget_bytes"]

@@ -20,7 +20,7 @@ RECURRENCE = Path(__file__).parents[1] / "data" / "recurrence_5steps.json"
 
 
 def both(problem: Problem, budgets: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Plans with forward reruns only, and with reruns of all ops."""
+    """Returns plans with forward reruns only, and plans with reruns of all ops."""
     fields = {key: value for key, value in problem.items() if key != "fingerprint"}
     every = {**fields, "version": 3, "reruns": "all"}
     forward = cutback.plans({**every, "reruns": "forward"}, budgets, device="cpu")
@@ -32,8 +32,8 @@ def both(problem: Problem, budgets: list[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def sums(n: int) -> Problem:
-    """The gradient of one large value is a sum of `n` large parts, each made from a small value
-    that is available early and needed late."""
+    """Returns a step in which the gradient of one large value is a sum of `n` large parts, each
+    made from a small value that is available early and needed late."""
     ops: list[dict[str, Any]] = []
     storages: list[dict[str, Any]] = []
 
@@ -61,7 +61,8 @@ def sums(n: int) -> Problem:
 
 
 def test_delays_cost_nothing() -> None:
-    """All parts at once or three: the given order needs the former, delays only the latter."""
+    """Either all parts are live at once, or three of them. The given order needs the former; with
+    delays the latter is enough."""
     n = 6
     budget = 3 * BIG + 4 * n * SMALL
     (forward,), (plan,) = both(sums(n), [budget])

@@ -1,6 +1,6 @@
-"""Requirements for plans of the traced graphs: PyTorch's own points, extra time at shares of the
-save-all peak, the smallest peak, order over budgets. Two small graphs run by default; the others
-and the means over all are very_slow. Limits of a single cut are in
+"""Plans of the traced graphs meet their requirements: PyTorch's own points, extra time at shares of
+the save-all peak, the smallest peak, and order over budgets. Two small graphs run by default; the
+others and the means over all graphs are very_slow. Limits of a single cut are in
 tests/python/planner/test_traced.py."""
 
 from __future__ import annotations

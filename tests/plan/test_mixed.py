@@ -1,5 +1,5 @@
-"""Problems that mix all features of format 3: memory reuse, saved memory that is kept, late and
-repeated backward ops, copies to the host, groups and inlinings."""
+"""Tests problems that mix all features of format 3: memory reuse, saved memory that is kept, late
+and repeated backward ops, copies to the host, groups and inlinings."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Moved:
         self.starts += at < self.starts
 
     def runs(self, op: int) -> tuple[int, list[int]]:
-        """The op's first run, and the later runs that read it."""
+        """Returns the op's first run, and the later runs that read it."""
         at = [t for t, step in enumerate(self.steps) if is_run(step)]
         made = next(t for t in at if op_of(self.steps[t]) == op)
         return made, [t for t in at if t > made and op in self.late.reads(self.steps[t])]
 
     def move(self, op: int, rng: random.Random) -> None:
-        """The op's values leave, and come back before a reader. This may break a rule."""
+        """Moves the op's values to the host, and back before a reader. This may break a rule."""
         made, reads = self.runs(op)
         if not reads:
             return
@@ -89,7 +89,7 @@ def judged(problem: Problem, steps: list[Any], starts: int) -> Evaluation | None
 
 
 def check_schedules(problem: Problem, seed: int) -> dict[str, int]:
-    """Both evaluators agree about random schedules. Returns what valid ones did."""
+    """Checks that both evaluators agree about random schedules. Returns what valid ones did."""
     rng, late, did = random.Random(seed), Late(problem), {"taken": 0, "moved": 0, "kept": 0}
     for preset in ("autograd", "recompute_all"):
         plan = cutback.plan(problem, preset=preset, device=DEVICE).document
@@ -109,7 +109,7 @@ def check_schedules(problem: Problem, seed: int) -> dict[str, int]:
 
 
 def check_plans(problem: Problem) -> int:
-    """The evaluator confirms what is planned with copies; returns the number of such plans."""
+    """Checks that the evaluator confirms plans with copies. Returns the number of such plans."""
     moved = 0
     for budget, offload in ((0.3, True), ("min", True), ("min", "only")):
         plan = cutback.plan(problem, budget=budget, offload=offload, device=DEVICE)

@@ -83,7 +83,7 @@ def test_plans_take_the_least_time_there_is(name: str, every: int) -> None:
 def test_offsets_take_no_more_than_what_lives_at_once(name: str) -> None:
     for share in (1, 0.7, 0.5, 0.4):
         plan = cutback.plan(problem(name), budget=int(share * whole(name)), measure="live")
-        evaluate.check_plan(problem(name), plan.document)  # that no two lives overlap
+        evaluate.check_plan(problem(name), plan.document)  # checks that lives do not overlap
         assert plan.numbers["arena_bytes"] <= 1.01 * plan.numbers["live_bytes"], share
 
 
@@ -97,8 +97,8 @@ def test_smallest_peak_at_any_price(name: str) -> None:
 @pytest.mark.very_slow
 @pytest.mark.parametrize("name", ["mlp16_bn", "unet3_bn"])
 def test_a_refusal_names_the_smallest_and_is_near_the_floor(name: str) -> None:
-    """The smallest plan named in the error equals that of `min` at any price, and a budget of its
-    bytes is met."""
+    """The smallest plan in the error equals that of `min` at any price, and a budget of its bytes
+    is met."""
     with pytest.raises(cutback.BudgetError) as error:
         cutback.plan(problem(name), budget=int(0.2 * whole(name)), measure="live")
     found, floor, held = error.value.smallest_bytes, error.value.floor_bytes, error.value.held_bytes

@@ -1,4 +1,4 @@
-"""Memory reuse: the field `over` of problem format 3, schedules and plans."""
+"""Tests memory reuse: the field `over` of problem format 3, schedules and plans."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cutback.problem import Problem
 
 
 def chain(**fields):
-    """x -> a -> b -> c, and a backward op that reads a and c. Everything except x may be
+    """Returns x -> a -> b -> c, and a backward op that reads a and c. Everything except x may be
     overwritten."""
     ops = [
         {"name": "x", "in": [], "out": [{"storage": 0}], "flags": ["placeholder"]},
@@ -162,7 +162,7 @@ def test_the_key_that_keeps_saved_memory_is_read_and_written():
 
 
 def net(seed, all_reruns=False):
-    """A random step with two kinds of sizes and lists of reusable inputs."""
+    """Returns a random step with two kinds of sizes and lists of reusable inputs."""
     rng = random.Random(seed)
     problem = random_net(seed, 12)
     for storage in problem["storages"]:
@@ -193,8 +193,8 @@ def test_both_evaluators_agree_on_any_schedule(all_reruns):
 
 
 def check_plans(problem):
-    """The evaluators confirm plans for several budgets. Returns whether the smallest plan is
-    smaller than without reuse."""
+    """Checks that the evaluators confirm plans for several budgets. Returns True if the smallest
+    plan is smaller than without reuse."""
     least = cutback.plan(problem, budget="min", device="cpu").numbers["live_bytes"]
     plain = cutback.plan(without(problem), budget="min", device="cpu").numbers["live_bytes"]
     whole = cutback.plan(problem, device="cpu").numbers

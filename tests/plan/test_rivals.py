@@ -27,7 +27,7 @@ def test_no_slower_than_greedy_or_equal_distances(name):
     instance, met = bench_instances.Instance(name), 0
     for share in (0.9, 0.8, 0.7, 0.6, 0.5, 0.4):
         budget = int(share * instance.whole)
-        ours, _, _ = instance.ours(budget)  # and the evaluator agrees
+        ours, _, _ = instance.ours(budget)  # the evaluator agrees, too
         if ours is None:
             break
         rivals = (instance.greedy(budget), instance.distances(budget))

@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python" / "planner"))
 
 from test_random_aliases import Dice
 
-# Bytes of a schedule that keeps the order. In all of them something frees a returned value: a view
-# of the caller's memory that begins the backward (155, 174, 281), or one of a value that must not
-# rerun (364, where the last run of a result counts, too), or a forward op that only a result of the
-# backward needs (300), or a rerun of the returned value itself (1025, 1037).
+# Bytes of a schedule that keeps the order. In each of these problems something frees a returned
+# value: a view of the caller's memory that begins the backward (155, 174, 281), a view of a value
+# that must not rerun (364, where the last run of a result counts, too), a forward op that only a
+# result of the backward needs (300), or a rerun of the returned value itself (1025, 1037).
 KNOWN = {
     155: 3153984,
     174: 1048640,
@@ -83,8 +83,8 @@ def test_views_of_what_is_written_later_run_once(seed: int) -> None:
 
 
 def test_a_plan_far_from_its_neighbours_is_found() -> None:
-    """The net ``gelu_chain`` of ``tests/reference/deep_nets.py``. The extra time is the least, as
-    ``best_first.py`` proves; searches from plan to plan end 1.2 % of a step above it."""
+    """Plans the net ``gelu_chain`` of ``tests/reference/deep_nets.py``. Its extra time is the
+    least, as ``best_first.py`` proves; searches from plan to plan end 1.2 % of a step above it."""
     file = Path(__file__).parents[1] / "data" / "chain_of_gelus.json"
     problem = json.loads(file.read_text())
     numbers = cutback.plan(problem, budget="0.5188x", measure="live", device="cpu").numbers

@@ -1,4 +1,4 @@
-"""Shared helpers: run a traced expression, take finite differences, and check that the core is
+"""Shared helpers that run a traced expression, take finite differences, and check that the core is
 quiet after each test."""
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def little_to_collect() -> Iterator[None]:
 
 @pytest.fixture
 def no_failures_held() -> None:
-    """For tests that count what the process holds."""
+    """Drops what a failed test holds, for tests that count what the process holds."""
     forget_failures()
 
 
 @pytest.fixture
 def no_collections() -> Iterator[None]:
-    """For tests that raise from a signal handler: Python would swallow the exception inside a
-    garbage collection callback, such as that of hypothesis."""
+    """Disables garbage collection for tests that raise from a signal handler. Python would swallow
+    the exception inside a garbage collection callback, such as that of hypothesis."""
     gc.disable()
     yield
     gc.enable()
@@ -74,7 +74,7 @@ def no_armed_failure() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def another_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If ``CUTBACK_TEST_BACKEND=far`` is set, whatever would run on ``cpu`` runs on that backend
+    """If ``CUTBACK_TEST_BACKEND=far`` is set, runs on that backend whatever would run on ``cpu``
     (see ``tools/far.sh``)."""
     if name := os.environ.get("CUTBACK_TEST_BACKEND"):
         compile_graph = Executable.__init__
@@ -130,7 +130,7 @@ def every_plan_is_checked(
 
 @pytest.fixture
 def run() -> Callable[..., Any]:
-    """run(f, *arrays): the results of f through trace, plan and the CPU backend."""
+    """Provides run(f, *arrays): the results of f through trace, plan and the CPU backend."""
 
     def evaluate(f: Callable[..., Any], *arrays: Any) -> Any:
         return cutback.compile(f, argnums=None)(*arrays)
@@ -140,8 +140,8 @@ def run() -> Callable[..., Any]:
 
 @pytest.fixture
 def check_grad() -> Callable[..., None]:
-    """check_grad(f, *arrays): compares gradients of sum(f * fixed weights) with central differences
-    in f64."""
+    """Provides check_grad(f, *arrays): compares gradients of sum(f * fixed weights) with central
+    differences in f64."""
 
     def check(f: Callable[..., Any], *arrays: Any, eps: float = 1e-6, tol: float = 1e-6) -> None:
         arrays = tuple(np.array(a, np.float64, order="C") for a in arrays)
@@ -168,7 +168,7 @@ def check_grad() -> Callable[..., None]:
 
 
 def mlp(params: Any, x: Any, y: Any) -> Any:
-    """Six layers with dropout, and a loss that makes recomputation worthwhile."""
+    """Computes six layers with dropout, and a loss that makes recomputation worthwhile."""
     for w in params["layers"]:
         x = cutback.nn.functional.dropout(cutback.nn.functional.gelu(x @ w), 0.1)
     return ((x @ params["head"] - y) ** 2).mean()

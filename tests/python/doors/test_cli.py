@@ -1,4 +1,4 @@
-"""The command line; and the stubs match the extension."""
+"""Tests the command line, and checks that the stubs match the extension."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_version(capsys):
 
 
 def test_doctor():
-    """Runs in its own process, because a driver opened by another test would be found."""
+    """The doctor runs in its own process, because it would find a driver opened by another test."""
     command = [sys.executable, "-m", "cutback", "doctor"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -172,7 +172,7 @@ def test_errors_have_a_colour_on_a_terminal_only(monkeypatch, capsys):
 
 
 def test_completion(tmp_path):
-    """What a shell receives from a command registered with argcomplete."""
+    """The output is what a shell receives from a command registered with argcomplete."""
     pytest.importorskip("argcomplete")
     line, answer = "cutback plan --bud", tmp_path / "answer"
     asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "COMP_LINE": line}

@@ -1,5 +1,5 @@
-"""Mutated files through every verb of the command line: an answer or a one-line error, never a
-traceback.
+"""Runs every verb of the command line on mutated files: the outcome is an answer or a one-line
+error, never a traceback.
 
 The mutations come from a seed; a failure names it, and the same seed makes the same files.
 """
@@ -52,7 +52,7 @@ def loss(params, x):
 
 
 def seeds():
-    """One document of each kind of file."""
+    """Returns one document of each kind of file."""
     made = cutback.plan(loss, W, X, preset="recompute_all")
     problem = made.problem
     moved = cutback.plan(problem, budget="0.6x", measure="arena", offload="only", device=LINK)
@@ -68,7 +68,7 @@ def seeds():
     }
 
 
-COMMANDS = {  # kind of the file that is mutated: commands
+COMMANDS = {  # maps the kind of the mutated file to commands
     "problem": """
         plan problem
         plan problem --explain
@@ -126,7 +126,7 @@ ODD = [
 
 
 def places(document):
-    """Every (container, key) in a document."""
+    """Returns every (container, key) in a document."""
     found, rest = [], [document]
     while rest:
         here = rest.pop()
@@ -139,7 +139,7 @@ def places(document):
 
 
 def change(document, random_):
-    """One mutation of a document, in place."""
+    """Mutates a document once, in place."""
     options = places(document)
     if not options:
         return
@@ -164,7 +164,7 @@ def change(document, random_):
 
 
 def mutated(document, random_):
-    """The bytes of a file that is almost valid."""
+    """Returns the bytes of a file that is almost valid."""
     document = copy.deepcopy(document)
     for _ in range(random_.choice([1, 1, 1, 2, 3, 8])):
         change(document, random_)

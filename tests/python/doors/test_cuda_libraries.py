@@ -1,5 +1,5 @@
-"""The search for NVIDIA's libraries, on trees of files made for the test, with a loader that
-accepts files as told; and `cutback doctor` on the stand-in driver."""
+"""Tests the search for NVIDIA's libraries on trees of files made for the test, with a loader that
+accepts the files it is told to, and `cutback doctor` on the stand-in driver."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_stubs_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_newer_library_than_the_driver(tmp_path: Path) -> None:
-    """It would make code that the driver rejects."""
+    """The newer library would make code that the driver rejects."""
     newer = touch(tmp_path / "packages/nvidia/cu13/lib/libnvrtc.so.13")
     older = touch(tmp_path / "more/nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
     where = around(tmp_path, newer)
@@ -244,8 +244,7 @@ sys.exit(cli.main(["doctor"]))
 def test_doctor_says_when_the_kernel_fails(
     stand_in: str, real_nvrtc: Path, entry: str, act: str, code: str, words: str
 ) -> None:
-    """A kernel that never runs, one that fails, and a device used exclusively by another
-    process."""
+    """The kernel never runs, or fails, or another process uses the device exclusively."""
     files = {"CUTBACK_CUDA_DRIVER": stand_in, "CUTBACK_NVRTC": str(real_nvrtc)}
     done = subprocess.run(
         [sys.executable, "-c", BROKEN, entry, act, code],
@@ -267,7 +266,7 @@ def test_doctor_without_nvrtc(stand_in: str) -> None:
 
 
 def test_doctor_without_a_gpu() -> None:
-    """Prints one line, and the places only on request."""
+    """The doctor prints one line, and the places searched only on request."""
     nowhere = "/nowhere/libcuda.so.1"
     out = doctor(CUTBACK_CUDA_DRIVER=nowhere)
     about = [line for line in out.splitlines() if re.search("cuda|nvrtc|cublas", line, re.I)]
@@ -306,7 +305,8 @@ def no_rpath(real_nvrtc: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_nvrtc_without_rpath_finds_its_builtins(
     stand_in: str, real_nvrtc: Path, no_rpath: Path
 ) -> None:
-    """It needs the builtins of its own version in its own folder; another version does not work."""
+    """NVRTC needs the builtins of its own version in its own folder; another version does not
+    work."""
     (builtins,) = real_nvrtc.parent.glob("libnvrtc-builtins.so.*")
     files = {"CUTBACK_CUDA_DRIVER": stand_in, "CUTBACK_NVRTC": str(no_rpath)}
     beside = no_rpath.parent / builtins.name

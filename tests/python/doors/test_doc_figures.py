@@ -22,7 +22,7 @@ ORIGIN = {"commit": "0123abc", "machine": {"cpu": "a cpu", "isa": "avx2"}}
 
 @pytest.fixture
 def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """README.md of a repository with one file of results."""
+    """Makes README.md of a repository with one file of results."""
     results = tmp_path / "benchmarks" / "results"
     results.mkdir(parents=True)
     (results / "rows.json").write_text(json.dumps(ORIGIN | {"rows": ROWS}))

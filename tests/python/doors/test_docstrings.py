@@ -30,7 +30,7 @@ def loss(params: Any, x: Any, y: Any) -> Any:
 
 
 def of_readers() -> dict[str, Any]:
-    """Returns a loss with its arguments, a step, a plan."""
+    """Returns a loss with its arguments, a step, and a plan."""
     rng = np.random.default_rng(0)
     params = {
         "w1": rng.standard_normal((16, 32), np.float32),
@@ -52,7 +52,7 @@ def of_readers() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of this machine's measured device."""
+    """Returns the file of this machine's measured device."""
     return tmp_path_factory.mktemp("cache")
 
 

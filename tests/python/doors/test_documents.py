@@ -47,8 +47,8 @@ def test_optimizers() -> None:
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
 def test_notebooks_show_their_outputs(path: Path) -> None:
-    """The site shows the stored outputs: those of one run from the first cell to the last, without
-    what a terminal shows meanwhile."""
+    """The site shows the stored outputs. They come from one run from the first cell to the last,
+    without what a terminal shows meanwhile."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))

@@ -1,4 +1,4 @@
-"""No code of the package extracts facts from sentences, neither from error texts nor from texts
+"""The package's code never extracts facts from sentences, neither from error texts nor from texts
 made by the core. A program gets facts from attributes or JSON fields."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOT_CORE = {"budgets", "devices"}  # modules with a function of the same name
 
 HANDLE = (ast.ExceptHandler, ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.Call, ast.Compare)
 
-# File -> the reason for the exception.
+# maps a file to the reason for the exception
 ALLOWED = {
     "torch/compiler/backends.py": "an assertion of PyTorch that has no type of its own",
     "frontend/words.py": "Python's error for an unknown argument has its name in the text alone, "
@@ -37,7 +37,7 @@ def is_error(annotation: ast.expr | None) -> bool:
 
 
 class Texts:
-    """Which expressions of some files are error texts, or texts made by the core."""
+    """Finds which expressions of some files are error texts, or texts made by the core."""
 
     def __init__(self, trees: Iterable[ast.Module]) -> None:
         trees = list(trees)

@@ -1,5 +1,5 @@
-"""The patches of docs/extending: each applies to this tree, touches the places that ARCHITECTURE.md
-lists, and (very slow) builds and passes the tests that it names."""
+"""Tests the patches of docs/extending. Each applies to this tree, touches the places that
+ARCHITECTURE.md lists, and (very slow) builds and passes the tests that it names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Files: written completely or not at all, plain files only, and no foreign content in errors."""
+"""Files are written completely or not at all. Only plain files are read, and errors do not show
+foreign content."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def program(code, *arguments):
 
 
 def writes(tree):
-    """Calls in a program's text that write a file, except through cutback.files."""
+    """Returns the calls in a program's text that write a file, except through cutback.files."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
@@ -95,7 +96,7 @@ def test_a_killed_process_leaves_a_whole_file(tmp_path, name):
 
 
 def each_writer(path):
-    """Every public function that writes a file."""
+    """Calls every public function that writes a file."""
     step = cutback.value_and_grad(lambda w, x: cutback.tanh(x @ w).mean())
     arrays = np.ones((8, 8)), np.ones((8, 8))
     step(*arrays)
@@ -213,7 +214,7 @@ def problem_file(folder):
 
 
 def commands(file, bad):
-    """Each place of the command line that takes a file, with ``bad`` there."""
+    """Returns each place of the command line that takes a file, with ``bad`` there."""
     return [
         ["plan", bad],
         ["plan", file, "--profile", bad],
@@ -277,7 +278,7 @@ STEERS = [c for c in EVIL if files.SHOWN.match(c)]
 
 @pytest.fixture
 def evil(tmp_path):
-    """A problem with hostile names, in a file with a hostile name."""
+    """Makes a problem with hostile names, in a file with a hostile name."""
     problem = json.loads(json.dumps(PLAN.problem))
     del problem["fingerprint"]
     for i, op in enumerate(problem["ops"]):

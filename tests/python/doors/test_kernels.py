@@ -1,4 +1,4 @@
-"""The report of a compiled step on its groups: as JSON, as text, on the page."""
+"""Tests the report of a compiled step on its groups: as JSON, as text, and on the page."""
 
 from __future__ import annotations
 

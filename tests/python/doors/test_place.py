@@ -1,4 +1,4 @@
-"""`cutback place`: buffers from CSV files, their offsets, and the errors for bad files."""
+"""Tests `cutback place`: buffers from CSV files, their offsets, and the errors for bad files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ SMALL = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4
 
 
 def check(buffers: list[Buffer], offsets: list[int], capacity: int) -> None:
-    """Every pair is disjoint in time or in memory; slow, and shares no code with the search."""
+    """Checks that every pair is disjoint in time or in memory. Slow, and shares no code with the
+    search."""
     for i, (a, at) in enumerate(zip(buffers, offsets, strict=True)):
         assert at >= 0 and at + a.size <= capacity
         for b, other in zip(buffers[:i], offsets[:i], strict=True):

@@ -32,7 +32,7 @@ def test_the_block_about_arrays(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("row", re.findall(r"^\| `(cb\.[\w.]+)\(?(.*?)\)?`", TEXT, re.MULTILINE))
 def test_what_the_table_names_is_there(row):
-    """With its keywords."""
+    """The table's names exist, with their keywords."""
     import inspect
 
     name, arguments = row
@@ -46,7 +46,8 @@ def test_what_the_table_names_is_there(row):
 
 
 def test_the_command_line(tmp_path, monkeypatch, capsys):
-    """``cutback plan FILE --budget 0.4x`` with --json and -o, and the verbs named next to it."""
+    """Runs ``cutback plan FILE --budget 0.4x`` with --json and -o, and the verbs named next to
+    it."""
     monkeypatch.chdir(tmp_path)
 
     def loss(params, x):

@@ -1,4 +1,4 @@
-"""The contents of a release: the archive of sources, and a wheel built from it."""
+"""Tests the contents of a release: the archive of sources, and a wheel built from it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def run(*command: str | Path, cwd: Path) -> None:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
-    """Built in a copy of the checkout that also contains a developer's files: an environment, a
-    build, an interpreter's cache."""
+    """Builds the archive in a copy of the checkout that also contains a developer's files: an
+    environment, a build, an interpreter's cache."""
     pytest.importorskip("scikit_build_core")
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout")
@@ -58,7 +58,8 @@ def test_an_archive_has_the_sources_and_no_more(archive):
     tests = {name.parts[1] for name in names if name.parts[0] == "tests"}
     assert "python" in tests and "c" in tests and not tests & {"data", "plan"}
     on_stand_in = {n.name for n in names if n.parent == Path("tests/gpu_sim") and n.suffix == ".py"}
-    assert on_stand_in == {"client.py", "nvrtc.py"}  # what other tests build and find it with
+    # other tests build and find the stand-in with these
+    assert on_stand_in == {"client.py", "nvrtc.py"}
     tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
     assert {str(name) for name in names} - set(tracked) == {"PKG-INFO"}
     for folder in ("cmake", "csrc", "cuda", "python"):
@@ -69,7 +70,7 @@ def test_an_archive_has_the_sources_and_no_more(archive):
 
 @pytest.mark.very_slow
 def test_a_wheel_is_built_from_the_archive_alone(archive, tmp_path):
-    """In an empty environment: pip installs the build requirements, and NumPy, which the wheel
+    """The environment is empty: pip installs the build requirements, and NumPy, which the wheel
     needs."""
     venv.create(tmp_path / "empty", with_pip=True)
     python = tmp_path / "empty" / "bin" / "python"

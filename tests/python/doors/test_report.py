@@ -64,7 +64,7 @@ def is_repeat(items, fold):
 
 
 def most_hidden(items, min_period):
-    """The number of items hidden by the best repeat, found by trying all of them."""
+    """Returns the number of items hidden by the best repeat, found by trying all of them."""
     best = 0
     for start in range(len(items)):
         for period in range(min_period, (len(items) - start) // 2 + 1):
@@ -192,7 +192,7 @@ def test_measured_is_planned(step):
 
 
 def test_outlines_are_those_of_other_plans(picture, step):
-    """In grey: saving everything, at the steps of this plan, and the floor."""
+    """The outlines are grey: saving everything, at the steps of this plan, and the floor."""
     whole = step.plan.core.problem.plan(device=step.plan.core.device)
     everything = cutback.Plan.of(whole)
     assert (

@@ -1,5 +1,5 @@
-"""Reports in a real browser: zoom, card, search, links between chart and table, narrow screens,
-names from a graph that look like HTML. Needs Chromium and Playwright
+"""Tests reports in a real browser: zoom, card, search, links between chart and table, narrow
+screens, names from a graph that look like HTML. Needs Chromium and Playwright
 (``requirements/browser.txt``)."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def browser():
 
 @pytest.fixture
 def show(browser, tmp_path):
-    """Opens a page of HTML; at the end nothing may have been said or loaded."""
+    """Opens a page of HTML. At the end nothing may have been logged or loaded."""
 
     @contextmanager
     def opened(html, width=1400, scheme="light"):
@@ -68,7 +68,7 @@ def show(browser, tmp_path):
 
 
 def place(page, share):
-    """Coordinates of a place in the timeline, from 0, its left edge, to 1."""
+    """Returns the coordinates of a place in the timeline, from 0, its left edge, to 1."""
     box = page.locator("figure.chart svg.over").first.bounding_box()
     return box["x"] + share * box["width"], box["y"] + box["height"] / 2
 
@@ -181,7 +181,8 @@ def test_pages_do_not_scroll_sideways(show, plan, width, scheme, tmp_path):
 
 
 def contrasts(page):
-    """The least contrast of headings, cells and labels to the page behind them (WCAG 2)."""
+    """Returns the least contrast of headings, cells and labels with the page behind them (WCAG
+    2)."""
     return page.evaluate("""() => {
       const light = (c) => c.match(/[\\d.]+/g).slice(0, 3)
         .map((v) => v / 255).map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
@@ -249,7 +250,7 @@ body { background: #111; } .jp-RenderedHTMLCommon { color: #fff; }
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_dark_notebooks_under_any_system(show, plan, scheme):
-    """Also the other way round: a light notebook under a dark system."""
+    """The other way round works, too: a light notebook under a dark system."""
     other = cutback.Plan.of(plan.core.problem.plan(device=plan.core.device))
     step = cutback.compile(mlp)
     step({"blocks": [np.ones((4, 4))]}, np.ones((2, 4)))

@@ -1,4 +1,4 @@
-"""`import cutback` loads almost nothing, and all names are available nevertheless."""
+"""`import cutback` loads almost nothing, but all names are available."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def told(code: str) -> Any:
 
 
 def loaded_by(code: str) -> set[str]:
-    """Modules that an import adds once NumPy is loaded."""
+    """Returns the modules that an import adds once NumPy is loaded."""
     return set(
         told(
             f"import numpy\nbefore = set(sys.modules)\n{code}\n"
@@ -43,8 +43,8 @@ def loaded_by(code: str) -> set[str]:
 
 
 def promised() -> dict[str, str]:
-    """Returns the names seen by type checkers and editors: name -> the module it is imported from;
-    a module maps to itself."""
+    """Returns the names seen by type checkers and editors, with the module each is imported from. A
+    module maps to itself."""
     tree = ast.parse(FACE.read_text(encoding="utf-8"))
     block = next(n for n in tree.body if isinstance(n, ast.If))
     homes = {}

@@ -1,4 +1,4 @@
-"""What the extension module asks of the system that it is loaded on."""
+"""Checks what the extension module requires of the system that loads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The array API standard's public test suite, on the namespace of traced arrays: each call is a
+"""Runs the array API standard's public test suite on the namespace of traced arrays: each call is a
 step (``tests/reference/eager_namespace.py``).
 
 Set CUTBACK_ARRAY_API_TESTS to a checkout of github.com/data-apis/array-api-tests with its
@@ -49,7 +49,7 @@ KNOWN = {name: reason for reason, names in REASONS.items() for name in names.spl
 
 
 def name_of(test: str) -> str:
-    """What a test is about: ``acos`` for ``test_func_signature[acos]``."""
+    """Returns what a test is about: ``acos`` for ``test_func_signature[acos]``."""
     function, _, inner = test.partition("[")
     name = inner.rstrip("]").replace("-", ".").rpartition(".")[2]
     return function if function == "test_finfo" or not name else name

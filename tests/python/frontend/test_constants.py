@@ -1,4 +1,5 @@
-"""What a trace depends on: constants among the arguments, dtypes, and leaves that are numbers."""
+"""Tests what a trace depends on: constants among the arguments, dtypes, and leaves that are
+numbers."""
 
 from __future__ import annotations
 
@@ -163,7 +164,7 @@ class Mode(enum.Enum):
     ],
 )  # fmt: skip
 def test_another_constant_traces_again(f, values):
-    """One step for all values gives the results of a new step for each."""
+    """One step for all values gives the same results as a new step for each."""
     shared = cutback.compile(f, argnums=None)
     for value in values * 2:
         with np.errstate(invalid="ignore"):
@@ -227,7 +228,7 @@ def test_what_only_has_a_float_is_refused_by_name():
 
 
 def test_a_buffer_that_the_function_writes_into(run):
-    """An array used as a constant twice, with different contents the second time."""
+    """An array is used as a constant twice, with different contents the second time."""
 
     def f(x):
         buffer = np.zeros(4, np.float32)

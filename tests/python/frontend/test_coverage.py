@@ -1,5 +1,5 @@
-"""Operations composed of others, against NumPy and torch.nn.functional: value and gradient of each
-call, in f64 and f32. The table is ``tests/reference/coverage_rows.py``."""
+"""Compares operations composed of others with NumPy and torch.nn.functional: value and gradient of
+each call, in f64 and f32. The table is ``tests/reference/coverage_rows.py``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def torch_twin(row: Row, x: np.ndarray[Any, Any]) -> tuple[Any, Any]:
 
 
 def numeric(row: Row, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Central differences of NumPy's function, fourth order."""
+    """Returns central differences of NumPy's function, fourth order."""
     step = 1e-3
     result = np.zeros_like(x)
     for at in np.ndindex(x.shape):

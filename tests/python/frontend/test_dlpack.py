@@ -1,4 +1,4 @@
-"""Zero-copy exchange of arrays with other libraries; bf16."""
+"""Tests the zero-copy exchange of arrays with other libraries, and bf16."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cutback.run.arrays import RawArray
 
 
 class Tensor:
-    """What another library would pass: an object with the DLPack methods only."""
+    """Stands in for an object of another library: it has only the DLPack methods."""
 
     def __init__(self, array, versioned=True, device=(1, 0)):
         self.array = array
@@ -193,7 +193,7 @@ class Crafted:
     ],
 )
 def test_fields_are_checked_before_they_are_used(tensor, words):
-    """On both paths: as an array of the host, and field by field for a device."""
+    """Fields are checked on both paths: as an array of the host, and one by one for a device."""
     with pytest.raises(ValueError, match=words):
         _native.from_dlpack(tensor, "x")
     with pytest.raises(ValueError, match=words):

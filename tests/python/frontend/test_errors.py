@@ -1,4 +1,5 @@
-"""Mistakes of users: the right exception, both values, the way out, and the line of the program."""
+"""Mistakes of users give the right exception, both values, the way out, and the line of the
+program."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def softmax(x, axis=-1):
 
 
 def windows(x, kernel, stride, pad, fill):
-    """x[n, c, oh, ow, kh, kw] of each pooling or convolution window."""
+    """Returns x[n, c, oh, ow, kh, kw] of each pooling or convolution window."""
     (kh, kw), (sh, sw), (ph, pw) = kernel, stride, pad
     x = np.pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)), constant_values=fill)
     return np.lib.stride_tricks.sliding_window_view(x, (kh, kw), (2, 3))[:, :, ::sh, ::sw]
@@ -189,7 +189,7 @@ def test_evonorm_s0(run, check_grad):
 
 
 def test_classes_on_axis_1(run, check_grad):
-    """Images as PyTorch has them: scores[n, c, h, w] and labels[n, h, w]."""
+    """Images are laid out as in PyTorch: scores[n, c, h, w] and labels[n, h, w]."""
     scores = np.random.default_rng(3).standard_normal((2, 5, 3, 4))
     labels = np.random.default_rng(4).integers(0, 5, (2, 3, 4))
     labels[0, 0] = 2
@@ -310,7 +310,7 @@ def test_mistakes_name_the_thing_and_the_line(call, text):
 
 @pytest.mark.parametrize("kind", ["bool", "float", "none closed"])
 def test_queries_that_may_attend_to_nothing_give_zeros(kind, run, check_grad):
-    """Nothing of these queries reaches a gradient, as in PyTorch (`_safe_softmax`)."""
+    """Gradients do not depend on these queries, as in PyTorch (`_safe_softmax`)."""
     q, k, v = (RNG.standard_normal((2, 4, 5)) for _ in range(3))
     mask = RNG.random((2, 4, 4)) < 0.6
     mask[:, :, 0] = True

@@ -149,7 +149,7 @@ def test_wrt_names_one_input():
 
 
 def test_a_joint_graph_is_not_compiled_again():
-    """It already has its backward: the error gives a way out, for text and for JSON."""
+    """The graph already has its backward. The error gives a way out, for text and for JSON."""
     traced = cutback.trace(lambda w, x: (x @ w).mean(), np.ones((4, 4)), np.ones((4, 4)))
     joint = cutback.Graph.from_text(traced.joint())
     for graph in (joint, cutback.Graph.from_json(joint.to_json())):

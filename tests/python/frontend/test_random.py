@@ -17,7 +17,7 @@ N = 20000
 
 
 def philox(seed: int, stream: int, step: int, n: int) -> np.ndarray[Any, Any]:
-    """16 bits for each element: Philox4x32-7 (Salmon et al. 2011)."""
+    """Returns 16 bits for each element: Philox4x32-7 (Salmon et al. 2011)."""
     low = np.uint64(0xFFFFFFFF)
     blocks = np.arange(-(-n // 8), dtype=np.uint64)
     c = [

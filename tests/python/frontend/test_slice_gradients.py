@@ -12,7 +12,8 @@ import cutback
 
 
 def parts(rng: np.random.Generator, n: int) -> list[slice]:
-    """Slices of an axis of length n, in any order: a partition, or slices that may overlap."""
+    """Returns slices of an axis of length n, in any order: a partition, or slices that may
+    overlap."""
     cuts = [0, *sorted(rng.choice(np.arange(1, n), 3, replace=False)), n]
     found = [slice(int(a), int(b)) for a, b in itertools.pairwise(cuts)]
     kind = rng.integers(3)

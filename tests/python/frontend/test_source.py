@@ -1,4 +1,4 @@
-"""The source lines that errors and plans give for operations."""
+"""Tests the source lines that errors and plans give for operations."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def close(x, y, digits=1e-11):
 
 
 def weighted(values, seed):
-    """The weighted sum of the squares of all floating values."""
+    """Returns the weighted sum of the squares of all floating values."""
     rng, total = np.random.default_rng(seed), None
     for x in values if isinstance(values, tuple) else (values,):
         if x.dtype not in ("i32", "i64", "bool"):
@@ -41,7 +41,7 @@ def weighted(values, seed):
 
 
 def row_functions(name):
-    """An operation's loss as a function of one vector, and a sum of its gradients."""
+    """Returns an operation's loss as a function of one vector, and a sum of its gradients."""
     shapes, call = ROWS[name]
     sizes = [math.prod(shape) for shape in shapes]
     ends = np.cumsum(sizes)
@@ -85,7 +85,7 @@ def test_every_differentiable_operation_has_a_row():
 
 
 def penalty(w, x):
-    """A gradient penalty: the gradients with respect to the input should have norm 1."""
+    """Computes a gradient penalty: the gradients with respect to the input should have norm 1."""
     slopes = cutback.grad(lambda x: F.gelu(x @ w["a"] + w["b"]).sum())(x)
     return ((cutback.sqrt((slopes**2).sum(1)) - 1) ** 2).mean()
 
@@ -140,7 +140,7 @@ def test_a_compiled_function_inside_another_is_part_of_it():
 
 
 def deep_penalty(layers, x):
-    """The penalty of a deep network."""
+    """Computes the penalty of a deep network."""
 
     def network(x):
         for w, b in layers:
@@ -152,7 +152,7 @@ def deep_penalty(layers, x):
 
 
 def equation(layers, x):
-    """The residual of u'' = -sin x at the points."""
+    """Returns the residual of u'' = -sin x at the points."""
 
     def u(x):
         for w, b in layers:
@@ -212,8 +212,8 @@ def test_losses_with_gradients_measure_what_was_planned(loss):
 
 
 def both(f, *args):
-    """The result of ``f`` outside a traced function, after comparing it with the result inside
-    one."""
+    """Returns the result of ``f`` outside a traced function, after comparing it with the result
+    inside one."""
     outside, inside = f(*args), run(f, *args)
     for x, y in zip(cutback.tree.flatten(outside)[0], cutback.tree.flatten(inside)[0], strict=True):
         close(x, y)
@@ -256,7 +256,7 @@ def test_jvp():
 
 
 def test_jvp_of_attention_takes_six_products():
-    """Two of the forward, and four of the tangent."""
+    """There are two products in the forward and four in the tangent."""
     given, along = (
         tuple(np.random.default_rng(k).standard_normal((2, 3, 5, 4)) for k in ks)
         for ks in ((0, 1, 2), (3, 4, 5))

@@ -1,4 +1,4 @@
-"""Pytrees and the small parsers."""
+"""Tests pytrees and the small parsers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vmap against a loop over examples, for each operation with a rule."""
+"""Compares vmap with a loop over examples, for each operation with a rule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def close(x, y, digits=1e-11):
 
 
 def looped(f, axes, *args):
-    """The result of vmap, computed by a loop."""
+    """Returns the result of vmap, computed by a loop."""
     rows = [
         run(f, *(x if a is None else np.take(x, i, a) for x, a in zip(args, axes, strict=True)))
         for i in range(N)
@@ -215,7 +215,7 @@ def named(row):
 @pytest.mark.very_slow
 @pytest.mark.parametrize("row", [*NUMPY, *TORCH], ids=named)
 def test_compositions_agree_with_a_loop(row):
-    """Compositions of operations with rules, and per-example gradients."""
+    """Compositions of operations with rules agree, and so do per-example gradients."""
     shape = row.shapes[0]
     x = np.stack([drawn(row, shape, np.float64) + i * 1e-3 for i in range(N)])
     if row.domain == "integers":

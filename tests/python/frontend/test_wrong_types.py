@@ -61,7 +61,7 @@ FINE = (TypeError, ValueError, OverflowError, NotImplementedError, OSError, Inde
 
 
 def traced(function, *args, **kwargs):
-    """A call inside a trace, with traced array arguments."""
+    """Makes a call inside a trace, with traced array arguments."""
     arrays = {k: v for k, v in enumerate(args) if isinstance(v, np.ndarray)}
     keys = list(arrays)
 
@@ -90,7 +90,7 @@ def graph_call(name):
 
 
 def compiled(**options):
-    """A step with wrong options, and a call of it."""
+    """Compiles a step with wrong options and calls it."""
     return cutback.compile(loss, **{"backend": "null", **options}).prepare(W, X)
 
 
@@ -202,7 +202,7 @@ EXAMPLES = {  # valid arguments of the operations
 
 
 def operations():
-    """Each operation of the package with valid arguments."""
+    """Returns each operation of the package with valid arguments."""
     for module in (ops, F):
         for name in module.__all__:
             function = getattr(module, name)
@@ -216,7 +216,7 @@ def operations():
 
 
 def attempts(function, args, kwargs, n=None):
-    """(what is wrong, call), with one argument replaced by each odd value."""
+    """Returns (what is wrong, call), with one argument replaced by each odd value."""
     for i in range(len(args)):
         for value in ODD:
             yield (i, value), lambda i=i, v=value: function(*args[:i], v, *args[i + 1 :], **kwargs)
@@ -226,7 +226,7 @@ def attempts(function, args, kwargs, n=None):
 
 
 def sweep(function, args, kwargs, share):
-    """Calls with wrong values; returns exceptions that are not the library's own kinds."""
+    """Makes calls with wrong values; returns exceptions that are not the library's own kinds."""
     bad = []
     random_ = random.Random(1)
     for wrong, call in attempts(function, args, kwargs):
@@ -411,7 +411,7 @@ def test_options_that_are_not_finite(wrong):
     ],
 )  # fmt: skip
 def test_sizes_are_of_64_bits(call):
-    """The interpreter's `OverflowError` names nothing."""
+    """The interpreter's `OverflowError` would not name the argument."""
     with pytest.raises(ValueError, match=r"at most 64 bits|must be an integer or a pair"):
         cutback.trace(call, X.reshape(1, 1, 4, 4))
 
@@ -475,7 +475,7 @@ def test_a_step_refuses_what_only_looks_like_an_option(options, error):
 
 
 def test_traced_arrays_where_elements_are_needed():
-    """One sentence with a way out, whatever receives the array."""
+    """The error is one sentence with a way out, whatever receives the array."""
     graph = cutback.Graph()
     a = graph.input("a", (4, 4))
     graph.output(graph.op("sum", a * a))
@@ -489,7 +489,7 @@ def test_traced_arrays_where_elements_are_needed():
 
 
 def test_an_index_out_of_range_names_one_line():
-    """The line of the operation, not that of the surrounding call."""
+    """The error names the line of the operation, not that of the surrounding call."""
     labels = cutback.compile(lambda x, t: F.cross_entropy(x, t), argnums=None)
     rows = cutback.compile(lambda w, i: F.embedding(i, w), argnums=None)
     for call in (lambda: labels(X, np.array([0, 1, 2, 7])), lambda: rows(X, np.array([9]))):

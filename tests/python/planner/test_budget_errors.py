@@ -1,4 +1,4 @@
-"""Budget errors: facts that planning confirms, and one short sentence."""
+"""Budget errors state facts that planning confirms, in one short sentence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def refused(problem, **question):
 
 
 def numbers_of(error):
-    """The numbers of a sentence with their units, except those in names."""
+    """Returns the numbers of a sentence with their units, except those in names."""
     text = str(error)
     for name in filter(None, (error.op, error.region)):
         text = re.sub(rf"(at|region) {re.escape(name)}( \([^)]*\))?", "", text)
@@ -46,7 +46,7 @@ def check_sentence(error):
 
 
 def two_layers(**more):
-    """Two operations before the backward, 1000 bytes each."""
+    """Returns two operations before the backward, 1000 bytes each."""
     ops = [
         ("x", ["placeholder"], [], 0), ("h", ["compute"], [0], 1), ("l", ["fusible"], [1], 2),
         ("g", ["compute", "backward"], [1, 2], 3),

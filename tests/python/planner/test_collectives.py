@@ -1,4 +1,4 @@
-"""Problem format 3: collectives that may be repeated, the rate of the network, and reserved
+"""Tests problem format 3: collectives that may be repeated, the rate of the network, and reserved
 keys."""
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from cutback.schedule import bytes_of
 
 
 def sharded(seed=0, layers=3, *, again=True, network=0.0, timed=False):
-    """Layers whose weights are gathered, as in a sharded model: each weight is a collective and a
-    view that waits for it, read by the forward and the backward."""
+    """Returns layers whose weights are gathered, as in a sharded model. Each weight is a collective
+    and a view that waits for it, read by the forward and the backward."""
     rng = random.Random(seed)
     ops, storages = [], []
 
@@ -119,7 +119,8 @@ def test_without_the_field_they_run_once():
 
 
 def test_small_plans_are_optimal():
-    """As fast as a search through all schedules that keep first runs of collectives in place."""
+    """Plans are as fast as a search through all schedules that keep first runs of collectives in
+    place."""
     judged = again = 0
     for seed in range(16):
         problem = sharded(seed, layers=2 + seed % 2, timed=True)
@@ -142,7 +143,7 @@ def test_small_plans_are_optimal():
 
 
 def without_views(problem):
-    """The same without the waits, for the exact search, which does not support views."""
+    """Returns the problem without the waits, for the exact search, which does not support views."""
     waits = {i for i, op in enumerate(problem["ops"]) if "view" in op["flags"]}
     number, kept = {}, []
     for i, op in enumerate(problem["ops"]):
@@ -308,7 +309,7 @@ GATHER = "_c10d_functional.all_gather_into_tensor.default"
 
 
 def traced(again):
-    """A traced graph with a gather that the forward and the backward read."""
+    """Returns a traced graph with a gather that the forward and the backward read."""
     names = [
         ("placeholder", "shard", "p0", [], 0, 64),
         ("placeholder", "x", "p1", [], 1, 1024),

@@ -1,4 +1,4 @@
-"""Policies for graphs in files: the words, the tables, and mu-TWO's selection against a slow
+"""Tests policies for graphs in files: the words, the tables, and mu-TWO's selection against a slow
 twin."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def transformer():
 
 
 def words(problem, policy):
-    """The constraint of each forward operation that makes something."""
+    """Returns the constraint of each forward operation that makes something."""
     document = json.loads(constrain(problem, policy))
     found = {}
     for op in document["ops"]:
@@ -166,7 +166,7 @@ def test_preferences_yield_to_demands_also_in_a_chain():
 
 
 def op_time(op):
-    """Picoseconds on the device "cpu"."""
+    """Returns an op's picoseconds on the device "cpu"."""
     if {"view", "placeholder"} & set(op.get("flags", ())):
         return 0.0
     peak = {"f64": 50e9, "int": 50e9}.get(op.get("class", "f32"), 100e9)
@@ -174,8 +174,8 @@ def op_time(op):
 
 
 def slow_mu_two(problem, target):
-    """The selection as the paper states it, with everything recalculated in each round. Returns the
-    names to recompute."""
+    """Makes the selection as the paper states it, with everything recalculated in each round.
+    Returns the names to recompute."""
     ops = problem["ops"]
     outs = [out["storage"] for op in ops for out in op["out"]]
     root = {}
@@ -307,8 +307,8 @@ def test_mu_two_needs_a_whole_graph():
 
 
 def forced_to_run_again():
-    """A chain of few ops that must all be recomputed: it takes more time than `min` allows by
-    default, and more bytes than saving everything."""
+    """Returns a chain of few ops that must all be recomputed. It takes more time than `min` allows
+    by default, and more bytes than saving everything."""
 
     def op(name, ins, n_bytes, storage, *flags, constraint=None):
         out = {"storage": storage, "type": ""} | ({"constraint": constraint} if constraint else {})

@@ -1,5 +1,5 @@
-"""Devices with custom rates: read, written, and evaluated the same in both evaluators; and this
-machine, measured."""
+"""Tests devices with custom rates, which are read, written, and evaluated the same in both
+evaluators, and the measurement of this machine."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_threads_measure_once(cache, monkeypatch):
 
 
 EXPENSIVE = {"gelu": F.gelu, "softmax": F.softmax, "dropout": lambda y: F.dropout(y, 0.1)}
-# no real machine: fusible ops are memory-bound, unless they have an arithmetic rate of their own
+# no real machine: fusible ops are memory-bound unless they have their own arithmetic rate
 ROUGH = {
     "name": "rough",
     "flops_per_s": {"f32": 2e11},
@@ -197,8 +197,8 @@ ROUGH = {
 
 
 def run_again(kind, device):
-    """Names what a plan recomputes if it cannot save one of two arrays: one made by a costly
-    operation that moves two arrays, the other by two products that move five."""
+    """Names the array that a plan recomputes if it can save only one of two. One is made by a
+    costly operation that moves two arrays, the other by two products that move five."""
 
     def loss(params, x, mask):
         a = EXPENSIVE[kind](F.relu(x @ params[0]))

@@ -31,7 +31,7 @@ def loss(p: Any, x: Any, y: Any) -> Any:
 
 
 def arrays(batch: int) -> Any:
-    """Arguments of a step."""
+    """Returns the arguments of a step."""
     return params(), np.zeros((batch, WIDTH), np.float32), np.zeros(batch, np.int64)
 
 

@@ -1,5 +1,5 @@
-"""Explanations of plans: decisions, the effect of the other choice, gap, floor; and the differences
-between two plans."""
+"""Tests explanations of plans (decisions, the effect of the other choice, gap, floor) and the
+differences between two plans."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def plan():
 
 
 def without(problem, document, op):
-    """The schedule in which ``op`` runs only in the forward, without useless runs. Slow: drops
-    steps whose outputs are never read until nothing changes."""
+    """Returns the schedule in which ``op`` runs only in the forward, without useless runs. Slow:
+    drops steps whose outputs are never read until nothing changes."""
     steps, starts = document["steps"], document["backward_starts"]
     first = steps.index(op)
     kept = [t for t, i in enumerate(steps) if i != op or t == first]
@@ -141,7 +141,7 @@ def test_lines(plan):
 
 
 def readers_of(problem, first, storage):
-    """The operations that read a storage, also through views: forward, then backward."""
+    """Returns the operations that read a storage, also through views: forward, then backward."""
     values = {
         first[i] + k
         for i, op in enumerate(problem["ops"])
@@ -210,7 +210,7 @@ def test_the_bound_survives_the_file(plan):
 
 
 def read_with(plan, **numbers):
-    """The numbers of the plan's file, read again after these changes."""
+    """Returns the numbers of the plan's file, read again after these changes."""
     document = json.loads(plan.to_json())
     version = numbers.pop("version", document["version"])
     document = {**document, "version": version, "numbers": {**document["numbers"], **numbers}}
@@ -309,8 +309,8 @@ def test_commands(tmp_path, capsys):
 
 
 def test_ops_that_run_once_say_why():
-    """Saved values of an op of another library and of a random op, with the reason; the text groups
-    them by kind."""
+    """Values of an op of another library and of a random op are saved, with the reason. The text
+    groups them by kind."""
     whole = plan_of("transformer_encoder", budget="0.5x")
     assert "run once" not in whole.explain()
     assert {row["runs_once"] for row in whole.explanation["values"]} == {None}

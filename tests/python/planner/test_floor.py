@@ -1,4 +1,4 @@
-"""The floor stated by a budget error, against every possible schedule."""
+"""Compares the floor in a budget error with every possible schedule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZES = [0, 1, 2, 3, 5, 8, 13, 21, 34]
 
 
 def small_problem(seed, sizes=SIZES):
-    """A forward of a few ops of all kinds, and a backward that reads it; held and returned
+    """Returns a forward of a few ops of all kinds, a backward that reads it, and held and returned
     values."""
     rng = random.Random(seed)
     ops = [{"name": "x", "flags": ["placeholder"], "in": [], "out": [{"storage": 0}]}]
@@ -70,8 +70,9 @@ def small_problem(seed, sizes=SIZES):
 
 
 def least_peak(problem):
-    """The smallest peak of all schedules: ops that may not rerun in the given order, the others any
-    number of times after their turn, or never. A shortest path over sets of live values."""
+    """Returns the smallest peak of all schedules. Ops that may not rerun keep the given order; the
+    others run any number of times after their turn, or never. It is a shortest path over sets of
+    live values."""
     ops, size = problem["ops"], [s["bytes"] for s in problem["storages"]]
     kinds = [set(s.get("flags", ())) for s in problem["storages"]]
     storage_of = [out["storage"] for op in ops for out in op["out"]]
@@ -97,7 +98,7 @@ def least_peak(problem):
     over = [[storage_of[op["in"][k]] for k in op.get("over", ())] for op in ops]
 
     def step(op, peak, at, phase, alive, gone=None):
-        """Bytes and state after an op that reuses the memory of `gone`, or None."""
+        """Returns bytes and state after an op that reuses the memory of `gone`, or None."""
         if not reads[op] <= alive:
             return None
         during = alive | makes[op]
@@ -134,7 +135,7 @@ def least_peak(problem):
 
 
 def floor_and_smallest(problem):
-    """The figures in the error for an impossible budget. None: there is no floor."""
+    """Returns the figures in the error for an impossible budget, or None if there is no floor."""
     with pytest.raises(cutback.BudgetError) as error:
         cutback.plan(problem, budget="1B", device="cpu")
     return error.value.floor_bytes, error.value.smallest_bytes

@@ -30,7 +30,7 @@ referee = _referee()
 
 
 def _some(frontier, n=12):
-    """The positions of about `n` points: every kind, and both ends."""
+    """Returns the positions of about `n` points: every kind, and both ends."""
     chosen = {round(i * (len(frontier) - 1) / (n - 1)) for i in range(n)}
     return sorted(chosen | {frontier.kind.index(kind) for kind in set(frontier.kind)})
 

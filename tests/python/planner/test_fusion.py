@@ -1,4 +1,5 @@
-"""Times on a device that fuses: by hand, and on random problems against the reference evaluator."""
+"""Checks times on a device that fuses: by hand, and on random problems against the reference
+evaluator."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def op(name, reads, storages, flags=(), moved=0, **more):
 
 
 def chain(**more):
-    """x -> exp -> exp -> sum -> exp -> matmul; 1000 bytes each, except the sum's output."""
+    """Returns x -> exp -> exp -> sum -> exp -> matmul; 1000 bytes each, except the sum's output."""
     problem = problem_of(
         [
             op("x", [], [0], ["placeholder"]),

@@ -36,7 +36,7 @@ READ = ("json", "path")
 
 
 def given_as(kind, tmp_path):
-    """The same step as a kind of input: the leading arguments of a call."""
+    """Returns the leading arguments of a call for the same step as a kind of input."""
     text = json.dumps(PROBLEM)
     if kind == "function":
         return loss, W, X
@@ -67,7 +67,7 @@ LINK = {**cutback.devices.measured(), "name": "linked", "link_bytes_per_s": 1e12
 HALF = {"budget": "0.5x", "measure": "arena"}
 
 
-EFFECTS = {  # keyword: (options with it, options without it)
+EFFECTS = {  # maps a keyword to (options with it, options without it)
     "budget": ({"budget": "0.5x"}, {}),
     "measure": ({"budget": "0.5x", "measure": "saved"}, HALF),
     "preset": ({"preset": "conservative"}, {}),
@@ -292,7 +292,7 @@ def test_a_graph_of_nodes_is_named_as_what_it_is():
 
 
 def test_a_joint_graph_takes_them_too():
-    """A graph traced with PyTorch, given as a path and as its problem."""
+    """Uses a graph traced with PyTorch, given as a path and as its problem."""
     path = DATA / "transformer_encoder.json.gz"
     problem = problems.read_problem(path)
     for options in (
@@ -420,7 +420,7 @@ def test_a_share_that_is_asked_is_answered_as_a_share(given):
 
 @pytest.mark.parametrize("measure", ["arena", "live", "saved", "total"])
 def test_the_share_that_is_offered_is_the_smallest(measure):
-    """With three digits, however small the request."""
+    """The offered share has three digits, however small the request."""
     policy = "save:exp" if measure == "saved" else None
     problem = cutback.plan(PROBLEM, policy=policy).problem
     whole = cutback.plan(problem, budget="1.0x", measure=measure).document["budget_bytes"]

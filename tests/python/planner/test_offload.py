@@ -1,4 +1,4 @@
-"""Offload to the host: our evaluator and plans against the independent evaluator."""
+"""Compares our evaluator and plans with the independent evaluator, for offload to the host."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class Maker:
 
 
 def random_graph(seed, n_forward=8):
-    """Forward ops of every kind in the rules, then a backward that reads them last to first."""
+    """Returns forward ops of every kind in the rules, then a backward that reads them last to
+    first."""
     r, m = random.Random(seed), Maker()
     size = lambda: 4 * r.choice([0, 1000, 20_000, 100_000, 400_000, 1_000_000])  # noqa: E731
     primal = m.add("x", [], [m.storage(4000)], "placeholder", role="primal")
@@ -91,7 +92,7 @@ def random_graph(seed, n_forward=8):
 
 
 def random_steps(graph, seed):
-    """A random schedule of transfers and reruns; most are valid."""
+    """Returns a random schedule of transfers and reruns; most are valid."""
     r = random.Random(seed)
     nodes = graph["nodes"]
     first = next(i for i, v in enumerate(nodes) if v.get("role") == "tangent")
@@ -149,7 +150,7 @@ def load_graph(graph, tmp_path):
 
 
 def judge(text, steps, starts):
-    """The core's numbers for a schedule, or None if it breaks a rule."""
+    """Returns the core's numbers for a schedule, or None if it breaks a rule."""
     try:
         document = json.dumps({"steps": steps, "backward_starts": starts})
         return json.loads(_native.Problem.read(text).evaluate_json(document, "a100"))
@@ -203,8 +204,8 @@ def test_random_schedules_are_judged_alike(tmp_path):
 
 
 def spread_moves(graph, seed):
-    """The given order of a real graph, where random values without views are offloaded and
-    fetched."""
+    """Returns the given order of a real graph, in which random values without views are offloaded
+    and fetched."""
     r = random.Random(seed)
     nodes, tangent = graph["nodes"], graph["tangent"]
     order = [i for i, v in enumerate(nodes) if v["kind"] != "placeholder"]
@@ -251,7 +252,7 @@ def test_real_graphs_are_judged_alike(name):
 
 
 def hostile_steps(steps, starts):
-    """(steps, error text) that break one rule each."""
+    """Yields (steps, error text) that break one rule each."""
     first = next(s for s in steps if isinstance(s, int))
     at = steps.index(first) + 1
     yield [*steps[:at], ["burn", first], *steps[at:]], "out, wait, in"
@@ -319,7 +320,7 @@ def refereed(name, plan):
 
 
 def check_places(plan):
-    """No two lives that overlap in time overlap in the arena."""
+    """Checks that lives which overlap in time do not overlap in the arena."""
     alive = []
     for _, made, last, size, offset in sorted(plan.document["lives"], key=lambda row: row[1]):
         assert offset + size <= plan.numbers["arena_bytes"]

@@ -22,7 +22,8 @@ ONCE = {"random_stateful", "placeholder", "view", "effect", "unknown"}
 
 
 def problems():
-    """Held values, returned ones, views and random ops; a link fast enough for some copies."""
+    """Yields problems with held values, returned ones, views and random ops, and a link fast enough
+    for some copies."""
     for seed in range(30):
         yield seed, {**floor_problem(seed), "link_bytes_per_s": 2e7}
         yield 1000 + seed, {**small_problem(seed, 5), "link_bytes_per_s": 1e9}

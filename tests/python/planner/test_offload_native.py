@@ -26,7 +26,7 @@ ANSWERS = [
 
 
 def loss(params: Any, x: Any) -> Any:
-    """Has views between products, and norms with several results."""
+    """A loss with views between products, and norms with several results."""
     for w in params.values():
         x = cutback.tanh(cutback.exp(cutback.sin(x @ w) * 0.1) + x.T.reshape(8, 16))
         x = F.dropout(F.layer_norm(x, (16,)), 0.1)
@@ -57,7 +57,7 @@ def assert_bits(got: list[Any], expected: list[Any] = EXPECTED) -> None:
 @pytest.mark.parametrize("backend", ["cpu", "debug", "ref"])
 @pytest.mark.parametrize("seed", range(12))
 def test_random_wishes(seed: int, backend: str) -> None:
-    """Offloaded, saved and recomputed values in one plan."""
+    """One plan has offloaded, saved and recomputed values."""
     chance = random.Random(seed)
     step = cutback.value_and_grad(
         loss, policy=lambda *_, **__: chance.choice(ANSWERS), backend=backend
@@ -91,7 +91,7 @@ def test_plans_under_budgets(budget: float, offload: bool | str) -> None:
 
 
 def test_a_training_step() -> None:
-    """States and gradients kept inside the step, over several steps."""
+    """States and gradients are kept inside the step, over several steps."""
     trained = []
     for policy in (None, policies.offload_dot_with_no_batch_dims("device", "pinned_host")):
         params = {name: w.copy() for name, w in W.items()}

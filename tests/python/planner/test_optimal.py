@@ -1,4 +1,4 @@
-"""Plans of small random problems against the exact optimum."""
+"""Compares plans of small random problems with the exact optimum."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ evaluate = load_reference("evaluate")
 
 
 def small_problem(seed, n_forward):
-    """A forward with short and long edges, a backward that reads it in reverse; one value per
-    op."""
+    """Returns a forward with short and long edges, and a backward that reads it in reverse, with
+    one value per op."""
     rng = random.Random(seed)
     ops = [{"flags": ["placeholder"], "in": [], "out": [{"storage": 0}]}]
     storages = [{"bytes": 64, "flags": ["static"]}]
@@ -67,7 +67,8 @@ def small_problem(seed, n_forward):
 
 
 def test_small_plans_are_optimal():
-    """Equal to an exhaustive search, feasible whenever it is, and checked by the referee."""
+    """A plan equals the result of an exhaustive search, is found whenever one exists, and is
+    checked by the referee."""
     exact = load_reference("exact")
     judged = impossible = 0
     for seed in range(24):
@@ -95,7 +96,7 @@ def test_small_plans_are_optimal():
     [range(2), pytest.param((*range(2, 8), 103, 111, 114, 127), marks=pytest.mark.very_slow)],
 )
 def test_plans_against_the_integer_program(seeds):
-    """At least as fast as the integer program, which keeps reruns in program order."""
+    """Plans are at least as fast as the integer program, which keeps reruns in program order."""
     pytest.importorskip("scipy")
     milp = load_reference("milp")
     judged = 0

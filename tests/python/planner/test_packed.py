@@ -1,4 +1,4 @@
-"""Problems in which masks and indices may be kept packed."""
+"""Tests problems in which masks and indices may be kept packed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ N = 65536  # elements of a value
 
 
 def chain(layers: int = 6, kind: str = "aten.native_dropout", type: str = "bool") -> Problem:
-    """Layers x -> sin(x) -> x * mask. Masks are drawn, so they are saved; sines are run again."""
+    """Returns layers x -> sin(x) -> x * mask. Masks are drawn, so they are saved; sines are run
+    again."""
     size = {"bool": 1, "i64": 8}[type]
     ops = [Op("x", "placeholder", outputs=[Value(0)], flags=frozenset({"placeholder"}))]
     storages = [Storage(4 * N, frozenset({"static"}))]

@@ -1,4 +1,4 @@
-"""Plans as users see them: entries, texts, timeline, report, problems from files."""
+"""Tests plans as users see them: entries, texts, timeline, report, problems from files."""
 
 from __future__ import annotations
 

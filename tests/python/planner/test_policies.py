@@ -1,4 +1,4 @@
-"""Checkpoint regions and policies: which values the plan saves, and that no bit changes."""
+"""Tests checkpoint regions and policies: which values the plan saves, and that no bit changes."""
 
 from __future__ import annotations
 
@@ -272,8 +272,8 @@ def test_names_of_jax_that_contradict_themselves():
 
 @pytest.mark.parametrize("scalar", [bool, np.bool_])
 def test_bools_save_and_recompute(scalar):
-    """As in PyTorch and JAX; a mark to recompute does not discard what the policy saved of the
-    operation."""
+    """Bools work as in PyTorch and JAX; a mark to recompute does not discard what the policy saved
+    of the operation."""
 
     def marked(x, w):
         y = cutback.checkpoint_name(x @ w, "product")

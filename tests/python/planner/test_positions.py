@@ -42,7 +42,7 @@ def bytes_of(plan, measure):
 
 
 def whole_of(plan, measure, problem):
-    """The bytes of saving everything."""
+    """Returns the bytes of saving everything."""
     if measure == "total":
         return plan.numbers["save_all_live_bytes"] + problem.get("static_bytes", 0)
     return plan.numbers[f"save_all_{measure}_bytes"]
@@ -164,12 +164,13 @@ def test_nets_at_a_hundred_positions(name, measure):
 
 
 def small(seed):
-    """A random problem that is quick to plan."""
+    """Returns a random problem that is quick to plan."""
     return Dice(seed).problem(wishes=False)
 
 
 def random_problem(seed):
-    """Some have constraints, region limits and parameters. None: the constraints contradict."""
+    """Returns a random problem; some have constraints, region limits and parameters. Returns None
+    if the constraints contradict each other."""
     wishes = seed % 2 == 1
     problem = Dice(seed).problem(wishes)
     if seed % 3 == 0:
@@ -182,7 +183,7 @@ def random_problem(seed):
 
 
 def check_random(seed):
-    """The number of positions answered; 0 if a limit or constraint cannot be met."""
+    """Returns the number of positions answered, or 0 if a limit or constraint cannot be met."""
     problem, measure = random_problem(seed), MEASURES[seed % 4]
     offloads = any(
         o.get("constraint") == "prefer_offload" for op in problem["ops"] for o in op["out"]

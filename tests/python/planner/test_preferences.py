@@ -10,8 +10,8 @@ MICRO = 10**6  # picoseconds
 
 
 def problem_of(times, wishes):
-    """Values of 100 bytes. Each is made from the input by one op and read in the backward by one
-    op; recomputing one of them meets the budget."""
+    """Returns a problem with values of 100 bytes. Each is made from the input by one op and read in
+    the backward by one op; recomputing one of them meets the budget."""
     ops = [{"name": "x", "flags": ["placeholder"], "in": [], "out": [{"storage": 0}]}]
     storages = [{"bytes": 8, "flags": ["static"]}]
 
@@ -47,7 +47,7 @@ def problem_of(times, wishes):
 
 
 def recomputed(times, wishes, **question):
-    """The names recomputed, and the extra time in microseconds."""
+    """Returns the recomputed names, and the extra time in microseconds."""
     problem = problem_of(times, wishes)
     room = 100 * len(times) + 2  # at "low" all values but one fit, with high and low
     plan = cutback.plan(problem, budget=room, measure="live", **question)
@@ -81,7 +81,7 @@ def test_going_against_costs_four_times(times, wishes, expected):
 
 
 def test_the_same_beside_a_link():
-    """Searches with offload allowed count the same; this link is too slow to be useful."""
+    """Searches with offload allowed count the same. This link is too slow to be useful."""
     row = {"name": "linked", "flops_per_s": {"f32": 1e11}, "bytes_per_s": 2e10, "launch_s": 1e-6}
     row["link_bytes_per_s"] = 1.0
     for times, wishes, expected in (

@@ -1,5 +1,5 @@
-"""Random problems with many views of several inputs, ops that write into memory, and links to a
-host: no plan reads freed memory, none exceeds its budget, and budgets are monotone."""
+"""Plans random problems with many views of several inputs, ops that write into memory, and links to
+a host. Plans never read freed memory or exceed their budget, and budgets are monotone."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def questions(saved):
 
 
 def ask_everything(seed):
-    """Both evaluators check each plan: the core's its schedule, ours also its budget."""
+    """Checks each plan with both evaluators: the core's checks its schedule, ours also its
+    budget."""
     wishes = seed % 2 == 1
     problem = Dice(seed).problem(wishes)
     offloads = any(
@@ -128,8 +129,8 @@ def test_many_random_aliases():
 
 
 def promises(problem, measure, offload, budgets):
-    """From one budget to the next smaller one: no larger peak, no less time, and no plan below a
-    budget that none fits."""
+    """Checks each budget against the next smaller one: the peak is no larger, the time no less, and
+    a budget below one without a plan has no plan either."""
     before, missed = None, None
     for budget in budgets:
         try:
@@ -152,7 +153,8 @@ def test_smaller_budgets_with_offload():
 
 
 def chain(seed):
-    """A forward with skips, then a backward that reads it last to first, with its own link rate."""
+    """Returns a forward with skips, and a backward that reads it last to first, with its own link
+    rate."""
     r = random.Random(seed)
     ops, storages = [], []
 
@@ -210,15 +212,15 @@ def test_promises_with_offload_one_by_one(seed):
 
 
 def smallest_told(problem, **options):
-    """The smallest plan named by the refusal of a one-byte budget."""
+    """Returns the smallest plan named by the refusal of a one-byte budget."""
     with pytest.raises(cutback.BudgetError) as error:
         cutback.plan(problem, budget="1B", **options)
     return error.value.smallest_bytes if error.value.reason == "budget" else None
 
 
 def check_smallest(problem, offload, n_budget):
-    """No budget in bytes gives a plan that is smaller than that of ``min`` and within its time
-    limit."""
+    """Checks that a budget in bytes never gives a plan that is smaller than that of ``min`` and
+    within its time limit."""
     options = {"measure": "live", "offload": offload, "device": "a100"}
     least = smallest_told(problem, **options)
     if least is None:
@@ -258,7 +260,7 @@ MUSTS = ["must_save", "must_recompute", "must_offload", "prefer_recompute", "mus
 
 
 def with_demands(seed, limited):
-    """A fifth of the values have constraints; if ``limited``, all ops are in a region with a
+    """Adds constraints to a fifth of the values. If ``limited``, all ops are in a region with a
     limit."""
     problem, r = Dice(seed).problem(wishes=False), random.Random(seed)
     for op in problem["ops"][3 : problem["backward_starts"]]:
@@ -273,8 +275,8 @@ def with_demands(seed, limited):
 
 
 def check_refusals(seed, limited, **options):
-    """An error that no budget can cure does not blame the budget, and a suggested budget works.
-    Returns the number of refusals."""
+    """Checks that an error which no budget can cure does not blame the budget, and that a suggested
+    budget works. Returns the number of refusals."""
     problem = with_demands(seed, limited)
 
     def ask(budget, **more):

@@ -1,5 +1,5 @@
-"""Random problems of every shape: each plan against the reference evaluator, and the planner's
-promises from one budget to the next."""
+"""Checks each plan of random problems of every shape against the reference evaluator, and the
+planner's promises from one budget to the next."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Maker:
     def __init__(self, draw, sizes=SIZES):
         self.draw, self.size = draw, st.sampled_from(sizes)
         self.ops, self.storages, self.storage_of = [], [], []
-        self.tangent, self.written = set(), set()  # values; storages written into
+        self.tangent, self.written = set(), set()  # values; storages that are written into
         self.stale = set()  # values whose memory was written later
         self.mutated = set()  # storages
 
@@ -105,8 +105,8 @@ class Maker:
                     out["constraint"] = self.draw(st.sampled_from(WISHES))
 
     def updates(self, returned):
-        """Gives some arguments an update; returns whether any has one. The gradient is any result
-        that no flag holds, that is not returned and that nothing writes into."""
+        """Gives some arguments an update; returns True if any has one. The gradient is any result
+        that is not held by a flag, not returned and never written into."""
         makers = {}
         for op in self.ops:
             for out in op["out"]:
@@ -159,7 +159,7 @@ class Maker:
 
 
 def checked(problem, **question):
-    """The plan, if there is one, compared with the reference evaluator and read back."""
+    """Returns the plan, if there is one, compared with the reference evaluator and read back."""
     try:
         plan = cutback.plan(problem, **question)
     except cutback.BudgetError as error:
@@ -171,8 +171,8 @@ def checked(problem, **question):
 
 
 def counted_time(problem, plan):
-    """Picoseconds as searches count them: a rerun counts four times if saving is preferred, and a
-    quarter if recomputing is."""
+    """Returns picoseconds as searches count them: a rerun counts four times if saving is preferred,
+    and a quarter if recomputing is."""
     ops, times = problem["ops"], {}
     wishes = {}  # by storage, including views
     for op in ops:

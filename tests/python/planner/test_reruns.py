@@ -1,4 +1,4 @@
-"""The field `reruns` of problem format 3: which ops may rerun, and which may run late."""
+"""Tests the field `reruns` of problem format 3: which ops may rerun, and which may run late."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cutback.problem import Problem
 
 
 def chain(layers=3, **fields):
-    """A chain of products; the product for each weight gradient is read only at the end."""
+    """Returns a chain of products; the product for each weight gradient is read only at the end."""
     ops, storages = [], []
 
     def add(name, reads, flags, size=64):
@@ -75,7 +75,8 @@ def test_plans_of_the_narrower_class_are_read():
 
 
 def tangled(seed):
-    """A random joint graph: views, ops that run once, and writes into memory that others read."""
+    """Returns a random joint graph: views, ops that run once, and writes into memory that others
+    read."""
     rng, ops, storages = random.Random(seed), [], []
 
     def add(reads, flags, storage=None):
@@ -119,7 +120,7 @@ def tangled(seed):
 
 
 def once_each(problem):
-    """Every op once, in the given order, and the start of the backward."""
+    """Returns every op once, in the given order, and the start of the backward."""
     steps = [i for i, op in enumerate(problem["ops"]) if "placeholder" not in op["flags"]]
     return steps, steps.index(problem["backward_starts"])
 
@@ -201,7 +202,8 @@ def test_with_offload_plans_are_no_slower_and_positions_are_the_same_bytes():
 
 
 def answer(problem, budget, offload):
-    """The numbers of a plan, checked against the problem's rules. None: no plan fits."""
+    """Returns the numbers of a plan, checked against the problem's rules, or None if no plan
+    fits."""
     try:
         plan = cutback.plan(json.dumps(problem), budget=budget, measure="live", offload=offload)
     except cutback.BudgetError:

@@ -1,4 +1,4 @@
-"""What makes up a peak, and what updates inside and slices would save."""
+"""Tests what makes up a peak, and what updates inside and slices would save."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def problem_of(updates: str) -> Problem:
 
 @pytest.fixture(autouse=True)
 def whole_searches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Searches end by themselves, however busy the machine is."""
+    """Lets searches run to their end, however busy the machine is."""
     monkeypatch.setattr(savings, "_SECONDS", 1e4)
 
 

@@ -1,5 +1,5 @@
-"""The search without the exact solver: a region limit that never binds takes a small problem out of
-the solver's class. Plans are compared with the exact ones of the same problem."""
+"""Tests the search without the exact solver: a region limit that never binds takes a small problem
+out of the solver's class. Plans are compared with the exact ones of the same problem."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from test_optimal import small_problem
 
 
 def alone(problem):
-    """The same problem, outside the exact solver's class."""
+    """Returns the same problem, outside the exact solver's class."""
     out = copy.deepcopy(problem)
     out["regions"] = [{"name": "all", "saved_limit": 1 << 60}]
     for op in out["ops"][1:]:
@@ -80,7 +80,7 @@ def test_the_search_alone(seeds, sizes):
     ("seed", "n_forward"), [(177, 6), (36, 7), (55, 8), (62, 8), (36, 10), (132, 10), (70, 12)]
 )
 def test_the_smallest_peak_behind_a_dead_end(seed, n_forward):
-    """No plan lies just below this one, which is not the smallest."""
+    """There is no plan just below this one, which is not the smallest."""
     problem = small_problem(seed, n_forward)
     smallest = ask(problem, "min", max_extra=100)["live_bytes"]
     assert ask(alone(problem), smallest)["live_bytes"] == smallest
@@ -111,8 +111,8 @@ def test_the_smallest_peak_begins_the_backward_with_a_rerun(seed):
 
 @pytest.mark.parametrize(("seed", "n_forward"), [(153, 14), (212, 14)])
 def test_the_smallest_peak_far_from_all_plans_above_it(seed, n_forward):
-    """Reached by many changes at once; in the second problem an op runs three times before
-    another."""
+    """The peak is reached by many changes at once; in the second problem an op runs three times
+    before another."""
     problem = small_problem(seed, n_forward)
     smallest = ask(problem, "min", max_extra=100)["live_bytes"]
     assert ask(alone(problem), smallest)["live_bytes"] == smallest
@@ -124,8 +124,8 @@ KNOWN = {None: [430]}  # the search has a plan of 43 bytes that the exact solver
 
 
 def missed(kind, seeds):
-    """Seeds where the search has no plan at the smallest peak or claims a smaller one, and the
-    number of seeds judged."""
+    """Returns seeds for which the search has no plan at the smallest peak or claims a smaller one,
+    and the number of seeds judged."""
     out, judged = [], 0
     for seed in seeds:
         problem = floor_problem(seed) if kind is None else small_problem(seed, kind)

@@ -1,4 +1,4 @@
-"""Problems whose wide rows exist in pieces."""
+"""Tests problems whose wide rows exist in pieces."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Traced graphs of real networks: our evaluator against the independent one, PyTorch's saved sets
-against ours, and the command line on files."""
+"""Plans traced graphs of real networks: compares our evaluator with the independent one and
+PyTorch's saved sets with ours, and tests the command line on files."""
 
 from __future__ import annotations
 
@@ -448,8 +448,8 @@ def test_memory_taken_over_is_judged_alike(name):
     ],
 )
 def test_the_smallest_plan_takes_memory_over(name):
-    """Planned with reuse of memory: it has the referee's size, and the lives placed in the arena do
-    not overlap."""
+    """The smallest plan is planned with reuse of memory. It has the referee's size, and the lives
+    placed in the arena do not overlap."""
     document = {**json.loads(text_of(name)), "over": True}
     plan = cutback.plan(document, budget="min", device="a100")
     steps, starts = plan.document["steps"], plan.document["backward_starts"]

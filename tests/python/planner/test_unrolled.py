@@ -1,5 +1,6 @@
-"""Steps of unrolled loops, whose turns share a value that a single minimum cut cannot drop: budgets
-find plans that recompute it several times. conftest.py compares each plan with the referee."""
+"""Plans steps of unrolled loops whose iterations share a value that a single minimum cut cannot
+drop. Budgets find plans that recompute it several times. conftest.py compares each plan with the
+referee."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ BATCH, VOCABULARY, EMBEDDED = 16, 64, 32
 
 
 def recurrent(turn, gates, steps, hidden=128):
-    """The problem of a recurrent net's training step. `turn` makes the next state from the
+    """Returns the problem of a recurrent net's training step. `turn` makes the next state from the
     projections of the input and the state."""
     rng = np.random.default_rng(0)
 

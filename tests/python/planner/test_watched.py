@@ -1,4 +1,4 @@
-"""Searches that somebody watches: they say how far they are, and Ctrl-C takes the best plan."""
+"""Watched searches show their progress, and Ctrl-C takes the best plan."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Terminal:
 
 @pytest.fixture(autouse=True)
 def interruptible():
-    """With Python's handler, which is missing if the tests run in the background of a shell."""
+    """Installs Python's handler, which is missing if the tests run in the background of a shell."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -43,7 +43,7 @@ def interruptible():
 
 @pytest.fixture
 def watch(monkeypatch):
-    """Puts a terminal in the place of standard error, after pytest has put its own there."""
+    """Replaces standard error by a terminal, after pytest has replaced it."""
 
     def watched():
         monkeypatch.setattr(sys, "stderr", Terminal())
@@ -93,7 +93,7 @@ def test_ctrl_c_interrupts_where_none_is_shown(watch, told):
 
 
 def test_ctrl_c_does_what_the_program_says_where_no_plan_is_shown(watch):
-    """Such as a training program that saves its parameters."""
+    """A training program may, for example, save its parameters."""
     watch()
     told = []
     before = signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
@@ -109,7 +109,7 @@ def test_ctrl_c_does_what_the_program_says_where_no_plan_is_shown(watch):
 
 
 class Log:
-    """Stands in for standard error, as loggers do."""
+    """Replaces standard error, as loggers do."""
 
     def write(self, text):
         pass
@@ -146,7 +146,7 @@ def test_other_threads_show_it_too(watch):
 
 @pytest.mark.parametrize("measure", ["live", "arena"])
 def test_a_search_that_is_ended_early_keeps_its_plan(measure):
-    """In a function's step ops of the backward may run late: there are two searches, and the second
+    """Ops of the backward of a function's step may run late, so there are two searches. The second
     has not begun when the first ends."""
 
     def loss(params, x):
@@ -196,7 +196,7 @@ print("planned", plan.numbers["live_bytes"] <= plan.numbers["budget_bytes"])
 
 @pytest.mark.parametrize("native", [False, True])
 def test_ctrl_c_keeps_the_plan_of_a_real_search(native):
-    """On a terminal of its own, by the signal that Ctrl-C sends."""
+    """The search runs on its own terminal and gets the signal that Ctrl-C sends."""
     screen, theirs = pty.openpty()
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM.replace("NATIVE", repr(native))],

@@ -1,6 +1,6 @@
-"""Groups that reduce an inner axis, so that their rows are strided in memory, side by side. They
-give the bits of the same ops run one by one, for any number of threads, and NumPy's values in
-f64."""
+"""Tests groups that reduce an inner axis, so that their rows are strided in memory, next to each
+other. They give the bits of the same ops run one by one, for any number of threads, and NumPy's
+values in f64."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def log_softmax(x: Any) -> Any:
 
 
 def weighted(x: Any) -> Any:
-    """Weights per line, per row of lines, and for both, sums of lines, and two totals."""
+    """Computes weights per line, per row of lines, and for both, sums of lines, and two totals."""
     shape = x.shape[:2] + (1,) * (x.ndim - 2)
     line, row = x.mean(tuple(range(2, x.ndim)), keepdims=True), x.max((1, 2), keepdims=True)
     y = (x * line + row) * cutback.cos(line) - cutback.broadcast_to(line * row, x.shape)

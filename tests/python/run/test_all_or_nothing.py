@@ -19,7 +19,7 @@ import cutback.nn.functional as F
 
 
 def make(width=48):
-    """A step with every kind of state, and the contents of its checkpoint."""
+    """Makes a step with every kind of state, and the contents of its checkpoint."""
     rng = np.random.default_rng(3)
     params = {"w": rng.standard_normal((width, width)).astype("f4"), "b": np.zeros(width, "f4")}
     params["g"] = np.ones(width, "f4")
@@ -38,7 +38,7 @@ def make(width=48):
 
 
 def checkpoint(step, params, buffers):
-    """Everything, as bytes."""
+    """Returns everything as bytes."""
     optimizer = step.optimizer.state_dict()
     counts = np.array([optimizer.pop("t"), step.rng_step])
     arrays = [*params.values(), *buffers.values(), *(optimizer[key] for key in sorted(optimizer))]
@@ -126,7 +126,7 @@ def test_many_interrupts_leave_no_mixture():
 
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.very_slow)])
 def test_an_interrupt_at_each_bytecode(every):
-    """Raises KeyboardInterrupt wherever the interpreter can, on the way into the core and out of
+    """KeyboardInterrupt is raised wherever the interpreter can, on the way into the core and out of
     it."""
     step, params, buffers, x = make(16)
     step(params, buffers, x)

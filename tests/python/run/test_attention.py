@@ -1,6 +1,6 @@
-"""The op `attention` against a referee in f64 and against its composition: masks, dropout, grouped
-heads, odd sizes, all dtypes; and the same bits for any plan, number of threads and instruction
-set."""
+"""Compares the op `attention` with a referee in f64 and with its composition: masks, dropout,
+grouped heads, odd sizes, all dtypes. The bits are the same for any plan, number of threads and
+instruction set."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def referee(case: Case, q: Any, k: Any, v: Any, w: Any, mask: Any) -> list[np.nd
 
 
 def attend(case: Case, dtype: str, mask: Any, p: float = 0.0) -> Any:
-    """Returns (q, k, v, w) -> loss, result."""
+    """Returns a function of (q, k, v, w) that computes the loss and the result."""
 
     def loss(q: Any, k: Any, v: Any, w: Any) -> Any:
         q, k, v = (x.astype(dtype) for x in (q, k, v))
@@ -107,7 +107,7 @@ def run(
 
 
 def bits(results: list[Any]) -> list[bytes]:
-    """Equal for equal results."""
+    """Returns bits that are equal for equal results."""
     return [np.ascontiguousarray(x).tobytes() for x in results]
 
 

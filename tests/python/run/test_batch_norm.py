@@ -1,5 +1,5 @@
-"""batch_norm in a training step: against NumPy in f64, and the same bits under every plan, number
-of threads and backend, whether or not its readers split it into two ops."""
+"""Tests batch_norm in a training step: against NumPy in f64, with the same bits under every plan,
+number of threads and backend, whether or not its readers split it into two ops."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def loss(x, weight, bias, t):
 
 
 def expected(x, weight, bias, t):
-    """y of the norm, and the gradients of x, weight and bias, in f64."""
+    """Returns y of the norm, and the gradients of x, weight and bias, in f64."""
     x, weight, bias, t = (np.asarray(a, np.float64) for a in (x, weight, bias, t))
     axes = (0, *range(2, x.ndim))
     ones = [1] * x.ndim

@@ -1,5 +1,5 @@
-"""Short rows, and rows that are not whole iterations, run several at a time: with the bits of one
-kernel per instruction, which the debug backend runs, on any number of threads and instruction
+"""Runs short rows, and rows that are not whole iterations, several at a time. They have the bits of
+one kernel per instruction, which the debug backend runs, on any number of threads and instruction
 set."""
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def test_gradients_of_sums_repeat_a_number_for_each_row(dtype):
 
 @pytest.mark.parametrize("columns", [70001, pytest.param(200000, marks=pytest.mark.very_slow)])
 def test_long_rows(columns):
-    """Separate kernels sum them in segments."""
+    """Separate kernels sum long rows in segments."""
     x, small = arrays(16, columns, np.float32, False)
     step, together = outcome(rows_loss, "cpu", x, small)
     _, one_by_one = outcome(rows_loss, "debug", x, small)
@@ -136,7 +136,7 @@ NORMS = (
 
 @pytest.mark.parametrize(("n", "channels", "groups", "height", "width"), NORMS)
 def test_norms_of_channels_are_one_group(n, channels, groups, height, width):
-    """With a weight for each channel, whose gradient is a sum over odd pieces of rows."""
+    """The norms have a weight for each channel, whose gradient is a sum over odd pieces of rows."""
     rng = np.random.default_rng(channels)
     x = rng.standard_normal((n, channels, height, width)).astype(np.float32)
     x[0, 0] = -0.0

@@ -1,5 +1,5 @@
-"""Confidence intervals of medians in the benchmarks, against all orders of a few values, SciPy's
-binomial distribution, and draws with a known median."""
+"""Checks the confidence intervals of medians in the benchmarks against all orders of a few values,
+SciPy's binomial distribution, and draws with a known median."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Products of bf16: by the instruction that multiplies pairs of them if the processor has it,
-otherwise in f32. Both are close to the product in f64, and the bits depend only on the inner
-axis."""
+"""Tests products of bf16, which use the instruction that multiplies pairs of them if the processor
+has it, and f32 otherwise. Both are close to the product in f64, and the bits depend only on the
+inner axis."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPES = [
 
 
 def product(a: Any, b: Any, left: bool = False, right: bool = False) -> np.ndarray:
-    """a @ b, with operands stored transposed if `left` or `right`."""
+    """Computes a @ b, with operands stored transposed if `left` or `right`."""
     a = np.ascontiguousarray(a.T) if left else a
     b = np.ascontiguousarray(b.T) if right else b
     step = cutback.compile(lambda a, b: (a.T if left else a) @ (b.T if right else b), argnums=None)

@@ -1,4 +1,4 @@
-"""The benchmark of fused kernels on a CPU runs, at tiny sizes: each row alone, and the whole
+"""The benchmark of fused kernels on a CPU runs at tiny sizes: each row separately, and the whole
 benchmark with its processes."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MODULES = ("bench_fused", "contest", "in_torch", "ours", "rows", "worker")
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Any]:
-    """Its modules by name, hidden from other tests."""
+    """Imports its modules by name, hidden from other tests."""
     from importlib import import_module
     from types import SimpleNamespace
 

@@ -1,5 +1,5 @@
-"""The demo's claims about its two models, in a few steps: the same bits under three plans and any
-number of threads, and the planned peak, to the byte."""
+"""Checks the demo's claims about its two models, in a few steps: the same bits under three plans
+and any number of threads, and the planned peak, to the byte."""
 
 from __future__ import annotations
 
@@ -161,8 +161,8 @@ def test_budgets_at_targets_of_the_search_are_spent():
 
 @pytest.mark.slow
 def test_the_demo_writes_its_page(tmp_path):
-    """Two steps of each run: the page has the printed table, planned and measured peaks are equal,
-    and each plan has a section with pictures."""
+    """The demo runs two steps of each run. The page has the printed table, planned and measured
+    peaks are equal, and each plan has a section with pictures."""
     options = ["--out", str(tmp_path), "--steps-gpt", "2", "--steps-conv", "2"]
     command = [sys.executable, str(DEMO / "run.py"), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,5 @@
-"""Optimizers from formulas: the bits of the same formula in NumPy, and refusals."""
+"""Optimizers from formulas have the bits of the same formula in NumPy. Invalid formulas are
+refused."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def cautious(p, g, m, *, lr=1e-2, nesterov=True, mode="momentum"):
 
 @optim.foreach
 def functions(p, g, *, lr=0.1):
-    """Everything that NumPy rounds exactly as well."""
+    """Calls everything that NumPy rounds exactly, too."""
     x = abs(p) ** 0.5 + p**2 - 1 / (2 + g) - (-p) ** -1
     y = np.where(((p < g) | (p >= 0.5)) & ~(g == 0), np.floor(4 * p), np.clip(g, -0.5, 0.25))
     z = np.maximum(x, y) / (1 + np.abs(y)) + (p <= 0) * (g != p) + (p > g)
@@ -63,8 +64,8 @@ def functions(p, g, *, lr=0.1):
 
 @optim.foreach
 def sums(p, g, m, v, w, *, a=0.9, b=0.3):
-    """Products and sums in every order that becomes one record, and in some that do not: parts read
-    twice, arrays overwritten before or after they are read."""
+    """Computes products and sums in every order that becomes one record, and in some that do not:
+    parts read twice, arrays overwritten before or after they are read."""
     part = a * w
     x = g * a + p * b + (part + b * g)
     y = (b * m) * g + v * a

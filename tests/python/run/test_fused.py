@@ -1,4 +1,4 @@
-"""Groups of several instructions: computed in one pass, they have the bits of one kernel per
+"""Groups of several instructions are computed in one pass, and have the bits of one kernel per
 instruction, which the debug backend runs."""
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ NUMPY = {
 
 
 def values(rng, shape, special, dtype="f32"):
-    """Numbers around 1; if `special`, also special values."""
+    """Returns numbers around 1; if `special`, also special values."""
     x = rng.standard_normal(shape).astype(np.float32)
     if special:
         odd = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38, -3e38, 1e7], np.float32)
@@ -91,7 +91,7 @@ def values(rng, shape, special, dtype="f32"):
 
 
 def a_part_of(rng, shape):
-    """A shape that broadcasts to `shape`."""
+    """Returns a shape that broadcasts to `shape`."""
     part = [n if rng.random() < 0.5 else 1 for n in shape]
     return tuple(part[int(rng.integers(len(part))) if rng.random() < 0.3 else 0 :])
 
@@ -126,8 +126,8 @@ def one_op(rng, x, y, small):
 
 
 def program(seed, shape, dtype="f32"):
-    """A loss of some operations, the same at each trace; some of its 16-bit floats are computed in
-    f32."""
+    """Returns a loss of some operations, the same at each trace. Some of its 16-bit floats are
+    computed in f32."""
 
     def loss(x, y, *small):
         rng = np.random.default_rng(seed)
@@ -199,8 +199,8 @@ def test_a_group_has_the_bits_of_its_instructions(seed, dtype):
 
 
 def piecewise(size, channels, backend):
-    """A norm over groups of channels with a weight per channel, whose gradients are sums over
-    pieces of the norm's rows."""
+    """Computes a norm over groups of channels with a weight per channel, whose gradients are sums
+    over pieces of the norm's rows."""
     rng = np.random.default_rng(size + channels)
     x = rng.standard_normal((6, channels, size, size)).astype(np.float32)
     x[0, 0, 0] = -0.0
@@ -296,7 +296,7 @@ def test_a_loss_and_its_gradient_read_logits_once():
 
 
 def along(dim, dtype):
-    """Rows that are strided in memory, read in groups and by a single operation."""
+    """Computes rows that are strided in memory, read in groups and by a single operation."""
 
     def loss(x, y):
         x, y = x.astype(dtype), y.astype(dtype)
@@ -326,7 +326,7 @@ def test_rows_that_lie_across_memory(shape, dim, dtype):
 
 
 def test_a_transposed_operand_alone():
-    """Larger than a task, with rows of an odd length."""
+    """The operand is larger than a task, with rows of an odd length."""
     x = np.arange(1021 * 517, dtype=np.float32).reshape(1021, 517)
     add = cutback.compile(lambda x, y: x + y.T, argnums=None)
     np.testing.assert_array_equal(add(x, x.T.copy() * 2), 3 * x)
@@ -364,7 +364,7 @@ def test_large_results_are_stored_like_small_ones(columns):
 @pytest.mark.parametrize("columns", [16384, 16448, 20000, 20032, 50304, 65472, 66560])
 @pytest.mark.parametrize("shape", [(5, -1), (3, 1), (-1,)])
 def test_sums_of_everything_lose_nothing(columns, shape):
-    """Rows longer than a task, in pieces, with a repeating operand."""
+    """Rows are longer than a task, in pieces, with a repeating operand."""
     x = np.ones((5, columns), np.float32)
     d = np.ones([columns if n < 0 else 5 if n == 3 else n for n in shape], np.float32)
 
@@ -460,7 +460,7 @@ def test_operands_that_repeat(shape, small, dtype):
 
 
 def digest():
-    """The bits of some programs, to compare processes."""
+    """Returns the bits of some programs, to compare processes."""
     import hashlib
 
     whole = hashlib.sha256()
@@ -497,7 +497,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("columns", [4, 7, 8, 15, 16, 17, 31, 33, 49, 57, 63, 65, 71])
 def test_numbers_of_adjacent_rows(columns, dtype):
-    """Results of one number per row, computed and read for all elements of the row."""
+    """The results are one number per row, computed once and read for all elements of the row."""
     x = np.random.default_rng(columns).standard_normal((203, columns)).astype(NUMPY[dtype])
     x[5] = -0.0
 

@@ -1,5 +1,6 @@
-"""Basic blocks that C code executes around a run, counted by the compiler: linear in the number of
-arrays, not quadratic. Builds the extension again, under build/counted."""
+"""Counts, with the compiler's help, the basic blocks that C code executes around a run: their
+number is linear in the number of arrays, not quadratic. Builds the extension again, under
+build/counted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Host cost of a call: the number of Python and C calls per leaf does not grow with the number of
-leaves; and facts remembered between calls are checked when arguments change."""
+"""Tests the host cost of a call. The number of Python and C calls per leaf does not grow with the
+number of leaves, and facts remembered between calls are checked when arguments change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KINDS: dict[str, Callable[[Loss], Any]] = {
 
 
 def reshape_in_place(array: Array, shape: tuple[int, ...]) -> None:
-    """As programs do, although NumPy 2.5 warns about it."""
+    """Reshapes as programs do, although NumPy 2.5 warns about it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         array.shape = shape
@@ -60,7 +60,7 @@ def layered(n: int) -> Any:
 
 
 def calls(run: Callable[[], Any]) -> Counter[str]:
-    """Calls of functions in Python and C, by name."""
+    """Counts calls of functions in Python and C, by name."""
     found: Counter[str] = Counter()
 
     def note(frame: Any, event: str, arg: Any) -> None:
@@ -80,7 +80,7 @@ def calls(run: Callable[[], Any]) -> Counter[str]:
 
 
 def calls_of_a_step(kind: str, make: Callable[[int], Any], n: int) -> Counter[str]:
-    """Calls during the third call of a step with n arrays, when everything is cached."""
+    """Counts calls during the third call of a step with n arrays, when everything is cached."""
     params = make(n)
     step = KINDS[kind](two_of_them)
     before = cb.get_num_threads()
@@ -110,7 +110,7 @@ def test_calls_grow_with_containers_alone(kind: str) -> None:
 
 
 def test_reading_in_full_is_linear() -> None:
-    """A call that matches nothing cached, because a constant differs each time."""
+    """The call matches nothing cached, because a constant differs each time."""
 
     def calls_of(n: int) -> int:
         params, step = flat(n), cb.compile(lambda p, c: two_of_them(p) * c, argnums=None)
@@ -169,7 +169,7 @@ X = np.full((4, 6), 2, np.float32)
 
 @pytest.fixture
 def warm() -> tuple[Any, dict[str, Array]]:
-    """A step that was called before, and its parameters."""
+    """Returns a step that was called before, and its parameters."""
     step, params = step_of_sums(), some_params()
     for _ in range(2):
         step(params, X)
@@ -177,7 +177,8 @@ def warm() -> tuple[Any, dict[str, Array]]:
 
 
 def refused(step: Any, params: Any, *words: str, x: Any = X) -> None:
-    """The call fails with this text and changes no array that it could write."""
+    """Checks that the call fails with this text and changes none of the arrays that it could
+    write."""
     before = {name: np.array(value) for name, value in params.items()}
     with pytest.raises((TypeError, ValueError)) as caught:
         step(params, x)
@@ -204,7 +205,7 @@ def test_an_array_that_became_strided(warm: Any) -> None:
 
 
 def test_the_same_memory_as_another_dtype_or_shape(warm: Any) -> None:
-    """Arrays that reuse the memory of those of the previous call."""
+    """The arrays reuse the memory of those of the previous call."""
     step, params = warm
     w = params["w"]
     refused(step, {**params, "w": w.view(np.int32)}, "p['w']", "i32")
@@ -276,7 +277,7 @@ def test_equal_constants_are_one_specialisation() -> None:
 
 
 def test_many_specialisations_in_turn() -> None:
-    """More specialisations than are compared before a call is read in full."""
+    """There are more specialisations than are compared before a call is read in full."""
     step = cb.compile(lambda x, c: x.sum() * c, argnums=None)
     for turn in range(3):
         for n in range(1, 12):

@@ -1,5 +1,5 @@
-"""Memory of results and gradients is reused for the next ones of the same size, within a bound, and
-never while somebody can still see it."""
+"""The memory of results and gradients is reused for the next ones of the same size, within a bound,
+and never while something can still see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Out of memory: whichever allocation fails, the error is MemoryError and nothing has changed."""
+"""Whichever allocation fails, the error is MemoryError and nothing has changed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def sweep(work, dense=100):
     raise AssertionError("allocations without end")
 
 
-# How many of the first allocations fail one by one: few by default, many in the slow tier.
+# how many of the first allocations fail one by one: few by default, many in the slow tests
 DENSE = [15, pytest.param(300, marks=pytest.mark.very_slow)]
 
 
@@ -88,7 +88,7 @@ def test_plan_of_a_problem(dense):
 
 @pytest.mark.skipif("CUTBACK_TEST_BACKEND" in os.environ, reason="the words are the cpu's")
 def test_an_arena_that_cannot_be_had_names_a_way_out():
-    """With a budget too: the way out is a lower one."""
+    """This holds with a budget, too: the way out is then a lower one."""
     graph = cutback.trace(loss, PARAMS, X, Y).graph
     arrays = [*PARAMS.values(), X, Y]
     for budget in (None, "0.9x"):
@@ -106,8 +106,8 @@ def test_an_arena_that_cannot_be_had_names_a_way_out():
 
 
 def chain_problem(n):
-    """A chain of n ops and its backward, each gradient read twice: up to n = 18 a budget on live
-    bytes is solved exactly, beyond that it is searched."""
+    """Returns a chain of n ops and its backward, each gradient read twice. Up to n = 18 a budget on
+    live bytes is solved exactly; beyond that it is searched."""
     flags = [["placeholder"], *[["fusible"], ["compute"]] * (n // 2)]
     ops = [
         {"name": f"f{i}", "in": [i - 1] * (i > 0), "flags": row, "bytes": 1000 * i, "flops": 1e6}
@@ -205,7 +205,8 @@ def test_nothing_is_kept_after_use():
 
 
 def mistakes():
-    """Calls of the extension, valid and invalid, each of which must free what it allocated."""
+    """Makes calls of the extension, valid and invalid, each of which must free what it
+    allocated."""
     graph = cutback.Graph()
     x = graph.input("x", (2, 3), "f64")
     array = np.ones((2, 3))

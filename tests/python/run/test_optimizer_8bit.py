@@ -1,4 +1,4 @@
-"""AdamW with 8-bit moments: bitwise against a twin in NumPy, and compared with AdamW in f32."""
+"""Compares AdamW with 8-bit moments bitwise with a twin in NumPy, and with AdamW in f32."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def mixed(x):
 
 
 def noise(n, t):
-    """32 bits for each element: a Weyl sequence over a block from a hashed start."""
+    """Returns 32 bits for each element: a Weyl sequence over a block from a hashed start."""
     block, i = np.divmod(np.arange(n, dtype=np.uint64), 256)
     start = mixed((block + t * 0x9E3779B9 % 2**32) % 2**32)
     return (start + i * 0x9E373505) % 2**32
 
 
 def power(x, n):
-    """By repeated products, as in the core, so that the bits are the same."""
+    """Computes x ** n by repeated products, as in the core, so that the bits are the same."""
     whole = 1.0
     while n:
         whole, x, n = (whole * x if n & 1 else whole), x * x, n >> 1
@@ -39,7 +39,7 @@ def bits(x):
 
 
 def roots(code, v_scale, n):
-    """Codes from 1 on stand for evenly spaced bit patterns of f32."""
+    """Decodes roots. Codes from 1 on stand for evenly spaced bit patterns of f32."""
     first, most = (np.repeat(bits(v_scale[:, k]), 256)[:n] for k in (0, 1))
     step = (most - first) // 253 + 1
     found = np.where(code == 0, 0, first + (code.astype(np.int64) - 1) * step)
@@ -47,7 +47,7 @@ def roots(code, v_scale, n):
 
 
 def raised(x, base, part):
-    """floor(x + part), where x is rounded as by an f32 addition to `base`."""
+    """Computes floor(x + part), where x is rounded as by an f32 addition to `base`."""
     return np.floor((x + F4(base)).astype(np.float64) + part).astype(np.int64) - base
 
 
@@ -58,7 +58,7 @@ def rows(x, fill):
 
 
 def twin(x, g, t, o):
-    """One step in the type of the parameters; codes are integers, scales f32."""
+    """Takes one step in the type of the parameters; codes are integers, scales f32."""
     real, n = x["p"].dtype.type, g.size
     b1, b2 = (real(b) for b in o["betas"])
     a1, a2 = (real(1 - b) for b in o["betas"])
@@ -91,7 +91,7 @@ def twin(x, g, t, o):
 
 
 def gradient(rng, n, kind, t):
-    """Gradients that are equal in size, six or forty decades apart, or partly 0."""
+    """Returns gradients that are equal in size, six or forty decades apart, or partly 0."""
     g = rng.standard_normal(n)
     if kind == "scales":
         return g * 10.0 ** (-6 * np.arange(n) / n)
@@ -174,8 +174,8 @@ def test_an_outlier_does_not_change_its_neighbours(outlier):
 
 
 def drift(kind, mode, steps, lr):
-    """The distance between the end points of AdamW8bit and AdamW in f32, relative to the path of
-    AdamW."""
+    """Returns the distance between the end points of AdamW8bit and AdamW in f32, relative to the
+    path of AdamW."""
     ends = []
     for make in (optim.AdamW, kind):
         p, optimizer = np.random.default_rng(0).standard_normal((64, 64)).astype("f4"), make(lr=lr)

@@ -1,5 +1,5 @@
-"""Versions of AdamW8bit's codes: version 1 is converted when it is loaded, future versions are
-refused."""
+"""Tests versions of AdamW8bit's codes: version 1 is converted when it is loaded, future versions
+are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHAPES = {"w": (20, 35), "b": (3,), "e": (0, 3)}
 
 
 def version_1(state, name):
-    """The moments: eight steps per octave below the scale of each 256 elements; 0 is 0."""
+    """Decodes the moments: eight steps per octave below the scale of each 256 elements; 0 is 0."""
     m, v, *scales = (state[f"{name}.{key}"] for key in STATES)
     m, v = m.view(np.int8).astype(int).reshape(-1), v.astype(int).reshape(-1)
     scales = [np.repeat(scale.astype("f8"), 256)[: m.size] for scale in scales]
@@ -34,7 +34,7 @@ def bits(x):
 
 
 def version_2(state, name):
-    """The moments, and the spacing of the codes: in m, and in the bits of the root of v."""
+    """Returns the moments, and the spacing of the codes: in m, and in the bits of the root of v."""
     m, v, *scales = (state[f"{name}.{key}"] for key in STATES)
     m, v = m.view(np.int8).astype(int).reshape(-1), v.astype(int).reshape(-1)
     (slope, offset), (least, most) = (np.repeat(scale, 256, 0)[: m.size].T for scale in scales)
@@ -168,7 +168,7 @@ def test_a_pickle_with_codes_of_version_1(bound):
 
 
 def damaged(scales, how):
-    """The scales of a state, with one mistake."""
+    """Returns the scales of a state, with one mistake."""
     scales = scales.copy()
     scales.flat[0] = {"nan": np.nan, "inf": np.inf, "negative": -1.0, "order": 1e30}[how]
     return scales

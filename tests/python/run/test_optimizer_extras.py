@@ -1,4 +1,5 @@
-"""The extras of a step on arrays, besides the update: twins in NumPy, and refusals."""
+"""Compares the extras of a step on arrays, besides the update, with twins in NumPy, and tests
+refusals."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def momentum(p, g, m, *, lr=1e-3):
 
 @optim.foreach
 def normed(p, g, *, lr=1e-3):
-    """Has a sum over the gradient, which must be the clipped one."""
+    """A formula with a sum over the gradient, which must be the clipped one."""
     return p - lr * g / (1 + g.norm())
 
 

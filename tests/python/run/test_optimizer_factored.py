@@ -1,4 +1,4 @@
-"""Adafactor against its formula in NumPy, in f64."""
+"""Compares Adafactor with its formula in NumPy, in f64."""
 
 from __future__ import annotations
 
@@ -126,7 +126,8 @@ def test_extras_are_there(shape):
 
 @pytest.mark.parametrize("half", ["master", "remainder"])
 def test_halves_are_stepped_as_f32(half):
-    """bf16 as bits. A row of halves stands for f32 values, which take the steps of an f32 row."""
+    """Parameters are bf16 as bits. A row of halves stands for f32 values, which take the steps of
+    an f32 row."""
     rng = np.random.default_rng(0)
     shapes = ((130, 700), (3000,), (900, 2, 3), (3, 5000), (1901, 3, 3), (4099, 1, 1), (50, 5, 5))
     params = [(rng.standard_normal(s).astype("f4").view("u4") >> 16).astype("u2") for s in shapes]

@@ -1,4 +1,4 @@
-"""Optimizers on f64 arrays against their papers' formulas in NumPy."""
+"""Compares optimizers on f64 arrays with their papers' formulas in NumPy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cutback import optim
 
 
 def adam_twin(p, g, m, v, w, t, o, decoupled):
-    """In f64: the next p, m, v, v_max."""
+    """Returns the next p, m, v and v_max, in f64."""
     g = -g if o["maximize"] else g
     if decoupled:
         p = p * (1 - o["lr"] * o["weight_decay"])
@@ -171,7 +171,7 @@ def rprop_twin(x, g, t, o):
 
 
 def schedule_free_twin(x, g, t, o):
-    """As in the paper, with y, z and x separate; ``p`` is y."""
+    """Steps as in the paper, with y, z and x separate; ``p`` is y."""
     b1, b2 = o["betas"]
     if t == 1:
         x |= {"z": x["p"], "x": x["p"], "weight_sum": 0.0, "lr_max": 0.0}
@@ -277,7 +277,7 @@ def test_options_of_others_are_refused_by_name(kind):
 
 
 def units(x, y):
-    """The largest difference, in f32 ulps of the largest number."""
+    """Returns the largest difference, in f32 ulps of the largest number."""
     return np.abs(x - y).max() / np.spacing(np.float32(np.abs(y).max()))
 
 
@@ -288,8 +288,8 @@ SMOOTH += [(optim.Adam, {"lr": 0.05}), (optim.AdamW, {"lr": 0.05, "amsgrad": Tru
 
 @pytest.mark.parametrize(("kind", "options"), SMOOTH)
 def test_f32_stays_near_f64(kind, options):
-    """A hundred steps on the same numbers. Lion and Rprop follow signs, where one different sign is
-    a different step, so there is no such bound for them."""
+    """Takes a hundred steps on the same numbers. Lion and Rprop follow signs, where one different
+    sign is a different step, so there is no such bound for them."""
     rng = np.random.default_rng(0)
     whole = [rng.standard_normal(2000)]
     p = [whole[0].astype("f4")]
@@ -306,7 +306,8 @@ def test_f32_stays_near_f64(kind, options):
 
 
 def test_lamb_is_its_paper_s_formula_in_f64():
-    """A hundred steps in f32 on tensors of many sizes, one of them zeros, whose norms are 0."""
+    """Takes a hundred steps in f32 on tensors of many sizes, one of them zeros, whose norms are
+    0."""
     rng = np.random.default_rng(0)
     lr, b1, b2, eps, decay = 0.02, 0.8, 0.95, 1e-6, 0.1
     params = [rng.standard_normal(n).astype("f4") for n in (1, 50, 20_000, 70_001)]

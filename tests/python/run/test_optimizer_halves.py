@@ -1,4 +1,4 @@
-"""Parameters in half precision, against the same step in f32, rounded by NumPy."""
+"""Compares parameters in half precision with the same step in f32, rounded by NumPy."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_float16_with_a_master_copy():
 
 
 def test_small_steps_add_up_in_the_mean():
-    """Steps of a hundredth of a unit: bf16 with rounding to the nearest would never move."""
+    """Steps are a hundredth of a unit: bf16 with rounding to the nearest would never move."""
     n, steps, lr = 4000, 100, 1e-2 * 2**-7
     params, grads = [np.ones(n, BF16)], [-np.ones(n, BF16)]
     optimizer = optim.SGD(lr=lr, half="stochastic", seed=3)
@@ -89,7 +89,7 @@ def test_small_steps_add_up_in_the_mean():
 
 
 def test_rounding_is_philox():
-    """Element by element, in integers."""
+    """The rounding is checked element by element, in integers."""
     p, g = np.linspace(-2, 2, 1003).astype(BF16), np.full(1003, 0.37, BF16)
     whole = (p.astype("f4") + np.float32(-0.01) * g.astype("f4")).view("u4")
     params = {"a": np.ones(3, "f4"), "b": p.copy()}
@@ -101,7 +101,7 @@ def test_rounding_is_philox():
 
 
 def draw(seed, stream, step, block):
-    """Philox4x32-7, as in its paper."""
+    """Computes Philox4x32-7, as in its paper."""
     c, k = [block & 0xFFFFFFFF, block >> 32, stream, step], [seed & 0xFFFFFFFF, seed >> 32]
     for _ in range(7):
         low, high = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
@@ -130,7 +130,7 @@ def test_a_checkpoint_goes_on(half):
 
 
 def test_types_beside_each_other_extras_and_bits():
-    """f32, f64, bf16 and bf16 bits in one step, with all extras."""
+    """One step has f32, f64, bf16 and bf16 bits, with all extras."""
     rng = np.random.default_rng(0)
     numbers, slopes = rng.standard_normal((2, 3000))
     params = [numbers.astype(t) for t in ("f4", "f8", BF16)]

@@ -1,5 +1,5 @@
-"""What training loops do around a step: micro-batches, frozen parameters and schedules, on arrays
-and in compiled steps."""
+"""Tests what training loops do around a step: micro-batches, frozen parameters and schedules, on
+arrays and in compiled steps."""
 
 from __future__ import annotations
 

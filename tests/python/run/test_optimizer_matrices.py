@@ -1,4 +1,4 @@
-"""Optimizers of matrices against their papers in NumPy, in f64."""
+"""Compares optimizers of matrices with their papers in NumPy, in f64."""
 
 from __future__ import annotations
 

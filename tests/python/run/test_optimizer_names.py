@@ -19,7 +19,7 @@ NAMES = sorted(USED - {"groups", "t"})
 
 
 def formula_of(name):
-    """p - name * g, with an option of this name."""
+    """Returns the formula p - name * g, with an option of this name."""
     assert name.isidentifier() and not keyword.iskeyword(name)
     scope = {}
     exec(f"def formula(p, g, m, *, {name}=2.0): return p - {name} * g, m + g", scope)
@@ -147,7 +147,7 @@ def test_the_rows_that_are_returned_belong_to_the_caller():
 
 
 def test_copies_and_pickles_make_rows_of_their_own():
-    """An earlier version's pickle has none."""
+    """An earlier version's pickle has no rows."""
     optimizer = optim.SGD(lr=1.0)
     for again in (copy.copy(optimizer), copy.deepcopy(optimizer),
                   pickle.loads(pickle.dumps(optimizer))):  # fmt: skip

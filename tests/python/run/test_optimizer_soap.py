@@ -1,4 +1,4 @@
-"""SOAP against its paper in NumPy, in f64."""
+"""Compares SOAP with its paper in NumPy, in f64."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def drawn(rng, shapes, dtype):
 
 
 def test_thirty_steps_are_the_paper_s():
-    """For unique bases: no side is longer than the other, unless the longer one has no basis."""
+    """The bases are unique: no side is longer than the other, unless the longer one has no
+    basis."""
     shapes = ((6, 6), (1, 1), (33, 33), (4, 60), (60, 4), (5, 3, 20), (7,), (), (60, 70), (0, 3))
     rng, optimizer = np.random.default_rng(0), optim.SOAP(**OPTIONS, max_precond_dim=50)
     params = drawn(rng, shapes, "f8")
@@ -94,7 +95,7 @@ def test_thirty_steps_are_the_paper_s():
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_each_step_from_its_own_bases(dtype):
-    """For all shapes, some with several panels in the decomposition."""
+    """This covers all shapes, some with several panels in the decomposition."""
     shapes = ((6, 4), (4, 6), (40, 70), (130, 50), (3, 2, 5))
     rng, optimizer = np.random.default_rng(1), optim.SOAP(**OPTIONS)
     params = drawn(rng, shapes, dtype)
@@ -169,7 +170,7 @@ def test_the_same_bits_for_any_threads_and_instruction_set(monkeypatch):
 @pytest.mark.parametrize("scale", [1e-18, 1e-12, 1.0, 1e9, 1e16])
 @pytest.mark.parametrize("kind", ["ones", "dead rows", "one dead row", "once, then nothing"])
 def test_gradients_without_full_rank(kind, scale):
-    """In f32, at any scale with finite squares: bases stay orthonormal, parameters finite."""
+    """In f32, at any scale with finite squares, bases stay orthonormal and parameters finite."""
     draw = np.random.default_rng(1)
     for shape in ((4, 4), (5, 3), (17, 33), (64, 40), (8, 3, 3, 3)):
         params = [draw.standard_normal(shape).astype(np.float32)]
@@ -189,7 +190,7 @@ def test_gradients_without_full_rank(kind, scale):
 
 
 def test_it_learns_where_adam_is_slow():
-    """A quadratic with rotated axes, where Adam uses the wrong basis."""
+    """The problem is a quadratic with rotated axes, where Adam uses the wrong basis."""
     rng = np.random.default_rng(0)
     turns = [np.linalg.qr(rng.standard_normal((16, 16)))[0] for _ in range(2)]
     scales = 10.0 ** np.linspace(0, -3, 16)

@@ -1,5 +1,6 @@
-"""Arrays as callers have them: anywhere in a buffer, in any order, with one element or none; and
-steps that are refused or interrupted. Built-in optimizers and recorded ones use different code."""
+"""Tests arrays as callers have them (anywhere in a buffer, in any order, with one element or none)
+and steps that are refused or interrupted. Built-in optimizers and recorded ones use different
+code."""
 
 from __future__ import annotations
 
@@ -105,7 +106,7 @@ def test_one_element_and_none(make):
 
 
 def odd(n, dtype="f4"):
-    """At an odd address."""
+    """Returns an array at an odd address."""
     size = np.dtype(dtype).itemsize
     room = np.zeros(n * size + 64, np.uint8)
     begin = 1 + -room.ctypes.data % 64
@@ -152,8 +153,8 @@ def test_a_recorded_optimizer_names_the_type_that_it_does_not_step():
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @each_kind
 def test_numbers_that_are_none_stop_the_step(make, bad):
-    """Also if they appear between two steps, in a group or in a schedule; the message names the
-    number and its value."""
+    """This holds even if they appear between two steps, in a group or in a schedule. The message
+    names the number and its value."""
     params, g = [np.ones(3, "f4"), np.ones(4, "f4")], [np.ones(3, "f4"), np.ones(4, "f4")]
     optimizer = make()
     optimizer.step(params, g)
@@ -180,7 +181,7 @@ def test_numbers_that_are_none_stop_the_step(make, bad):
 
 
 def whole(params, optimizer):
-    """All of it, as bytes."""
+    """Returns parameters and state as bytes."""
     state = optimizer.state_dict()
     arrays = [np.asarray(state[key]).tobytes() for key in sorted(state)]
     return b"".join([*(p.tobytes() for p in params), *arrays])
@@ -190,8 +191,8 @@ def whole(params, optimizer):
 @pytest.mark.parametrize("half", [False, True])
 @each_kind
 def test_an_interrupt_at_each_bytecode_leaves_no_mixture(make, half, every):
-    """Raises KeyboardInterrupt wherever the interpreter can: before the core is called the step has
-    not begun, and afterwards it is complete."""
+    """KeyboardInterrupt is raised wherever the interpreter can. Before the core is called the step
+    has not begun, and afterwards it is complete."""
     extras = {"max_norm": 1.0, "zero_grads": True} if half else {}
     twin, beside = numbers((5, 70, 0), 1), make()
     beside.step(twin, numbers((5, 70, 0), 2))
@@ -234,7 +235,7 @@ def test_an_interrupt_at_each_bytecode_leaves_no_mixture(make, half, every):
 @pytest.mark.usefixtures("no_collections")
 @each_kind
 def test_ctrl_c_waits_for_the_end_of_a_step(make):
-    """SIGINT while the core runs, with one thread and with several."""
+    """SIGINT comes while the core runs, with one thread and with several."""
     params, optimizer = numbers((300_000, 50), 1), make()
     twin, beside = numbers((300_000, 50), 1), make()
     grads = numbers((300_000, 50), 2)
@@ -251,7 +252,7 @@ def test_ctrl_c_waits_for_the_end_of_a_step(make):
             except KeyboardInterrupt:
                 caught += 1
             signal.setitimer(signal.ITIMER_REAL, 0)
-    except KeyboardInterrupt:  # one that came late
+    except KeyboardInterrupt:  # the signal came late
         caught += 1
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -1,5 +1,5 @@
-"""One optimizer, parameter or state, stepped from two threads: the bits of a serial order, or
-RuntimeError for the second thread, which has written nothing."""
+"""Steps one optimizer, parameter or state from two threads. The result is the bits of a serial
+order, or RuntimeError for the second thread, which has written nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def arrays(seed, n=5, shape=(48, 32)):
 
 
 def race(functions, times):
-    """How often each step succeeded; the others were refused."""
+    """Counts how often each step succeeded; the others were refused."""
     done, wrong, go = [0] * len(functions), [], threading.Barrier(len(functions))
 
     def work(i):
@@ -54,7 +54,8 @@ def loss(params, x):
 
 
 def ways(way, optimizer, params, grads):
-    """Two functions that step the optimizer, and the number of steps taken to prepare them."""
+    """Returns two functions that step the optimizer, and the number of steps taken to prepare
+    them."""
     if way in ("arrays", "list and tuple"):
         other = tuple(params) if way == "list and tuple" else params
         return [lambda: optimizer.step(params, grads), lambda: optimizer.step(other, grads)]
@@ -165,7 +166,7 @@ def test_copies_and_pickles_step_while_the_original_does():
 
 
 def test_a_step_inside_a_step_is_refused():
-    """A schedule that steps the optimizer which evaluates it."""
+    """A schedule steps the optimizer which evaluates it."""
     params, grads = large(10)
     seen = []
 

@@ -1,4 +1,4 @@
-"""Optimizers of compiled steps against twins in NumPy, and their states as files."""
+"""Compares optimizers of compiled steps with twins in NumPy, and tests their states as files."""
 
 from __future__ import annotations
 
@@ -260,8 +260,8 @@ def test_copies_and_pickles_go_on_by_themselves(again, kind):
 
 @pytest.mark.parametrize("kind", [optim.NAdam, optim.ASGD, optim.ScheduleFreeAdamW])
 def test_numbers_that_are_kept_are_part_of_the_state(kind, tmp_path):
-    """On arrays and in a compiled step, through a file, and for a parameter that gets its first
-    gradient late."""
+    """The numbers are kept on arrays and in a compiled step, through a file, and for a parameter
+    that gets its first gradient late."""
     (straight, x), (halves, _) = make("f4"), make("f4")
     step = cutback.compile(loss, optimizer=kind(lr=0.1))
     gradients = cutback.grad(loss)

@@ -1,6 +1,6 @@
-"""Typical nets at position 0.5, half way between the smallest plan and saving everything:
+"""Trains typical nets at position 0.5, half way between the smallest plan and saving everything:
 perceptrons like the README's, and ports from PyTorch of an LSTM, a ResNet and a transformer with
-rotary embeddings. They train, and the measured peak is within the bytes of the position."""
+rotary embeddings. The measured peak is within the bytes of the position."""
 
 from __future__ import annotations
 

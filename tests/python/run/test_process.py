@@ -1,4 +1,4 @@
-"""Threads, fork, Ctrl-C, and the cost of an import."""
+"""Tests threads, fork, Ctrl-C, and the cost of an import."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_ctrl_c_during_a_step():
 
 
 def deep_loss(p, x):
-    """One residual layer per parameter."""
+    """Computes one residual layer per parameter."""
     for w in p:
         x = x + cutback.tanh(cutback.exp(cutback.sin(x @ w)) * x) @ w.T
     return x.mean()

@@ -1,4 +1,4 @@
-"""Profiles: kernels in the order of the plan, with the plan's bytes."""
+"""Tests profiles: kernels are in the order of the plan, with the plan's bytes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_kernel_of_several():
 
 
 def test_a_kernel_of_several_is_named_by_its_kinds():
-    """On the backend that runs groups of several operations."""
+    """This is for the backend that runs groups of several operations."""
     step = cutback.compile(lambda x: cutback.exp(-x * x).sum(), argnums=None, backend="debug")
     (kernel,) = step.profile(np.ones((8, 8), np.float32)).kernels
     assert kernel.kind == "neg+mul+2 more"

@@ -1,5 +1,5 @@
-"""A second thread overwrites the array of indices while a step runs: the outcome is an error or a
-result, never an access outside an array."""
+"""Lets a second thread overwrite the array of indices while a step runs. The outcome is an error or
+a result, never an access outside an array."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def labelled(table, index):
 
 
 def labelled_rows(table, index):
-    """In a group with its gradient, on one copy of the indices."""
+    """Reads labelled rows in a group with its gradient, on one copy of the indices."""
     return F.cross_entropy(table, index)
 
 
 def taken_of_rows(table, index):
-    """Likewise."""
+    """Takes rows in the same way."""
     return cutback.take_along_axis(F.log_softmax(table), index[:, None], 1)
 
 
 def case(name):
-    """(function of (table, index), table, good indices): the forward reads by index, the backward
-    adds."""
+    """Returns (function of (table, index), table, good indices). The forward reads by index, the
+    backward adds."""
     n = 100_000
     if name == "gather":
         return gathered, np.ones((50, 4)), np.arange(4 * n).reshape(n, 4) % 50
@@ -58,7 +58,7 @@ def case(name):
 
 
 def bytes_of(index, offset):
-    """A view of the same memory that NumPy and the step consider unrelated."""
+    """Returns a view of the same memory that NumPy and the step consider unrelated."""
     address = index.ctypes.data + offset
     return np.frombuffer((ctypes.c_int64 * 1).from_address(address), np.int64)
 

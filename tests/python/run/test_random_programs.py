@@ -1,5 +1,5 @@
-"""Random programs: the same bits under every plan, in the planned memory, with gradients that agree
-with finite differences."""
+"""Random programs have the same bits under every plan, in the planned memory, with gradients that
+agree with finite differences."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def region(x):
 
 
 def one_step(rng, a, b):
-    """One more square matrix, made from two."""
+    """Makes one more square matrix from two."""
     axis = int(rng.integers(2))
     choices = (
         lambda: getattr(cutback, POINTWISE[rng.integers(len(POINTWISE))])(a * 0.5),
@@ -53,7 +53,7 @@ def one_step(rng, a, b):
 
 
 def program(seed):
-    """A loss on square matrices, the same at each trace."""
+    """Returns a loss on square matrices, the same at each trace."""
 
     def loss(params, x):
         rng = np.random.default_rng(seed)
@@ -68,7 +68,7 @@ def program(seed):
 
 
 def slope(loss, params, x, k, at, eps=1e-6):
-    """The central difference with respect to one element of one parameter."""
+    """Returns the central difference with respect to one element of one parameter."""
     ends = []
     for sign in (1, -1):
         moved = [p.copy() for p in params]
@@ -120,8 +120,8 @@ LATE_BUILDS = ({"backend": "debug"}, {})
 
 
 def changed_plan(step, rng):
-    """The step's plan with some backward ops moved later and some repeated, or None if that is
-    impossible."""
+    """Returns the step's plan with some backward ops moved later and some repeated, or None if that
+    is impossible."""
     plan = json.loads(step.plan.to_json())
     problem = json.loads(step.executable.text("problem"))
     late, starts = Late(problem), plan["backward_starts"]

@@ -1,5 +1,5 @@
-"""All shapes of a step run in one block of memory, and so do steps that share a Memory; an error of
-its bound lists who holds what, before anything changes."""
+"""All shapes of a step run in one block of memory, and so do steps that share a Memory. The error
+of its bound lists who holds what, before anything changes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def arenas(held):
 
 
 def of_steps(held):
-    """The bytes of this file's steps; those compiled by other tests may still be alive."""
+    """Returns the bytes of this file's steps; those compiled by other tests may still be alive."""
     return {name: size for name, size in held.arenas.items() if name == "step `loss`"}
 
 
@@ -458,7 +458,7 @@ def test_states_above_the_bound():
 
 
 def test_states_whose_arena_does_not_fit_are_not_made():
-    """The bound has room for the states only: none of them remain after the call is refused."""
+    """The bound has space for the states only. None of them remain after the call is refused."""
     params, memory = layers(), cutback.Memory()
     step = cutback.compile(loss, optimizer=cutback.optim.AdamW(), memory=memory)
     step.prepare(params, batch(1000))
@@ -588,8 +588,8 @@ def test_a_report():
 
 @pytest.mark.very_slow
 def test_two_hundred_shapes_for_three_epochs():
-    """In random order: memory is flat from the second epoch on, and the third compiles nothing. The
-    first shape had an exact plan; when it returns it follows the common decisions."""
+    """Shapes come in random order. Memory is flat from the second epoch on, and the third compiles
+    nothing. The first shape had an exact plan; when it returns it follows the common decisions."""
     out = python(
         """
         import numpy as np, cutback

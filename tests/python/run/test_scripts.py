@@ -1,4 +1,5 @@
-"""Research scripts as their authors would write them: losses and gradients of a PyTorch twin."""
+"""Runs research scripts as their authors would write them: losses and gradients equal a PyTorch
+twin's."""
 
 from __future__ import annotations
 

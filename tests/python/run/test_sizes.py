@@ -1,4 +1,4 @@
-"""Shapes that differ only in sizes are planned at canonical sizes: there are few plans, they do not
+"""Shapes that differ only in sizes are planned at canonical sizes. There are few plans, they do not
 depend on the order of the shapes, and the bits are the same."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def loss(params, x):
 
 
 def attention(params, x, mask):
-    """Sizes that vary: batch and length."""
+    """Computes attention whose batch and length vary."""
     for w in params:
         scores = F.softmax(x @ cb.swapaxes(x, 1, 2) + mask, -1)
         x = x + scores @ F.gelu(x @ w)
@@ -49,7 +49,7 @@ def batch(n, length):
 
 
 def decisions(step):
-    """The latest plan's decision for each value, and its order of ops."""
+    """Returns the latest plan's decision for each value, and its order of ops."""
     return step.plan.core.steps, step.planned.budget_bytes
 
 
@@ -145,7 +145,7 @@ def test_one_shape_is_planned_exactly():
 
 
 def test_bytes_are_kept_at_the_actual_size():
-    """A budget that the canonical size exceeds but the actual one meets."""
+    """The budget is exceeded by the canonical size but met by the actual one."""
     params = params_of()
     smallest = [
         cb.value_and_grad(loss, budget="smallest").prepare(params, data(n)).planned.arena_bytes

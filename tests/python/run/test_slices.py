@@ -1,4 +1,5 @@
-"""``slices=True``: pieces of losses and perceptrons, their bits under every budget, and peaks."""
+"""Tests ``slices=True``: pieces of losses and perceptrons, their bits under every budget, and
+peaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that run on addresses, in memory provided by the caller."""
+"""Tests steps that run on addresses, in memory provided by the caller."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.skipif(
 
 
 def address(array):
-    """The address of the first element."""
+    """Returns the address of the first element."""
     return array.ctypes.data
 
 
 def block_of(step, shift=0):
-    """Scratch for a run, aligned to 64 bytes plus `shift`, and its address."""
+    """Returns scratch for a run, aligned to 64 bytes plus `shift`, and its address."""
     room = np.zeros(step.run_bytes + 128, np.uint8)
     return room, -(-address(room) // 64) * 64 + shift
 

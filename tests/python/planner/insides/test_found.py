@@ -24,13 +24,13 @@ def problem_of(step):
 
 
 def check_step(drawn, step, want):
-    """One step in groups: both referees agree with its plan, and its program keeps to it."""
+    """Checks one step in groups: both referees agree with its plan, and its program keeps to it."""
     problem, plan = json.loads(step.text("problem")), json.loads(step.text("plan"))
     check_plan(problem, plan, SPEED)
     kernels = json.loads(step.text("kernels"))
     for key in ("arena_bytes", "live_bytes"):
         assert kernels[key] <= plan["numbers"][key]
-    # plans of single ops have these
+    # only plans of single ops have views
     if not any("view" in op.get("flags", ()) for op in problem["ops"]):
         steps = [t for group in kernels["groups"] for t in group["steps"]]
         assert sorted(set(steps)) == list(range(len(plan["steps"])))
@@ -97,7 +97,7 @@ def test_more_of_the_larger_graphs_in_found_groups():
 @pytest.mark.very_slow
 @pytest.mark.parametrize("part", range(4))
 def test_many_graphs_in_found_groups(part):
-    """1,000 small graphs and 300 larger ones."""
+    """Checks 1,000 small graphs and 300 larger ones."""
     programs, *_ = check_graphs(range(1000 + part, 2000, 4))
     assert programs > 300
     programs, *_ = check_graphs(range(200 + part, 500, 4), 30, exact=False)
@@ -345,7 +345,7 @@ def test_a_share_is_of_groups_whoever_keeps_it(measure):
 
 
 def region_problem(limit):
-    """Two layers, planned in groups. Each is a region that may save ``limit`` bytes."""
+    """Returns two layers, planned in groups. Each is a region that may save ``limit`` bytes."""
 
     def layer(x, w):
         return F.layer_norm(F.gelu(x @ w), (64,), w[0], w[1]) + x
@@ -361,7 +361,7 @@ def region_problem(limit):
 
 
 def saved_in_region(plan, region):
-    """Bytes saved of values whose maker and forward readers are all in the region."""
+    """Returns the bytes saved of values whose maker and forward readers are all in the region."""
     ops, outputs = plan.problem["ops"], plan.problem["forward_outputs"]
     makers = [op for op in ops for _ in op["out"]]
     forward = ops[: plan.problem["backward_starts"]]

@@ -21,7 +21,7 @@ from cutback import _native
 
 
 def check_referees(program, path):
-    """On plans of the original graph, all three agree."""
+    """Checks that all three agree on plans of the original graph."""
     path.write_bytes(gzip.compress(json.dumps(program.graph).encode()))
     graph = evaluate_traced.load(path)
     problem = json.loads(_native.Problem.read(json.dumps(program.graph)).to_json())
@@ -38,7 +38,8 @@ def check_referees(program, path):
 
 
 def check_groups(seed, problem):
-    """Plans of groups are correct and as fast as possible; no bound is above the fastest plan."""
+    """Checks that plans of groups are correct and as fast as possible, and that a bound is never
+    above the fastest plan."""
     for op in problem["ops"]:
         op.setdefault("flags", [])
         op["time_ps"] = whole_ps(op_seconds(op, "a100")) // 1000
@@ -83,6 +84,6 @@ def test_groups_of_random_programs(tmp_path):
 @pytest.mark.very_slow
 @pytest.mark.parametrize("part", range(8))
 def test_groups_of_many_random_programs(part, tmp_path):
-    """2,000 random programs."""
+    """Checks 2,000 random programs."""
     judged, taken = check_programs(range(5000 + part, 7000, 8), tmp_path / "graph.json.gz")
     assert judged > 400 and taken > 100

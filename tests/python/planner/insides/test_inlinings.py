@@ -1,5 +1,5 @@
-"""Inlinings: which values a run inlines, and the consequences. The core's walk and the independent
-evaluator agree, and refuse the same schedules."""
+"""Tests inlinings: which values a run inlines, and the consequences. The core's walk and the
+independent evaluator agree, and refuse the same schedules."""
 
 from __future__ import annotations
 

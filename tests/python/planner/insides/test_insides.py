@@ -1,5 +1,5 @@
-"""Ops with an inside: which outputs a step makes, and the consequences. The core's walk and the
-independent evaluator agree, and refuse the same schedules."""
+"""Tests ops with an inside: which outputs a step makes, and the consequences. The core's walk and
+the independent evaluator agree, and refuse the same schedules."""
 
 from __future__ import annotations
 
@@ -184,10 +184,10 @@ def test_every_question_about_many_random_insides(part):
 
 
 def check_optima(seeds, inlines=False):
-    """Counts budgets on live bytes: those met as fast as the fastest schedule; those that neither a
-    schedule nor a plan meets; those whose plan makes some outputs of an op only; and the rest, of
-    problems too large to be solved exactly, whose plans are slower or missing. No bound is above
-    the fastest schedule, also for a budget on the arena."""
+    """Counts budgets on live bytes by outcome: met as fast as the fastest schedule; met neither by
+    a schedule nor by a plan; met by a plan that makes only some outputs of an op; and the rest,
+    from problems too large to be solved exactly, where plans are slower or missing. Bounds are
+    never above the fastest schedule, also for a budget on the arena."""
     judged = impossible = partial = rest = 0
     for seed in seeds:
         problem = Dice(seed, inlines=inlines).document
@@ -282,7 +282,7 @@ def test_a_cut_by_time_weighs_members_against_bytes():
 
 
 def changes(problem, plan):
-    """The changes that the explanation predicts for other decisions."""
+    """Returns the changes that the explanation predicts for other decisions."""
     document = json.loads(
         _native.Problem.read(json.dumps(problem))
         .read_plan(json.dumps(plan.document))
@@ -361,7 +361,8 @@ def test_what_knows_no_insides_says_so(ask):
 
 
 def test_cuts_are_about_single_outputs():
-    """The cut runs over members: one that must not rerun saves its output, and no other."""
+    """The cut runs over members. A member that must not rerun saves its output, and no other
+    one."""
     problem = two_branches()
     problem["ops"][2]["inside"][2]["flags"] = ["compute"]
     for m in problem["ops"][2]["inside"][:2]:
@@ -379,7 +380,8 @@ def test_cuts_are_about_single_outputs():
 
 
 def test_every_point_of_a_frontier_has_its_plan():
-    """No point's plan saves more bytes, takes more time, or takes less than the bound."""
+    """The plan of a point never saves more bytes or takes more time than the point, nor less time
+    than the bound."""
     points = 0
     for seed in range(12):
         problem = Dice(seed, 8, seed % 2 == 0).document

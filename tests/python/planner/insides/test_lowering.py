@@ -1,4 +1,5 @@
-"""Plans of groups as programs: the program runs what was planned, to the byte and to the bit."""
+"""Lowers plans of groups to programs. A program runs what was planned, to the byte and to the
+bit."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from cutback import BudgetError, budgets
 
 
 def stated(problem, step):
-    """(bytes of the outputs, scratch) of a step, as stated in the problem."""
+    """Returns (bytes of the outputs, scratch) of a step, as stated in the problem."""
     op, made, taken = step, None, []
     if isinstance(step, list):
         op, made, taken = step[1], step[2], step[3] if len(step) == 4 else []
@@ -57,7 +58,7 @@ def check_program(drawn, step, want):
 
 
 def keeps_order(problem, plan):
-    """True if each op of the backward runs once, in base order, and none is only inlined."""
+    """True if each op of the backward runs once, in base order, and no op is only inlined."""
     ops = (s[1] if isinstance(s, list) else s for s in plan["steps"])
     backward = [op for op in ops if op >= problem["backward_starts"]]
     return backward == list(range(problem["backward_starts"], len(problem["ops"])))
@@ -106,14 +107,14 @@ def test_what_was_planned_in_groups_is_what_runs():
 
 @pytest.mark.very_slow
 def test_a_graph_with_many_schedules():
-    """Trying them all takes a minute."""
+    """Trying all schedules takes a minute."""
     assert check_graph(18, 5)[0] > 0
 
 
 @pytest.mark.very_slow
 @pytest.mark.parametrize("part", range(8))
 def test_what_was_planned_in_many_groups_is_what_runs(part):
-    """2,000 graphs."""
+    """Checks 2,000 graphs."""
     programs, partial, taking, fastest = check_graphs(range(1000 + part, 3000, 8))
     assert programs > 600 and partial > 80 and taking > 200 and fastest > 500
 
@@ -121,7 +122,7 @@ def test_what_was_planned_in_many_groups_is_what_runs(part):
 @pytest.mark.very_slow
 @pytest.mark.parametrize("part", range(4))
 def test_larger_graphs_in_groups(part):
-    """Too large to try all schedules; all other checks apply."""
+    """These graphs are too large to try all schedules; all other checks apply."""
     for seed in range(100 + part, 400, 4):
         drawn = Drawn(seed, 30)
         single = drawn.compile()
