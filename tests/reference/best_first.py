@@ -1,12 +1,12 @@
-"""The fastest schedule of a small step within a budget of bytes if any op may run late or again, by
-best-first search (``best_first.c``, compiled when first needed).
+"""Finds the fastest schedule of a small step within a budget of bytes if any op may run late or
+again, by best-first search (``best_first.c``, compiled when first needed).
 
     found = best(problem, budget, below_ps, "cpu", most_states=2_000_000)
 
 The schedules are those of ``deep_optimum`` and some more: between two ops of the given order,
-earlier ops may run in any order and several times. Storages of less than a share ``SMALL`` of the
-budget take no bytes here, so ``bound_ps`` holds for all schedules, but one of ``ps`` may be too
-large.
+earlier ops may run in any order and several times. Storages smaller than a share ``SMALL`` of the
+budget count as empty here. So ``bound_ps`` holds for all schedules, but a schedule of ``ps`` may be
+too large.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Any
 import costs
 from deep_optimum import Step
 
-SMALL = 0.01  # of the budget
+SMALL = 0.01  # share of the budget
 SOURCE = Path(__file__).with_name("best_first.c")
 Problem = dict[str, Any]
 
 
 @dataclass
 class Best:
-    """No schedule takes less than ``bound_ps``. ``ps`` is the time of the fastest; None if all take
-    ``below_ps`` or more, or if the search ended early (``ended``)."""
+    """The result: no schedule takes less than ``bound_ps``. ``ps`` is the time of the fastest
+    schedule, or None if all take ``below_ps`` or more, or if the search ended early (``ended``)."""
 
     bound_ps: int
     ps: int | None

@@ -1,4 +1,4 @@
-"""Schedules checked by the core's walk and by the independent evaluator, which must agree."""
+"""Checks schedules with the core's walk and with the independent evaluator, which must agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffers that just fit a block of memory, like the CSV instances of MiniMalloc.
+"""Makes buffers that just fit a block of memory, like the CSV instances of MiniMalloc.
 
 buffers = tight_buffers(seed, n, capacity)     [(lower, upper, size), ...]
 """

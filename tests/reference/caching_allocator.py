@@ -1,5 +1,5 @@
-"""The memory that PyTorch's caching allocator reserves on a GPU for a sequence of allocations, with
-default settings and one stream: a plain second implementation of that in
+"""Simulates the memory that PyTorch's caching allocator reserves on a GPU for a sequence of
+allocations, with default settings and one stream: a plain second implementation of that in
 ``cutback.torch.graph.segment``, which shares no code with it.
 
 Blocks of up to 1 MiB are cut from segments of 2 MiB; larger ones from segments of 20 MiB, or of

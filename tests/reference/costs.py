@@ -1,5 +1,5 @@
-"""Times of runs and copies on a device: the independent evaluator's version of the cost model, in
-plain Python. It shares no code with the library."""
+"""Computes times of runs and copies on a device: the independent evaluator's version of the cost
+model, in plain Python. It shares no code with the library."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ LINKS = {"cpu": 10e9, "a100": 25e9}  # bytes/s to the host, one direction
 
 def fused_work(problem: dict[str, Any]) -> list[tuple[int, int]]:
     """Returns (bytes moved, launches) of each op on a device that runs pointwise chains as one
-    kernel: ops that fuse with their only reader form groups, or ``group`` gives the groups; a group
-    pays for what crosses it."""
+    kernel. Ops that fuse with their only reader form groups, unless ``group`` gives the groups. A
+    group pays for the values that cross its edge."""
     ops = problem["ops"]
     outs_of = [out for op in ops for out in op["out"]]
     storage_of = [out["storage"] for out in outs_of]
@@ -104,8 +104,8 @@ def op_seconds(
     work: tuple[int, int] | None = None,
     network: float = 0.0,
 ) -> float:
-    """Roofline time of one run of an op; ``work``: its bytes and launches, if not its own.
-    ``network``: bytes per second of collectives, if known."""
+    """Returns the roofline time of one run of an op. ``work`` has its bytes and launches if they
+    are not its own; ``network`` has the bytes per second of collectives, if known."""
     flags = op.get("flags", [])
     if "view" in flags or "placeholder" in flags:
         return 0.0
@@ -127,7 +127,7 @@ def op_seconds(
 
 
 def member_seconds(member: dict[str, Any], device: Device) -> float:
-    """Time of one member of an op with an inside; the launch is the op's."""
+    """Returns the time of one member of an op with an inside; the launch is the op's."""
     flags = [x for x in member.get("flags", []) if x != "view"]
     if member.get("time_ps", -1) >= 0:
         return float(member["time_ps"]) * 1e-12
@@ -141,7 +141,7 @@ def write_seconds(size: int, device: Device) -> float:
 
 
 def whole_ps(seconds: float) -> int:
-    """Picoseconds, rounded once."""
+    """Converts to picoseconds, rounded once."""
     return int(seconds * 1e12 + 0.5)
 
 
@@ -151,7 +151,7 @@ def is_fused(device: str | dict[str, Any]) -> bool:
 
 
 def link_of(device: Device) -> float:
-    """Returns bytes per second in one direction; 0: no link."""
+    """Returns bytes per second in one direction, or 0 if there is no link."""
     if isinstance(device, str):
         return LINKS[device.removesuffix("+fused")]
     return float(device.get("link_bytes_per_s", 0.0))

@@ -1,4 +1,4 @@
-"""One row for each composed operation: how it is called, and the equivalent in NumPy or
+"""One row per composed operation says how it is called, and has the equivalent in NumPy or
 ``torch.nn.functional``. Rows are called on arrays of three shapes."""
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ LINES = ((2, 4, 6), (1, 8, 9), (3, 4, 5))
 class Row(NamedTuple):
     name: str
     call: Callable[[Any, Any], Any]
-    """Called with the namespace (cutback, or the oracle's) and one array."""
+    """Called with the namespace (cutback, or the oracle's) and an array."""
     oracle: str = "numpy"
     domain: str = "any"
     """``"any"``, ``"positive"``, ``"unit"`` (between -1 and 1), or ``"integers"``."""
     shapes: tuple[tuple[int, ...], ...] = SHAPES
     smooth: bool = True
-    """Whether it has a gradient that is compared."""
+    """True if it has a gradient that is compared."""
     digits: float = 1e-12
 
 

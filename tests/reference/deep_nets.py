@@ -1,4 +1,4 @@
-"""Small networks traced by PyTorch, whose steps constraint programming can plan.
+"""Small networks traced by PyTorch whose steps constraint programming can plan.
 
 problem = traced("unet")
 """
@@ -25,7 +25,7 @@ def _conv(inputs: int, outputs: int, norm: bool = False) -> nn.Sequential:
 
 
 class Residual(nn.Module):
-    """Convolutions along a stream."""
+    """Adds convolutions along a stream."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Block(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """A plain recurrence; the input has a step in each row."""
+    """A plain recurrence; each row of the input is a step."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,11 +1,11 @@
-"""The fastest schedule of a small step within a budget of bytes if any op may run late or again, by
-constraint programming: CP-SAT of OR-tools.
+"""Finds the fastest schedule of a small step within a budget of bytes if any op may run late or
+again, by constraint programming: CP-SAT of OR-tools.
 
     found = faster(problem, budget, than_ps, "cpu", seconds=60)
 
 Stage t ends with the t-th op of the given order. Before that op, each earlier op that may run again
-does so at most once, in order. Its first run may be left out of its own stage, and is then late.
-Unknowns:
+does so at most once, in order. The first run of an op may be left out of its own stage; it is then
+late. Unknowns:
 
     first[i]      op i runs in its own stage
     again[t, i]   op i runs in stage t, later than its own
@@ -32,8 +32,8 @@ Problem = dict[str, Any]
 
 @dataclass
 class Found:
-    """``steps`` of a schedule that is faster than asked, or none. ``impossible``: there is none.
-    ``bound_ps``: no schedule of the program takes less."""
+    """The result. ``steps`` is a schedule that is faster than asked, or None; ``impossible`` says
+    that there is no such schedule. No schedule of the program takes less than ``bound_ps``."""
 
     impossible: bool
     bound_ps: float
@@ -42,7 +42,7 @@ class Found:
 
 
 class Step:
-    """A step by storages: which op makes each of them, and which read it."""
+    """A step by storages: which op makes each storage, and which ops read it."""
 
     def __init__(self, problem: Problem, device: costs.Device) -> None:
         self.ops, storages = problem["ops"], problem["storages"]
@@ -77,7 +77,7 @@ class Step:
         self.last = self._last_stages()
 
     def _needed(self) -> set[int]:
-        """Ops that a result or an effect needs."""
+        """Returns the ops that a result or an effect needs."""
         todo = [self.of[v] for outputs in self.outputs for v in outputs]
         todo += [i for i, f in enumerate(self.flags) if f & (ONCE - {"unknown"})]
         todo += [i for s, i in self.maker.items() if self.kinds[s]]
@@ -102,7 +102,8 @@ class Step:
         )
 
     def _last_stages(self) -> dict[int, int]:
-        """For each storage the last op, in the given order, in whose stage it may be read."""
+        """Returns, for each storage, the last op in the given order in whose stage it may be
+        read."""
         last, end = dict.fromkeys(self.maker, -1), len(self.ops)
         for i in reversed(self.work):
             use = max([i, *(last[s] for s in self.made[i])]) if i in self.movable else i
@@ -114,9 +115,9 @@ class Step:
         return {s: max(k, self.split if s in self.returned else -1) for s, k in last.items()}
 
     def steps(self, runs: list[int]) -> tuple[list[int], int]:
-        """The schedule of these runs, with views where they are needed."""
+        """Returns the schedule of these runs, with views where they are needed."""
         out, made, starts = list[int](), dict[int, int](), -1
-        remade = dict.fromkeys(self.maker, -1)  # storage -> step
+        remade = dict.fromkeys(self.maker, -1)  # maps a storage to a step
 
         def bring(v: int) -> None:
             i, s = self.of[v], self.storage[v]
@@ -146,7 +147,7 @@ class Step:
 
 
 class _Program:
-    """The unknowns, and what they must satisfy."""
+    """The unknowns and their constraints."""
 
     def __init__(self, step: Step, budget: int) -> None:
         self.step, self.budget, self.model = step, budget, cp_model.CpModel()
@@ -186,7 +187,7 @@ class _Program:
         return range(self.place[i] + 1, last + 1)
 
     def _hold(self, s: int) -> None:
-        """What must be kept: results of the forward into the backward, and others to the end."""
+        """Requires results of the forward to be kept into the backward, and others to the end."""
         step, end = self.step, len(self.step.work)
         if s in step.ends:
             self.model.add(self.kept[end, s] == 1)
@@ -200,12 +201,13 @@ class _Program:
                 self.model.add_implication(self.kept[t, s], self.kept[t + 1, s])
 
     def _sources(self, t: int, s: int) -> list[Any]:
-        """Why a storage may be there when an op of stage t reads it."""
+        """Returns the reasons why a storage may exist when an op of stage t reads it."""
         maybe = (self.kept.get((t, s)), self.again.get((t, self.step.maker[s])))
         return [x for x in maybe if x is not None]
 
     def _present(self, t: int, s: int, late: list[int]) -> list[Any]:
-        """For each run of the stage, and then its last op: is the storage there?"""
+        """Returns, for each run of the stage and then for its last op, whether the storage
+        exists."""
         step, model = self.step, self.model
         maker, base = step.maker[s], step.work[t]
         kept, leaves = self.kept.get((t, s)), self.kept.get((t + 1, s))

@@ -1,4 +1,4 @@
-"""Examples in docstrings, as programs for tests."""
+"""Finds the examples in docstrings, as programs for tests, and checks what docstrings describe."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ MADE = {"Array", "Estimate", "Frontier", "MaxBatch", "Profile", "Selection", "St
 
 
 def _public(*, torch: bool) -> Iterator[tuple[str, Any]]:
-    """Public classes and functions with their names, except operations on arrays."""
+    """Yields public classes and functions with their names, except operations on arrays."""
     for home in TORCH_MODULES if torch else MODULES:
         module = importlib.import_module(home)
         hidden = {"compile"} & set(dir(module))  # not in __all__, because it would hide a builtin
@@ -89,7 +89,8 @@ def _public(*, torch: bool) -> Iterator[tuple[str, Any]]:
 
 
 def without_example(*, torch: bool) -> list[str]:
-    """Public classes and functions whose docstring has no example, except operations on arrays."""
+    """Returns the public classes and functions whose docstring has no example, except operations on
+    arrays."""
     return [
         name for name, value in _public(torch=torch) if ">>>" not in (inspect.getdoc(value) or "")
     ]
@@ -114,15 +115,15 @@ def undescribed(*, torch: bool) -> list[str]:
 
 
 def _parameters(value: Any) -> list[str]:
-    """Returns the names of the parameters: none for errors, records and enums, whose fields have
-    texts."""
+    """Returns the names of the parameters. Errors, records and enums have none, because their
+    fields are described instead."""
     if inspect.isclass(value):
         plain = (BaseException, tuple, enum.Enum)
         if issubclass(value, plain) or dataclasses.is_dataclass(value):
             return []
     try:
         return [name for name in inspect.signature(value).parameters if name[0] != "_"]
-    except ValueError:  # of a function in C without a text signature
+    except ValueError:  # a function in C without a text signature
         return []
 
 
@@ -133,7 +134,7 @@ class Documented(NamedTuple):
     text: str
     """Its docstring."""
     node: ast.FunctionDef | None
-    """Its code; of a class, that of ``__init__``, if it has one."""
+    """Its code. For a class, the code of ``__init__``, if it has one."""
 
 
 WITHOUT_ENTRIES = "cutback.nn.functional"
@@ -170,7 +171,7 @@ def _documented_in(torch: bool) -> Iterator[Documented]:
 def _members(name: str, kind: type) -> Iterator[Documented]:
     yield _documented(name, kind, vars(kind).get("__init__"))
     for member, value in vars(kind).items():
-        function = getattr(value, "__func__", value)  # of a classmethod
+        function = getattr(value, "__func__", value)  # the function of a classmethod
         if inspect.isfunction(function) and (member[0] != "_" or member == "__call__"):
             yield _documented(f"{name}.{member}", function, function)
 

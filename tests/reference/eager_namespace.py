@@ -1,5 +1,5 @@
-"""The array API standard's namespace over steps: each call is traced, compiled and run. For the
-standard's test suite, which looks at elements after each call."""
+"""Provides the array API standard's namespace over steps: each call is traced, compiled and run. It
+is for the standard's test suite, which looks at elements after each call."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _rebuilt(key: Any, traced: Any) -> Any:
 
 
 def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Returns the function of traced arrays, on elements."""
+    """Runs a function of traced arrays on elements."""
     leaves, structure = tree.flatten((args, kwargs))
     at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Eager)]
 
@@ -164,7 +164,7 @@ class _Linalg(ModuleType):
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
-    """Elements as an array, without a step: the suite makes its examples with it."""
+    """Returns elements as an array, without a step. The suite makes its examples with it."""
     if isinstance(obj, Eager):
         obj = obj.elements
     array = np.array(obj, dtype=None if dtype is None else cutback.dtypes.to_numpy(str(dtype)))

@@ -40,7 +40,7 @@ def once_flags(problem: dict[str, Any]) -> set[str]:
 
 
 class BrokenPlanError(ValueError):
-    """The plan breaks a rule; the text names the step or the value."""
+    """Raised if the plan breaks a rule; the message names the step or the value."""
 
 
 @dataclass
@@ -76,18 +76,19 @@ class Evaluation:
 
 
 class Lanes:
-    """Copies to the host and back during the steps: the clock, and pending copies. Times are
-    integers in picoseconds, so that equal moments compare equal whatever was added up before."""
+    """Tracks copies to the host and back during the steps: the clock, and pending copies. Times are
+    integers in picoseconds, so that equal moments compare equal however they were added up."""
 
     def __init__(self, link: float) -> None:
         self.link, self.clock, self.stall = link, 0, 0
         self.free = {"out": 0, "in": 0}
-        self.ended: dict[int, int] = {}  # op -> end of its last copy out
-        self.ready: dict[int, int] = {}  # op -> when its outputs are available
-        self.made: dict[int, int] = {}  # op -> step that made its present outputs
-        self.sent: dict[int, int] = {}  # op -> step of its last copy out
-        self.left: dict[int, int] = {}  # id of a life -> step at which it left
-        self.keeper: dict[int, int] = {}  # id of a life held to the end -> step of its value
+        self.ended: dict[int, int] = {}  # maps an op to the end of its last copy out
+        self.ready: dict[int, int] = {}  # maps an op to the time when its outputs are available
+        self.made: dict[int, int] = {}  # maps an op to the step that made its present outputs
+        self.sent: dict[int, int] = {}  # maps an op to the step of its last copy out
+        self.left: dict[int, int] = {}  # maps the id of a life to the step at which it left
+        # maps the id of a life held to the end to the step of its value
+        self.keeper: dict[int, int] = {}
         self.leaving: list[tuple[int, Life]] = []
         self.bytes = {"out": 0, "in": 0}
 
@@ -125,7 +126,7 @@ def load(path: str | Path) -> dict[str, Any]:
 
 
 class Walk:
-    """One walk over a schedule; a method for each kind of step."""
+    """Walks once over a schedule; there is a method for each kind of step."""
 
     def __init__(self, problem: dict[str, Any], n_step: int, backward_starts: int, device: Device):
         self.problem, self.device = problem, device
@@ -137,17 +138,20 @@ class Walk:
         self.flags = [set(op.get("flags", [])) for op in self.ops]
         self.held = [set(s.get("flags", [])) for s in self.storages]
         self.lives: list[Life] = []
-        # value -> life seen by its op's last run; None: static
+        # maps a value to the life seen by its op's last run; None if it is static
         self.value_life: dict[int, Life | None] = {}
-        self.newest: dict[int, Life] = {}  # storage -> its latest life
-        self.own: dict[int, Life] = {}  # storage -> its first run's life, the one that is held
-        self.written_by: dict[int, int] = {}  # storage -> last op that mutated it, and when
+        self.newest: dict[int, Life] = {}  # maps a storage to its latest life
+        # maps a storage to its first run's life, which is the one that is held
+        self.own: dict[int, Life] = {}
+        self.written_by: dict[int, int] = {}  # maps a storage to the last op that mutated it
         self.written_at: dict[int, int] = {}
         self.runs: dict[int, int] = {}
         self.may_run_once = once_flags(problem)
         self.collective = -1  # the latest collective that ran for the first time
-        self.ever: dict[int, set[int]] = {}  # op -> positions of the outputs made so far
-        self.unread: dict[int, tuple[int, int]] = {}  # id of a life of an inside -> step, output
+        # maps an op to the positions of the outputs made so far
+        self.ever: dict[int, set[int]] = {}
+        # maps the id of a life of an inside to (step, output)
+        self.unread: dict[int, tuple[int, int]] = {}
         self.inlinings = {(x["op"], x["value"]): x for x in problem.get("inlinings", [])}
         self.inlined: set[int] = set()  # values that a run inlined before their op made them
         self.again = 0  # number of reruns
@@ -156,7 +160,7 @@ class Walk:
         self.work = fused_work(problem) if is_fused(device) else None
         self.lanes = Lanes(problem.get("link_bytes_per_s", 0.0) or link_of(device))
         self.crossing = 0  # bytes still being copied out when the backward starts, freed later
-        # storage of a parameter -> storage of the gradient that its update reads
+        # maps the storage of a parameter to that of the gradient that its update reads
         self.gradient_of = {s["updates"]: g for g, s in enumerate(self.storages) if "updates" in s}
         for i, kinds in enumerate(self.flags):
             if "placeholder" in kinds:
@@ -174,12 +178,12 @@ class Walk:
             raise BrokenPlanError(f"step {step}: value {v} lies in memory that has left")
 
     def held_for(self, v: int) -> Life | None:
-        """Returns the life held on behalf of a value: that of its op's first run."""
+        """Returns the life held for a value: that of its op's first run."""
         return self.own.get(self.storage_of[v], self.value_life[v])
 
     def begin(self, s: int, t: int) -> Life:
-        """Begins a new life of storage ``s``, which becomes the storage's own if none is on the
-        device."""
+        """Begins a new life of storage ``s``. It becomes the storage's own life if no life of it is
+        on the device."""
         self.newest[s] = Life(s, t, t, self.storages[s]["bytes"])
         self.own.setdefault(s, self.newest[s])
         self.lives.append(self.newest[s])
@@ -203,7 +207,7 @@ class Walk:
                 self.hold(self.own[s], self.starts)
 
     def copy_out(self, t: int, i: int) -> None:
-        """Op ``i``'s values start to leave; their memory is freed when the copy has ended."""
+        """Starts copying op ``i``'s values out. Their memory is freed when the copy has ended."""
         lanes = self.lanes
         if i not in lanes.made:
             raise BrokenPlanError(f"step {t}: op {i} is not live and cannot leave")
@@ -218,7 +222,7 @@ class Walk:
             if key in lanes.left or lanes.keeper.get(key, lanes.made[i]) != lanes.made[i]:
                 raise BrokenPlanError(f"step {t}: op {i} leaves, but its memory is shared")
             lanes.left[key] = t
-            if life.last == self.end:  # it stays, next to its copy
+            if life.last == self.end:  # it stays, and so does its copy
                 life = Life(life.storage, t + 1, t + 1, life.bytes)
                 if t + 1 < self.end:
                     self.lives.append(life)
@@ -231,7 +235,7 @@ class Walk:
         del lanes.made[i]
 
     def copy_in(self, t: int, i: int) -> None:
-        """Op ``i``'s values get new memory, and are available when the copy has ended."""
+        """Gives op ``i``'s values new memory. They are available when the copy has ended."""
         size = 0
         fresh: dict[int, Life] = {}
         for k, out in enumerate(self.ops[i]["out"]):
@@ -287,7 +291,7 @@ class Walk:
         return set(values)
 
     def take_in(self, i: int, taken: set[int]) -> tuple[int, int]:
-        """Picoseconds and scratch of the values inlined by a run of op ``i``."""
+        """Returns picoseconds and scratch of the values inlined by a run of op ``i``."""
         time = scratch = 0
         for v in sorted(taken):
             x, there = self.inlinings[i, v], v - self.first[self.maker[v]]
@@ -302,7 +306,7 @@ class Walk:
         return time, scratch
 
     def read(self, t: int, reads: list[tuple[int, int]]) -> dict[int, Life | None]:
-        """Returns the lives that a run reads, by storage; ``reads``: (op, value) pairs."""
+        """Returns the lives that a run reads, by storage; ``reads`` has (op, value) pairs."""
         seen: dict[int, Life | None] = {}
         for i, v in reads:
             s = self.storage_of[v]
@@ -335,7 +339,8 @@ class Walk:
         self.runs[i] = self.runs.get(i, 0) + 1
 
     def check_collective(self, t: int, i: int) -> None:
-        """If collectives may rerun, their first runs keep their order and phase."""
+        """Checks that first runs of collectives keep their order and phase, if collectives may
+        rerun."""
         if not self.problem.get("collective_again") or "collective" not in self.flags[i]:
             return
         if i in self.runs:
@@ -347,8 +352,8 @@ class Walk:
         self.collective = i
 
     def check_order(self, t: int, i: int) -> None:
-        """Ops of the backward run once, in the order of their ids, unless reruns is "all"; then
-        first runs may be late, except those of ops that run once."""
+        """Checks the order of the backward. Its ops run once, in the order of their ids, unless
+        reruns is "all". Then first runs may be late, except those of ops that run once."""
         if "backward" not in self.flags[i]:
             return
         every = self.problem.get("reruns", "forward") == "all"
@@ -364,7 +369,7 @@ class Walk:
             raise BrokenPlanError(f"step {t}: op {i} runs after {after}, an effect at the end")
 
     def run(self, t: int, i: int, outputs: Any = None, values: Any = ()) -> None:
-        """Op ``i`` runs, makes ``outputs`` (None: all) and inlines ``values``."""
+        """Runs op ``i``, makes ``outputs`` (None means all) and inlines ``values``."""
         op = self.ops[i]
         made, inputs = self.made(t, i, outputs), set(range(len(op["in"])))
         workspace = op.get("workspace", 0)
@@ -419,8 +424,8 @@ class Walk:
         self.lanes.made[i], self.lanes.ready[i] = t, 0
 
     def over(self) -> dict[int, int]:
-        """Lives that reuse the memory of others, both by position: the life of a listed input must
-        end with the step; of several, the first is reused."""
+        """Returns the lives that reuse the memory of others, both by position. The life of a listed
+        input must end with the step; if there are several, the first one is reused."""
         place = {id(life): i for i, life in enumerate(self.lives)}
         taken: dict[int, int] = {}
         keeps = self.problem.get("keep_saved", False)
@@ -437,7 +442,7 @@ class Walk:
         return taken
 
     def take(self, t: int, step: Any) -> None:
-        """One step: an op id, an action and an id, or a run with a list of outputs."""
+        """Takes one step: an op id, an action and an id, or a run with a list of outputs."""
         action, i, *outputs = ("run", step) if isinstance(step, int) else step
         if action not in ("run", "out", "wait", "in"):
             raise BrokenPlanError(f"step {t}: unknown action {action!r}")
@@ -528,8 +533,9 @@ def evaluate(
 def check_arena(
     lives: list[Life], rows: list[list[Any]], align: int, arena_bytes: int, over: dict[int, int]
 ) -> None:
-    """The rows (storage, made, last, bytes, offset) are these lives, in the arena, without overlap,
-    except for lives that reuse the memory of others (``over``, both by position)."""
+    """Checks that the rows (storage, made, last, bytes, offset) are these lives, in the arena,
+    without overlap, except for lives that reuse the memory of others (``over``, both by
+    position)."""
     if [[x.storage, x.made, x.last, x.bytes] for x in lives] != [row[:4] for row in rows]:
         raise BrokenPlanError("the lives in the plan are not those of its steps")
     for to, taken in over.items():

@@ -1,4 +1,4 @@
-"""The exact optimum of tiny problems: a shortest path over memory contents, in plain Python.
+"""Finds the exact optimum of tiny problems: a shortest path over memory contents.
 
 A state is the position in the given order and the forward values in memory. An event drops a value,
 reruns a forward op, or continues with the op of the position, which may be skipped if it may run
@@ -41,7 +41,7 @@ class _Problem:
         }
 
     def alive_after(self, op: int, memory: frozenset[int]) -> frozenset[int]:
-        """Backward values are dropped with their last reader."""
+        """Returns the memory without backward values after their last reader."""
         keep = self.forward | self.ends
         return frozenset(v for v in memory if v in keep or self.last[v] > op)
 

@@ -1,4 +1,4 @@
-"""The exact optimum of tiny problems with insides: a shortest path, in plain Python.
+"""Finds the exact optimum of tiny problems with insides: a shortest path, in plain Python.
 
 Like ``exact.py``, but an op with an inside runs for a set of its outputs, with the cost of their
 slice, and a run inlines any values that the problem allows.
@@ -31,7 +31,7 @@ def subsets(of: set[int]) -> Iterator[set[int]]:
 
 
 class Small:
-    """The problem with lookups that the search repeats."""
+    """The problem, with lookups that the search repeats."""
 
     def __init__(self, problem: dict[str, Any]) -> None:
         self.problem, self.ops = problem, problem["ops"]
@@ -67,14 +67,14 @@ class Small:
         return set(range(self.first[i], self.first[i] + n)) & self.useful
 
     def inputs(self, i: int, made: set[int]) -> set[int]:
-        """Positions of the inputs that op ``i`` reads for these values."""
+        """Returns the positions of the inputs that op ``i`` reads for these values."""
         op = self.ops[i]
         if op.get("inside"):
             return slice_of(op, [v - self.first[i] for v in made])[1]
         return set(range(len(op["in"])))
 
     def reads(self, i: int, made: set[int], taken: Iterable[int] = ()) -> set[int]:
-        """The reads of op ``i`` for these values, with others inlined."""
+        """Returns the reads of op ``i`` for these values, with others inlined."""
         read, _ = taken_reads(self.problem, i, sorted(self.inputs(i, made)), set(taken))
         return {v for _, v in read} - self.static
 
@@ -93,7 +93,7 @@ class Small:
         return self.useful
 
     def takes(self, i: int, made: set[int]) -> tuple[int, int]:
-        """Picoseconds and scratch; writing a byte takes a picosecond."""
+        """Returns picoseconds and scratch. Writing a byte takes a picosecond."""
         op = self.ops[i]
         if not op.get("inside"):
             return op["time_ps"], op.get("workspace", 0)
@@ -103,7 +103,7 @@ class Small:
         return time, op.get("workspace", 0) + sum(m.get("workspace", 0) for m in inside)
 
     def events(self, k: int, memory: frozenset[int]) -> Iterator[tuple[int, set[int], bool]]:
-        """Runs from a state: op, values, and whether it is the op of the position."""
+        """Yields runs from a state: op, values, and whether it is the op of the position."""
         for i in self.order[: k + 1]:
             made = self.made_by(i)
             free = made & self.free if self.ops[i].get("inside") else made

@@ -1,5 +1,5 @@
 """A function for every differentiable operation of the core, for tests of gradients in traced
-functions: shapes of the arguments, and the call, whose arguments are in (0.2, 0.9)."""
+functions. Each row has the shapes of the arguments, which are in (0.2, 0.9), and the call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _named(names: str, shapes: Shapes, **attrs: Any) -> dict[str, tuple[Shapes, 
 
 
 def _index(x: Any, shape: tuple[int, ...], limit: int) -> Any:
-    """Integers below ``limit``."""
+    """Returns integers below ``limit``."""
     count = x.graph.op("iota", axis=len(shape) - 1, shape=shape, dtype="i64")
     return x.graph.op("minimum", count, x.graph.op("full", shape=(), value=limit - 1, dtype="i64"))
 
@@ -50,7 +50,7 @@ def _norm_bwd(name: str) -> Callable[..., Any]:
 
 
 def _plain() -> dict[str, tuple[Shapes, Any]]:
-    """Pointwise operations of one or two arrays, without attributes."""
+    """Returns pointwise operations of one or two arrays, without attributes."""
     names = [
         (name, n)
         for name, n, most, outs, flags, attributes, _, differentiable in OPS.values()

@@ -1,4 +1,4 @@
-"""Random small graphs of this package, with random groups and inlinings."""
+"""Draws random small graphs of this package, with random groups and inlinings."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def try_groups(drawn: Drawn, groups: list[list[int]], inlinings: list[list[int]]
 
 
 def draw_groups(drawn: Drawn, p: dict[str, Any]) -> list[list[int]]:
-    """Nearby ops of one phase and one side that can run as one."""
+    """Draws nearby ops of one phase and one side that can run as one."""
     r, groups, used = drawn.r, list[list[int]](), set[int]()
     flags = [set(op.get("flags", [])) for op in p["ops"]]
     starts = p["backward_starts"]
@@ -112,7 +112,7 @@ def run(step: Any) -> tuple[list[bytes], int]:
 
 
 def with_times(problem: dict[str, Any]) -> dict[str, Any]:
-    """Returns the same, with the modelled work as measured times."""
+    """Returns the problem with the modelled work as measured times."""
     problem = copy.deepcopy(problem)
     members = [m for op in problem["ops"] for m in op.get("inside", [])]
     for x in (*problem["ops"], *members, *problem.get("inlinings", [])):

@@ -1,4 +1,4 @@
-"""Problems with insides: two small ones for handmade steps, and any number of random ones."""
+"""Makes problems with insides: two small ones for handmade steps, and any number of random ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def problem(ops, storages, starts, backward_outputs, forward_outputs=()):
-    """A document of format 2."""
+    """Returns a document of format 2."""
     for i, op in enumerate(ops):
         op.setdefault("name", f"op_{i}")
         op.setdefault("flags", [])
@@ -24,17 +24,18 @@ def problem(ops, storages, starts, backward_outputs, forward_outputs=()):
 
 
 def op(reads, storages, flags=(), **more):
-    """An op whose outputs are in these storages."""
+    """Returns an op whose outputs are in these storages."""
     return {"in": reads, "out": [{"storage": s} for s in storages], "flags": list(flags), **more}
 
 
 def member(reads=(), uses=(), time_ps=0, **more):
-    """A member of an inside."""
+    """Returns a member of an inside."""
     return {"reads": list(reads), "uses": list(uses), "time_ps": time_ps, **more}
 
 
 def two_branches():
-    """x, y -> one op with an inside -> a (of x), b (of x and y); the backward reads b, then a.
+    """Returns x, y -> one op with an inside -> a (of x), b (of x and y); the backward reads b, then
+    a.
 
     Values: 0 x, 1 y, 2 a, 3 b, 4 tangent, 5 db, 6 da.
     """
@@ -72,7 +73,8 @@ SPEED = {
 
 
 def draw_inside(r: random.Random, reads: list[int], n_out: int) -> list[dict[str, Any]]:
-    """Members, the last ``n_out`` of which are outputs; each input is read, each member used."""
+    """Returns members, the last ``n_out`` of which are outputs. Each input is read, each member
+    used."""
     inside: list[dict[str, Any]] = []
     for _ in range(r.randint(0, 2) + n_out):
         before = range(len(inside))
@@ -90,7 +92,7 @@ def draw_inside(r: random.Random, reads: list[int], n_out: int) -> list[dict[str
 
 
 def draw_inlinings(r: random.Random, document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Half of the possible inlinings, some of them nested."""
+    """Returns half of the possible inlinings, some of them nested."""
     ops, found = document["ops"], list[dict[str, Any]]()
     maker = [i for i, o in enumerate(ops) for _ in o["out"]]
     storage = [out["storage"] for o in ops for out in o["out"]]
@@ -161,7 +163,8 @@ class Dice:
 
 
 def casts():
-    """x -> h -> v, a cast twice as large as h, -> w; the backward reads w with v, then v and h.
+    """Returns x -> h -> v, a cast twice as large as h, -> w; the backward reads w with v, then v
+    and h.
 
     Values: 0 x, 1 h, 2 v, 3 w, 4 tangent, 5 dw, 6 dv. The op of dw may inline w and v, that of dv
     may inline v.

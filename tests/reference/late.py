@@ -1,4 +1,4 @@
-"""Schedules with late or repeated backward ops, made from a schedule of any plan."""
+"""Makes schedules with late or repeated backward ops from a schedule of any plan."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ class Late:
         return steps
 
     def reruns(self, steps: list[Any], starts: int, rng: random.Random, share: float) -> list[Any]:
-        """Repeats about a ``share`` of the backward's ops before one of their later readers. Of ops
-        with an inside only those with one output, because some of several outputs would be
-        useless."""
+        """Repeats about a ``share`` of the backward's ops before one of their later readers. For
+        ops with an inside, repeats only those with one output, because some of several outputs
+        would be useless."""
         added: list[tuple[int, Any]] = []
         for t in range(starts, len(steps)):
             op = self.ops[op_of(steps[t])]
@@ -102,7 +102,7 @@ class Late:
         return steps
 
     def _later_readers(self, steps: list[Any], t: int) -> Iterator[int]:
-        """Positions before which the step may rerun for a reader after its first one."""
+        """Yields positions before which the step may rerun for a reader after its first one."""
         op, storages, seen = op_of(steps[t]), self.storages(steps[t]), False
         for k in range(t + 1, len(steps)):
             if op_of(steps[k]) == op or op_of(steps[k]) >= self.tail:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The exact optimum of small problems, as an integer program solved by HiGHS through SciPy.
+"""Finds the exact optimum of small problems as an integer program, solved by HiGHS through SciPy.
 
     milp.py PROBLEM.json[.gz] BUDGET_BYTES [DEVICE]
 
@@ -36,7 +36,8 @@ from evaluate import load, once_flags
 
 @dataclass
 class Optimum:
-    """``seconds`` None: no plan fits. ``proven`` False: the time ran out first."""
+    """The result. ``seconds`` is None if no plan fits; ``proven`` is False if the time ran out
+    first."""
 
     seconds: float | None
     proven: bool
@@ -60,7 +61,7 @@ class _Program:
         return len(self.cost) - 1
 
     def row(self, terms: list[tuple[int | None, float]], low: float, high: float) -> None:
-        """Terms without a column are zero."""
+        """Adds a row; terms without a column are zero."""
         sums: dict[int, float] = {}
         for column, factor in terms:
             if column is not None:
@@ -138,8 +139,8 @@ def _build(s: _Stages, budget: int) -> _Program:
 def _add_free(
     p: _Program, s: _Stages, k: int, i: int, j: int, runs: Any, there: Any, free: Any
 ) -> None:
-    """Freed exactly if j runs, no later reader in the stage does, and the next stage does not use
-    it."""
+    """Constrains a value to be freed exactly if j runs, no later reader in the stage does, and the
+    next stage does not use it."""
     later = [runs[k, x] for x in s.readers[i] if j < x <= k]
     keep = there.get((k + 1, i)) if k + 1 < s.n else None
     always = k + 1 == s.n and s.held[i]

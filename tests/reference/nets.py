@@ -116,7 +116,7 @@ class Rope(NamedTuple):
     batch: int = 4
 
     def angles(self, dtype: Any) -> tuple[Any, Any]:
-        """Cosines and sines by which pairs of elements are rotated."""
+        """Returns the cosines and sines by which pairs of elements are rotated."""
         half = self.width // self.heads // 2
         angles = np.outer(np.arange(self.time), 1e4 ** (-np.arange(half) / half))
         return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)

@@ -1,4 +1,4 @@
-"""Random lists of inputs whose memory outputs may reuse (``docs/problem.md``)."""
+"""Draws random lists of inputs whose memory outputs may reuse (``docs/problem.md``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reads and members of runs with insides and inlinings, from the document alone."""
+"""Finds the reads and members of runs with insides and inlinings, from the document alone."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def made_alone(problem: dict[str, Any], value: int) -> tuple[int, set[int]]:
 def taken_reads(
     problem: dict[str, Any], op: int, inputs: Iterable[int], taken: set[int]
 ) -> tuple[list[tuple[int, int]], set[int]]:
-    """(op, value) of all reads of a run that inlines these values, and the inlined values that it
-    reads, directly or through others; ``inputs``: positions of the run's own reads."""
+    """Returns (op, value) of all reads of a run that inlines these values, and the inlined values
+    that it reads, directly or through others. ``inputs`` has the positions of the run's own
+    reads."""
     todo, reads, used = [(op, j) for j in inputs], list[tuple[int, int]](), set[int]()
     while todo:
         i, j = todo.pop(0)

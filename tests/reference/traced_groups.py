@@ -1,4 +1,4 @@
-"""Random traced graphs of at most ten nodes, and the problems that result from groups and
+"""Draws random traced graphs of at most ten nodes, and the problems that result from groups and
 inlinings."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Program:
 
 
 def draw_groups(r: random.Random, p: dict[str, Any]) -> list[list[int]]:
-    """Neighbours that run as one: some ops of one phase, in order."""
+    """Draws neighbours that run as one: some ops of one phase, in order."""
     groups: list[list[int]] = []
     for i, op in enumerate(p["ops"]):
         mine = {"placeholder", "backward"} & set(op["flags"])
@@ -74,7 +74,7 @@ def draw_groups(r: random.Random, p: dict[str, Any]) -> list[list[int]]:
 
 
 def make_inside(p: dict[str, Any], group: list[int], ends: set[int]) -> dict[str, Any]:
-    """Returns the op that replaces a group of several; for now values keep their ids of the
+    """Returns the op that replaces a group of several. Its values still have their ids of the
     problem."""
     inside: list[dict[str, Any]] = []
     reads = sorted({v for i in group for v in p["ops"][i]["in"]} - set(group))

@@ -48,7 +48,7 @@ def two_backwards(step: Any, model: nn.Module, *inputs: Any) -> list[torch.Tenso
 def run(
     model: nn.Module, call: Any, inputs: tuple[Any, ...], steps: int, loss: Callable[..., Any]
 ) -> Any:
-    """Outputs, gradients, buffers and inputs after some steps."""
+    """Returns outputs, gradients, buffers and inputs after some steps."""
     torch.manual_seed(11)
     inputs = tuple(
         t.clone().detach().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
@@ -68,7 +68,7 @@ def run(
 
 
 def agreement(ran: Counter[str], same_bits: Callable[..., bool]) -> Callable[..., list[Any]]:
-    """The fixture ``agrees``."""
+    """Implements the fixture ``agrees``."""
 
     def check(
         model: nn.Module,

@@ -42,10 +42,10 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """PyTorch causes these warnings itself while it compiles, and hides them, unless warnings are
-    errors. A region's first run over its budget warns here for many small regions, and only once
-    for equal ones, in whichever test comes first. Kernels need much scratch relative to small
-    tensors."""
+    """Hides warnings that PyTorch causes itself while it compiles, and hides unless warnings are
+    errors. Also hides that a region's first run is over its budget (many small regions are here,
+    and equal ones warn only once, in whichever test comes first) and that kernels need much scratch
+    relative to small tensors."""
     config.addinivalue_line("filterwarnings", "ignore:kernels take scratch")
     config.addinivalue_line("filterwarnings", "ignore:the first run of a region")
     config.addinivalue_line("filterwarnings", "ignore:the model falls into")
@@ -69,7 +69,8 @@ def little_to_collect() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def kernels_by_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``codegen="native"`` measures nothing, so that tests see the same groups on each machine."""
+    """Lets ``codegen="native"`` measure nothing, so that tests see the same groups on each
+    machine."""
     from cutback.torch.native import choosing
 
     monkeypatch.setattr(choosing, "enabled", False)
@@ -143,7 +144,7 @@ class Measured(NamedTuple):
 
 @pytest.fixture
 def train_step() -> Callable[..., Measured]:
-    """train_step(module, *inputs): a measured step with seed 7 and new gradients."""
+    """Provides train_step(module, *inputs): a measured step with seed 7 and new gradients."""
     import torch
 
     from cutback.torch import MemoryTracker
@@ -167,7 +168,7 @@ def train_step() -> Callable[..., Measured]:
 
 @pytest.fixture
 def same_bits() -> Callable[[Any, Any], bool]:
-    """True if two trees of tensors are equal, bit for bit."""
+    """Provides a function that is true if two trees of tensors are equal, bit for bit."""
     import torch
     from torch.utils._pytree import tree_leaves
 

@@ -1,5 +1,5 @@
-"""Shared by tests of eager regions: models called with one argument, counters of bytes and of ops,
-and bitwise comparison."""
+"""Helpers for tests of eager regions: models called with one argument, counters of bytes and of
+ops, and bitwise comparison."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PRODUCTS = [aten.mm, aten.addmm, aten.bmm, aten.convolution]
 
 
 class Tracker(TorchDispatchMode):
-    """The bytes of live storages made by ops; shares no code with MemoryTracker."""
+    """Counts the bytes of live storages made by ops; shares no code with MemoryTracker."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,8 @@ class Tracker(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """If two threads leave modes without it in turn, PyTorch can no longer compile."""
+        """Returns True: if two threads leave modes without it in turn, PyTorch can no longer
+        compile."""
         return True
 
     def _freed(self, n: int) -> None:
@@ -90,7 +91,7 @@ class GPT(small_models.GPT):
 
 
 class ResNet(nn.Module):
-    """Batch norm of both kinds, an activation in place, and a sum in place."""
+    """Has batch norm of both kinds, an activation in place, and a sum in place."""
 
     def __init__(self, c: int = 8, layers: int = 2) -> None:
         super().__init__()
@@ -123,7 +124,7 @@ def assert_same(a: list[Any], b: list[Any]) -> None:
 
 
 def gradients(f: Callable[..., Any], *inputs: Any, run: Any = None) -> list[Any]:
-    """Output and gradients of new leaves."""
+    """Returns output and gradients of new leaves."""
     torch.manual_seed(5)
     leaves = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in inputs]
     out = f(*leaves) if run is None else run(f, *leaves)
@@ -132,7 +133,7 @@ def gradients(f: Callable[..., Any], *inputs: Any, run: Any = None) -> list[Any]
 
 
 def check(f: Callable[..., Any], *inputs: Any, policies: Any = (None, PRODUCTS)) -> None:
-    """Bitwise equal to plain autograd, with no state left behind."""
+    """Checks that a region is bitwise equal to plain autograd, with no state left behind."""
     plain = gradients(f, *inputs)
     for policy in policies:
         run = functools.partial(checkpoint, policy_fn=policy)
@@ -142,12 +143,12 @@ def check(f: Callable[..., Any], *inputs: Any, policies: Any = (None, PRODUCTS))
 
 
 def left() -> list[Any]:
-    """Logs that are still alive."""
+    """Returns logs that are still alive."""
     return [v for v in gc.get_objects() if type(v) in (Value, Node)]
 
 
 def first_use() -> None:
-    """Lazy imports of torch keep the frames of their first caller alive."""
+    """Runs lazy imports of torch, which keep the frames of their first caller alive."""
     x = torch.ones(2, requires_grad=True)
     checkpoint(lambda x: (x + torch.ones(2)).exp(), x).sum().backward()
     left()

@@ -27,7 +27,7 @@ def block_of(step, shift=0):
 
 
 def normed():
-    """The softmax of a product; the product needs a place in the arena."""
+    """Computes the softmax of a product; the product needs space in the arena."""
     g = cb.Graph()
     x, w = g.input("x", (8, 16)), g.input("w", (16, 4))
     h = g.op("matmul", x, w)
@@ -38,14 +38,14 @@ def normed():
 
 @pytest.fixture
 def arrays():
-    """Inputs and outputs of `normed`."""
+    """Makes inputs and outputs of `normed`."""
     rng = np.random.default_rng(3)
     ins = [rng.standard_normal(n, np.float32) for n in ((8, 16), (16, 4))]
     return ins, [np.full(n, np.nan, np.float32) for n in ((8, 4), (4,))]
 
 
 def test_gives_what_a_run_gives(arrays):
-    """The same bits, whatever the block contains."""
+    """The bits are the same, whatever the block contains."""
     made = normed()
     ins, outs = arrays
     wanted = made(*ins)[0]
@@ -70,7 +70,8 @@ def test_takes_nothing_of_the_memory(arrays):
 
 
 def test_says_what_is_wrong(arrays):
-    """Wrong counts, a missing or misaligned block, and outputs that overlap inputs."""
+    """The mistakes are wrong counts, a missing or misaligned block, and outputs that overlap
+    inputs."""
     step = normed().native
     ins, outs = arrays
     room, block = block_of(step)

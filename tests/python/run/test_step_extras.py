@@ -1,5 +1,5 @@
-"""The extras of a compiled step, besides the update: the same bits as the step on arrays from the
-same gradients, for every plan and number of threads, in the planned memory."""
+"""Tests the extras of a compiled step, besides the update. They have the same bits as the step on
+arrays from the same gradients, for every plan and number of threads, in the planned memory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ each_kind = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS.keys())
 
 
 def model(seed=0, width=150):
-    """Three layers; the first one's gradient is summed in several pieces."""
+    """Has three layers; the gradient of the first one is summed in several pieces."""
     rng = np.random.default_rng(seed)
     sizes = [(width, width)] * 3
     return {
@@ -72,7 +72,7 @@ def leaves(params):
 
 
 def like(params, dtype="f4", skip=()):
-    """An array of zeros for each leaf, and None for the leaves in `skip`."""
+    """Returns an array of zeros for each leaf, and None for the leaves in `skip`."""
     flat, structure = cutback.tree.flatten(params)
     rows = [None if i in skip else np.zeros(p.shape, dtype) for i, p in enumerate(flat)]
     return cutback.tree.unflatten(structure, rows)
@@ -90,7 +90,7 @@ def everything(params, averages, copies, optimizer):
 
 
 def train(make, budget, threads, steps=4, **options):
-    """All bytes after some steps, and the extras' findings at each step."""
+    """Returns all bytes after some steps, and the extras' findings at each step."""
     before = cutback.get_num_threads()
     cutback.set_num_threads(threads)
     try:
@@ -129,7 +129,7 @@ def test_as_on_arrays_whatever_the_plan_and_the_threads(make):
 
 @each_kind
 def test_clipping_is_that_of_a_twin(make):
-    """In f64, from the same gradients."""
+    """The twin clips in f64, from the same gradients."""
     (params, x), (twin, _) = model(), model()
     optimizer, plain = make(), make()
     step, gradients = cutback.compile(loss, optimizer=optimizer), cutback.grad(loss)

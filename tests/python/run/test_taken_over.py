@@ -1,4 +1,4 @@
-"""Outputs of pointwise ops in the memory of their inputs: `over=` in programs."""
+"""Tests outputs of pointwise ops in the memory of their inputs: `over=` in programs."""
 
 from __future__ import annotations
 

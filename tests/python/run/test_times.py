@@ -1,4 +1,5 @@
-"""Measured times that replace the cost model's: from mappings, files and profiles of a step."""
+"""Tests measured times that replace the cost model's: from mappings, files and profiles of a
+step."""
 
 from __future__ import annotations
 

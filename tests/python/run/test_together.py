@@ -1,5 +1,6 @@
-"""Random programs with updates inside, slices and packed masks: the bits of a separate step,
-measured peaks that are planned, and plans on which the evaluators agree."""
+"""Runs random programs with updates inside, slices and packed masks: they have the bits of a
+separate step, their measured peaks are the planned ones, and the evaluators agree on their
+plans."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def parameters(random: np.random.Generator) -> dict[str, Any]:
 
 
 def program(seed: int) -> Any:
-    """Layers by rows in a random order, some with a mask or a wide inner layer, then a loss."""
+    """Draws layers by rows in a random order, some with a mask or a wide inner layer, then a
+    loss."""
     random = np.random.default_rng(seed)
     kinds = random.integers(0, 5, random.integers(1, 4))
 

@@ -1,4 +1,4 @@
-"""Gradients, training steps and budgets: one result under every plan."""
+"""Gradients, training steps and budgets give one result under every plan."""
 
 from __future__ import annotations
 

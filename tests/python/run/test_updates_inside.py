@@ -1,4 +1,4 @@
-"""Updates inside the backward: the bits of a separate step, peaks, and all or nothing on
+"""Tests updates inside the backward: the bits of a separate step, peaks, and all or nothing on
 failure."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def batch(seed=1):
 
 
 def loss(p, tokens, labels):
-    """The embedding is read twice: its gradient is a sum, complete only at the end."""
+    """Reads the embedding twice, so its gradient is a sum that is complete only at the end."""
     x = F.embedding(tokens, p["token"])
     for _ in range(2):  # tied layers
         x = x + F.gelu(x @ p["up"]) @ p["down"] + p["bias"]
@@ -155,7 +155,7 @@ def test_a_step_that_fails_changes_nothing(bad):
 
 
 def random_loss(seed):
-    """A small program: parameters read by several ops in any order, and results besides the
+    """Returns a small program: parameters read by several ops in any order, and results besides the
     loss."""
     random = np.random.default_rng(seed)
     choices = [(int(random.integers(0, 6)), int(random.integers(0, 3))) for _ in range(6)]

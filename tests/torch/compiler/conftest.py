@@ -11,8 +11,8 @@ import pytest
 
 @pytest.fixture
 def agrees(ran: Counter[str], same_bits: Callable[..., bool]) -> Callable[..., list[Any]]:
-    """agrees(model, *inputs): the model compiled under all budgets gives eager mode's bits. Returns
-    the compiled modules."""
+    """Provides agrees(model, *inputs): the model compiled under all budgets gives eager mode's
+    bits. Returns the compiled modules."""
     from agreement import agreement
 
     return agreement(ran, same_bits)

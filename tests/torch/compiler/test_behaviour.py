@@ -1,5 +1,6 @@
-"""Values and modules that a careless bridge gets wrong. Each case is compiled under several budgets
-and must give eager mode's bits: outputs, gradients, buffers and inputs that it writes into."""
+"""Tests values and modules that a careless bridge gets wrong. Each case is compiled under several
+budgets and must give eager mode's bits: outputs, gradients, buffers and inputs that it writes
+into."""
 
 from __future__ import annotations
 
@@ -344,7 +345,7 @@ def test_a_policy(agrees: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("tagged", [False, True])
 def test_custom_op(agrees: Callable[..., Any], tagged: bool) -> None:
-    """A pure function of its arguments may be recomputed; one whose bits may differ runs once."""
+    """A pure function of its arguments may be recomputed. An op whose bits may differ runs once."""
     name = "unsteady_cube" if tagged else "cube"
     tags = (torch.Tag.nondeterministic_bitwise,) if tagged else ()
 

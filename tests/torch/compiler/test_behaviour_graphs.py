@@ -1,5 +1,5 @@
-"""Graphs that a careless bridge gets wrong: breaks, varying sizes, hooks, threads, errors. As in
-test_behaviour.py, each case must give eager mode's bits."""
+"""Tests graphs that a careless bridge gets wrong: breaks, varying sizes, hooks, threads, errors. As
+in test_behaviour.py, each case must give eager mode's bits."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_budget_holds_for_larger_sizes(
 
 @pytest.mark.very_slow
 def test_two_sizes_that_grow_at_once(train_step: Callable[..., Any]) -> None:
-    """Like the height and width of images."""
+    """An example is the height and width of images."""
     model = Wrapped(lambda self, x: self.a(x).tanh().sin().tanh().sum(), a=nn.Conv2d(2, 3, 3))
     compiled = ct.compile(model, budget=0.5, dynamic=True)
     for height, width in ((12, 14), (20, 24), (9, 24), (33, 30)):
@@ -288,7 +288,7 @@ def test_outputs_that_are_overwritten_before_the_backward(ran: Counter[str]) -> 
 
 
 def test_gradients_that_are_not_contiguous(ran: Counter[str], same_bits: Any) -> None:
-    """Transposed, expanded and sliced tangents, although AOTAutograd traced contiguous ones."""
+    """Tangents are transposed, expanded and sliced, although AOTAutograd traced contiguous ones."""
     w = torch.randn(8, 6)
     seeds = (torch.randn(6, 8).t(), torch.ones(()).expand(8, 6), torch.randn(8, 12)[:, ::2])
     for budget in BUDGETS:
@@ -304,7 +304,8 @@ def test_gradients_that_are_not_contiguous(ran: Counter[str], same_bits: Any) ->
 
 
 def test_hooks(ran: Counter[str], same_bits: Any) -> None:
-    """Hooks of tensors inside the compiled part, of modules, of parameters, and outside it."""
+    """There are hooks of tensors inside the compiled part, of modules, of parameters, and outside
+    it."""
 
     def train(budget: Any) -> Any:
         seen: list[Any] = []
@@ -539,7 +540,7 @@ def test_mistakes_in_arguments() -> None:
         ({"policy": "no_such"}, ValueError),
         ({"policy": 3}, TypeError),
         ({"policy": [3]}, TypeError),
-        ({"budget": "0.4"}, ValueError),  # bytes or a share?
+        ({"budget": "0.4"}, ValueError),  # is it bytes or a share?
         ({"budget": "max"}, ValueError),
     ):
         with pytest.raises(error, match=next(iter(options))):

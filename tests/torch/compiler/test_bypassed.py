@@ -1,4 +1,4 @@
-"""A compiled module that is trained without its compiled forward: there is one warning, and only in
+"""If a compiled module is trained without its compiled forward, there is one warning, and only in
 that case."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def said(*steps: Callable[[], Any]) -> list[list[str]]:
 
 
 class Named(nn.Module):
-    """Defined in a file that PyTorch traces, unlike ``nn.Sequential``."""
+    """A module defined in a file that PyTorch traces, unlike ``nn.Sequential``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,8 @@ X = torch.linspace(-1, 1, 256 * 16).reshape(256, 16)
 
 
 def replace_forward(compiled: nn.Module) -> None:
-    """Some trainers do this to compute losses in pieces: they call the submodules one by one."""
+    """Replaces the forward, as some trainers do to compute losses in pieces: they call the
+    submodules one by one."""
 
     def forward(self: nn.Module, x: Any) -> Any:
         for part in self.children():

@@ -1,5 +1,5 @@
-"""Convolutional nets, whose kernels need scratch: plans count it after two measured steps, and then
-the allocator's peak stays within the budget. The oracle is PyTorch's profiler."""
+"""Convolutional nets have kernels that need scratch. Plans count it after two measured steps, and
+then the allocator's peak stays within the budget. The oracle is PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_files_of_plans_hold_it(tmp_path: Path) -> None:
 
 
 def test_the_larger_of_two_steps_counts() -> None:
-    """An op that needs more scratch in its second run, like kernels that search for algorithms."""
+    """An op needs more scratch in its second run, like kernels that search for algorithms."""
     takes = iter([0, 4 << 20, 1 << 20])
 
     @torch.library.custom_op("cutback_conv_nets::rough", mutates_args=())

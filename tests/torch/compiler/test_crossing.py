@@ -1,4 +1,4 @@
-"""Values that pass between graphs where PyTorch breaks a model, their gradients, and sums of
+"""Tests values that pass between graphs where PyTorch breaks a model, their gradients, and sums of
 gradients of one parameter. The joint plan is compared with the measured step."""
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _low_precision() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _tied() -> tuple[nn.Module, tuple[Any, ...]]:
-    """As in language models: the first and the last graph use the same weight."""
+    """Uses the same weight in the first and the last graph, as language models do."""
 
     def f(self: Any, words: Any) -> Any:
         h = self.e(words)
@@ -75,7 +75,7 @@ def _tied() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _skip() -> tuple[nn.Module, tuple[Any, ...]]:
-    """Two later graphs read one result, so its gradients are added too."""
+    """Reads one result in two later graphs, so its gradients are added, too."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x).tanh()
@@ -112,7 +112,7 @@ def _input() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _transposed() -> tuple[nn.Module, tuple[Any, ...]]:
-    """The sum has the gradients' layout, so the parameter copies the sum, not its parts."""
+    """Makes a sum with the gradients' layout, so the parameter copies the sum, not its parts."""
 
     def f(self: Any, x: Any) -> Any:
         h = (x @ self.a.t().contiguous()).tanh()
@@ -132,7 +132,7 @@ def _one_transposed() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _one_gradient_for_two() -> tuple[nn.Module, tuple[Any, ...]]:
-    """Returns one gradient belongs to a value that crosses the break and to a parameter."""
+    """Makes one gradient that belongs to a value that crosses the break and to a parameter."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x).tanh()
@@ -143,8 +143,7 @@ def _one_gradient_for_two() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _expanded() -> tuple[nn.Module, tuple[Any, ...]]:
-    """Returns the gradient that comes back has no memory of its own, so the earlier graph copies
-    it."""
+    """Makes a gradient without its own memory come back, so the earlier graph copies it."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x)
@@ -155,7 +154,7 @@ def _expanded() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _read_in_the_forward_alone() -> tuple[nn.Module, tuple[Any, ...]]:
-    """Nothing that crosses is saved; it lives as long as the forward's frames."""
+    """Passes a value that no graph saves; it lives as long as the forward's frames."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x)
@@ -168,7 +167,7 @@ def _read_in_the_forward_alone() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _views() -> tuple[nn.Module, tuple[Any, ...]]:
-    """Two results that share memory."""
+    """Passes two results that share memory."""
 
     def f(self: Any, x: Any) -> Any:
         h, k = self.a(x).tanh().chunk(2, 0)
@@ -179,7 +178,7 @@ def _views() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _mask() -> tuple[nn.Module, tuple[Any, ...]]:
-    """Returns a value without a gradient crosses two breaks."""
+    """Passes a value without a gradient across two breaks."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x)
@@ -259,7 +258,8 @@ def _in_force(
     "case", [*FAST, *(pytest.param(case, marks=pytest.mark.very_slow) for case in SLOW)]
 )
 def test_the_joint_plan_is_what_a_step_takes(case: Case, same_bits: Callable[..., bool]) -> None:
-    """Exact to the byte, for the largest budget, one in the middle, and the smallest."""
+    """The plan is exact to the byte, for the largest budget, one in the middle, and the
+    smallest."""
     torch.manual_seed(0)
     model, inputs = case()
     plain, wanted = _step(model, _leaves(model, inputs), inputs)
@@ -332,7 +332,8 @@ def test_one_graph_that_cannot_meet_its_bytes_by_the_name_of_the_backend() -> No
 
 
 def test_gradients_of_eager_code_between_count() -> None:
-    """It uses a parameter of the graphs: the plan accounts for the gradient that arrives."""
+    """The eager code uses a parameter of the graphs; the plan accounts for the gradient that
+    arrives."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x).tanh()

@@ -1,4 +1,4 @@
-"""All entry points: the backend's name, AOTAutograd, Inductor, and their refusals."""
+"""Tests all entry points: the backend's name, AOTAutograd, Inductor, and what they refuse."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_inductor(door: str) -> None:
 
 
 class _Look(torch._inductor.custom_graph_pass.CustomGraphPass):
-    """Notes the operations of every graph that Inductor compiles."""
+    """Records the operations of every graph that Inductor compiles."""
 
     def __init__(self, graphs: list[list[str]]) -> None:
         self.graphs = graphs
@@ -351,7 +351,7 @@ def test_inside_another_compiled_module(ran: Counter[str]) -> None:
 
 
 def test_copies_of_a_compiled_module(same_bits: Callable[..., bool]) -> None:
-    """For example for an average of a model's weights, or for another process."""
+    """A copy may be an average of a model's weights, or go to another process."""
     x = torch.randn(8, 4)
     compiled = ct.compile(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), budget="min")
     wanted = compiled(x)
@@ -548,7 +548,7 @@ class Between(nn.Module):
 @pytest.mark.parametrize("door", ["module", "function"])
 @pytest.mark.parametrize("budget", [150_000, "min"])
 def test_gradients_of_eager_parts_count(door: str, budget: Any) -> None:
-    """Also for a function, which shows no parameters."""
+    """This holds for a function, too, which shows no parameters."""
     torch.manual_seed(0)
     model = Between()
     step = ct.compile(model if door == "module" else lambda x: model(x), budget=budget)

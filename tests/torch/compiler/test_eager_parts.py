@@ -30,13 +30,13 @@ class Net(nn.Module):
         self.reentrant = reentrant
 
     def forward(self, x: torch.Tensor) -> Any:
-        """[256, 64] to the same."""
+        """Maps [256, 64] to the same shape."""
         rest = torch._dynamo.disable(self.rest)
         return checkpoint(rest, self.first(x), use_reentrant=self.reentrant)
 
 
 def steps(net: nn.Module, budget: Any, count: int = 4) -> tuple[list[str], list[int]]:
-    """The warnings and peaks of some steps."""
+    """Returns the warnings and peaks of some steps."""
     step = ct.compile(net, budget=budget)
     x, peaks = torch.randn(256, 64), []
     with warnings.catch_warnings(record=True) as said:
@@ -88,7 +88,7 @@ def test_following_changes_no_bit() -> None:
 
 @pytest.fixture
 def group() -> Iterator[None]:
-    """A process group of this process alone."""
+    """Makes a process group of only this process."""
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     yield
     distributed.destroy_process_group()

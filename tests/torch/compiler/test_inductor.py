@@ -23,7 +23,7 @@ pytestmark = [
 
 
 def chain(x: Any, *ws: Any) -> Any:
-    """The backward needs `a` at every layer, and all reruns read the same saved buffer."""
+    """Needs `a` at every layer of the backward, and all reruns read the same saved buffer."""
     a = torch.cos(torch.sin(x))
     z = x
     for w in ws:
@@ -48,7 +48,7 @@ def step(call: Any) -> tuple[list[Any], Any]:
 
 
 def ran_compiled(memory: Any) -> bool:
-    """Inductor allocated buffers, and none for the results of ops that it fuses."""
+    """True if Inductor allocated buffers, and none for the results of ops that it fuses."""
     ops = {event.op for event in memory.events}
     return "inductor.buffer" in ops and ops.isdisjoint({"aten.sin.default", "aten.tanh.default"})
 
@@ -82,8 +82,8 @@ def test_the_budget_holds_in_the_first_step() -> None:
 
 
 def test_outputs_count_in_the_estimate() -> None:
-    """Compared with a count at each step. An output has no end; before torch 2.13, PyTorch's own
-    sum took it to end at the start."""
+    """The estimate is compared with a count at each step. An output has no end; before torch 2.13,
+    PyTorch's own sum took it to end at the start."""
     from torch._inductor.memory import BufferInfo
 
     draw = random.Random(3)

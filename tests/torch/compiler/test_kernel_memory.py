@@ -98,7 +98,7 @@ def _fold_of_one() -> Case:
 
 
 def _unfold_less() -> Case:
-    """Patches that skip most of the image, so the result is smaller than the argument."""
+    """Makes patches that skip most of the image, so the result is smaller than the argument."""
 
     def f(w: Any, x: Any) -> Any:
         return F.unfold((x * w).sin(), 1, stride=3).cos()
@@ -107,7 +107,7 @@ def _unfold_less() -> Case:
 
 
 def _pieces_of_pieces() -> Case:
-    """The copied tensor is part of a copy, which owns the whole memory."""
+    """Copies a tensor that is part of a copy, which owns the whole memory."""
 
     def f(w: Any, x: Any) -> Any:
         h = (x @ w).sin()

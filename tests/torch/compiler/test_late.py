@@ -1,5 +1,5 @@
-"""Handmade plans whose backward ops run late or repeatedly, run as eager code: the same bits, and
-the planned peaks."""
+"""Runs handmade plans whose backward ops run late or repeatedly as eager code: the bits are the
+same, and the peaks are the planned ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def changed(plan: Plan, rng: random.Random, again: float) -> Plan:
 
 @pytest.fixture
 def late_plans(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, float], None]:
-    """A function late_plans(seed, again) that changes every plan made after its call."""
+    """Provides late_plans(seed, again), which changes every plan made after its call."""
     make_plan = Partitioner._make
 
     def begin(seed: int, again: float) -> None:

@@ -1,5 +1,5 @@
-"""A loss that is computed outside of a compiled model: the bound on what it takes, and the warning
-if that is over the budget."""
+"""Tests a loss that is computed outside of a compiled model: the bound on its memory, and the
+warning if that is over the budget."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ TARGET = torch.arange(ROWS) % WORDS
 ONES = torch.ones(ROWS, WORDS)
 
 KINDS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
-    # the gradient that comes, the result that is kept, the gradient that is made
+    # the gradient received, the result kept, the gradient made
     "cross_entropy": (lambda x: F.cross_entropy(x, TARGET), 3 * FULL),
     # a few elements that are repeated, until the product below the loss makes a gradient of them
     "sum": (lambda x: x.sum(), FULL),
-    # the input that is kept, the gradient that is made, and the array that is kept with the loss
+    # the input kept, the gradient made, and the array kept with the loss
     "mse_loss": (lambda x: F.mse_loss(x, ONES), 3 * FULL),
-    # the gradient that comes, the input that is kept, the gradient that is made
+    # the gradient received, the input kept, the gradient made
     "l1_loss": (lambda x: F.l1_loss(x, ONES), 3 * FULL),
     "squares": (lambda x: x.square().mean(), 3 * FULL),
     # the gradient of the mean, and that of the product below the loss
     "mean of a view": (lambda x: x.t().reshape(-1).mean(), 2 * FULL),
-    # the kept result and the gradient that is made; the one that comes is repeated
+    # the result kept and the gradient made; the one received is repeated
     "exp": (lambda x: x.exp().sum(), 2 * FULL),
     # the gradient of the cast is of half the size
     "half": (lambda x: F.cross_entropy(x.half().float(), TARGET), 3 * FULL),

@@ -32,7 +32,7 @@ from cutback.torch.graph.moving import Move, Schedule, schedule_of
 
 
 def row(link: float) -> str:
-    """Returns a device with this link speed in bytes per second: a slow link makes plans wait."""
+    """Returns a device with this link speed in bytes per second. A slow link makes plans wait."""
     return json.dumps(
         {"name": "slow link", "flops_per_s": {"f32": 100e9}, "bytes_per_s": 20e9, "launch_s": 1e-6,
          "link_bytes_per_s": link}
@@ -40,7 +40,7 @@ def row(link: float) -> str:
 
 
 def step(model: nn.Module, call: Any, inputs: tuple[Any, ...]) -> tuple[list[Any], Any]:
-    """Loss, gradients and buffers of a step with seed 7, and its tracker."""
+    """Returns loss, gradients and buffers of a step with seed 7, and its tracker."""
     model.zero_grad()
     torch.manual_seed(7)
     with ct.MemoryTracker(model) as memory:
@@ -52,7 +52,7 @@ def step(model: nn.Module, call: Any, inputs: tuple[Any, ...]) -> tuple[list[Any
 
 @functools.cache
 def plain(name: str) -> list[Any]:
-    """Returns a step that saves everything."""
+    """Runs a step that saves everything."""
     model, inputs = make(name)
     found, _ = step(model, ct.compile(model), inputs)
     torch._dynamo.reset()
@@ -102,8 +102,8 @@ def test_same_bits_and_planned_bytes(
 
 
 class Later:
-    """Replaces transfers: copies are made as late as their waits allow, and hold NaN until then. A
-    read, free or wait in the wrong place is therefore detected."""
+    """Replaces transfers. Copies are made as late as their waits allow, and hold NaN until then, so
+    a read, free or wait in the wrong place is detected."""
 
     def __init__(self) -> None:
         # by address of a copy: the tensor that it will be copied from
@@ -316,7 +316,7 @@ def test_graph_breaks(link: float, ran: Counter[str], same_bits: Callable[..., b
     for _ in range(3):
         found, memory = step(model, compiled, (x,))
         assert same_bits(found, expected)
-    (plan,) = compiled.plans  # of both graphs
+    (plan,) = compiled.plans  # one plan for both graphs
     assert ran == {"forward": 6, "backward": 6}
     assert memory.peak_bytes <= plan.numbers["live_bytes"] and plan.offloaded
     assert memory.host_bytes == 0 < memory.peak_host_bytes <= plan.numbers["host_bytes"]

@@ -1,5 +1,5 @@
-"""Inputs and results that the caller overwrites between forward and backward: an error as in eager
-mode, or the right gradient, never a wrong one."""
+"""If the caller overwrites inputs and results between forward and backward, there is an error as in
+eager mode, or the right gradient, never a wrong one."""
 
 from __future__ import annotations
 

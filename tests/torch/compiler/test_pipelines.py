@@ -1,5 +1,5 @@
-"""What the losses of a pipeline hold is found without running anything; what they take while they
-run is measured."""
+"""Memory that the losses of a pipeline hold is found without running anything; memory that they
+take while they run is measured."""
 
 from __future__ import annotations
 

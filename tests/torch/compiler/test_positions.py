@@ -1,4 +1,5 @@
-"""Positions from 0 to 1 as budgets: never refused, and between the smallest plan and no budget."""
+"""Tests positions from 0 to 1 as budgets: they are never refused, and lie between the smallest plan
+and no budget."""
 
 from __future__ import annotations
 
@@ -103,8 +104,9 @@ NETS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
 }
 
 ABOVE_MIN = {"lstm": 0.051, "long lstm": 0.07}
-"""How far position 0 may be above ``"min"``, as a share of what the step takes without a budget; of
-all others 2 %. To find the plans of ``"min"`` takes 0.6 s and 8 s more there."""
+"""How far position 0 may be above ``"min"``, as a share of what the step takes without a budget.
+For all other models it is 2 %. Finding the plans of ``"min"`` takes 0.6 s and 8 s more for
+these."""
 
 QUICK = ("perceptron", "convolutions")
 
@@ -257,7 +259,8 @@ def test_positions_count_what_model_and_optimizer_hold() -> None:
 
 @pytest.mark.parametrize("offload", [True, "only"])
 def test_offloading_is_no_slower_at_a_position(offload: bool | str) -> None:
-    """Compared with the step whose results take no memory over: plans that offload do not."""
+    """The oracle is the step whose results take no memory over, because plans that offload take
+    none over."""
     model, inputs = make("perceptron")
     step = ct.trace(model, *inputs)
     apart = TracedStep(separate(step.problem), step.device)
@@ -277,7 +280,7 @@ def test_offloading_is_no_slower_at_a_position(offload: bool | str) -> None:
 
 
 def test_the_example_of_the_package() -> None:
-    """The lines of its docstring, with the step measured."""
+    """Runs the lines of its docstring, and measures the step."""
     lines = doctest.DocTestParser().get_examples(ct.__doc__)
     assert any("budget=0.5" in line.source for line in lines)
     names: dict[str, Any] = {}
@@ -376,7 +379,7 @@ def test_two_graphs_share_a_position() -> None:
 
 
 def test_calls_that_are_pending_together_share_a_position() -> None:
-    """Never refused, even at 0, where all runs use the same schedule."""
+    """The position is never refused, even at 0, where all runs use the same schedule."""
     torch.manual_seed(0)
     model, x = Perceptron(), torch.randn(64, 32)
     peaks: dict[float, int] = {}

@@ -1,5 +1,6 @@
-"""Models of timm, diffusers and torch_geometric with random weights, at position 0.5: none is
-refused, measured peaks are within the planned bytes, and gradients equal eager mode's."""
+"""Runs models of timm, diffusers and torch_geometric with random weights at position 0.5. The
+position is never refused, measured peaks are within the planned bytes, and gradients equal eager
+mode's."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.very_slow, pytest.mark.filterwarnin
 
 
 def trained(step: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[int, Any]:
-    """Returns a training step with seed 3: its peak, loss and gradients."""
+    """Runs a training step with seed 3. Returns its peak, loss and gradients."""
     step.zero_grad(set_to_none=True)
     torch.manual_seed(3)
     with ct.MemoryTracker() as memory:

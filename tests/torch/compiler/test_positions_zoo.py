@@ -1,5 +1,5 @@
-"""Models of ``transformers`` with random weights, at position 0.5: none is refused, and measured
-peaks are within the planned bytes."""
+"""Runs models of ``transformers`` with random weights at position 0.5. The position is never
+refused, and measured peaks are within the planned bytes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,8 @@ def test_in_the_middle(name: str, train_step: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("name", [*LANGUAGE, *MASKED, *IMAGES])
 def test_position_zero_is_near_min(name: str) -> None:
-    """The quick search's smallest plan is at most 2 % of what no budget takes above ``"min"``."""
+    """The quick search's smallest plan is at most 2 % (of the bytes without a budget) above
+    ``"min"``."""
     model, data = _model(name)
     if name == "gpt2":  # otherwise a warning about its loss breaks the graph
         model.model.loss_type = "ForCausalLM"

@@ -1,4 +1,4 @@
-"""Several processes train one model: each plans on its own, and all get the same plan. The tests
+"""Several processes train one model. Each plans on its own, and all get the same plan. The tests
 share one set of processes, since starting them takes longest."""
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ Found = dict[str, Any]
 
 
 def check_ddp(first: Found, second: Found) -> None:
-    """DDP around the compiled module (also the compiled module around DDP, and a plan of rank
-    0)."""
+    """Checks DDP around the compiled module, the compiled module around DDP, and a plan of rank
+    0."""
     for results in (first, second):
         for way in results.keys() & {"inside", "around", "given"}:
             found = results[way]
@@ -67,8 +67,9 @@ def check_ddp(first: Found, second: Found) -> None:
 
 
 def check_tensor_parallel(first: Found, second: Found) -> None:
-    """Eager mode's bits on each rank, the planned peaks except for a result that gloo still holds,
-    and the same collectives in the same order. Plans may differ by measured scratch."""
+    """Checks that each rank has eager mode's bits, the planned peaks except for a result that gloo
+    still holds, and the same collectives in the same order. Plans may differ by measured
+    scratch."""
     (budget,) = first["0.5x"]["budget"]
     assert max(first["0.5x"]["peak"], budget) < first["0.5x"]["plain_peak"]
     for way, found in first.items():
@@ -86,8 +87,8 @@ def check_tensor_parallel(first: Found, second: Found) -> None:
 
 
 def check_sharded_both_ways(first: Found, second: Found) -> None:
-    """The bits of plain FSDP2, and a peak within the budget of the whole step plus two blocks with
-    gathered parameters and their gradients."""
+    """Checks for the bits of plain FSDP2, and a peak within the budget of the whole step plus two
+    blocks with gathered parameters and their gradients."""
     for way, found in first.items():
         if way == "processor_s":
             continue
@@ -100,8 +101,8 @@ def check_sharded_both_ways(first: Found, second: Found) -> None:
 
 
 def check_gathers(first: Found, second: Found) -> None:
-    """Ranks gather again only if all have the same plan; the bits are eager mode's, and the peaks
-    are the planned ones except for a result that gloo still holds."""
+    """Checks that ranks gather again only if all have the same plan, that the bits are eager
+    mode's, and that the peaks are the planned ones except for a result that gloo still holds."""
     for results in (first, second):
         for way, found in results.items():
             if way in ("processor_s", "alone"):
@@ -119,8 +120,8 @@ def check_gathers(first: Found, second: Found) -> None:
 
 
 def check_pipeline(found: list[Found]) -> None:
-    """The bits of uncompiled stages, and no more memory. From the second step on the budget is met,
-    including what the schedule receives and sends and its losses hold."""
+    """Checks for the bits of uncompiled stages, and no more memory. From the second step on the
+    budget is met, including what the schedule receives and sends and what its losses hold."""
     for results in found:
         for way in results.keys() - {"processor_s"}:
             stage = results[way]
@@ -131,7 +132,7 @@ def check_pipeline(found: list[Found]) -> None:
 
 
 def check_grid(found: list[Found]) -> None:
-    """The bits of FSDP2 over tensor parallelism, with less memory."""
+    """Checks for the bits of FSDP2 over tensor parallelism, with less memory."""
     for results in found:
         for way in results.keys() - {"processor_s"}:
             assert results[way]["same"], way
@@ -141,7 +142,7 @@ def check_grid(found: list[Found]) -> None:
 
 @pytest.mark.slow
 def test_two_processes(tmp_path: Path) -> None:
-    """One mode of each kind."""
+    """Runs one mode of each kind."""
     first, second = run_all("ddp,tp,fsdp2,gathers,pipeline,grid", tmp_path / "two")
     check_ddp(first["ddp"], second["ddp"])
     check_tensor_parallel(first["tp"], second["tp"])
@@ -221,7 +222,7 @@ def test_what_the_documentation_says_of_fully_sharded_models(tmp_path: Path) -> 
 @pytest.mark.very_slow
 def test_gathers_again(tmp_path: Path) -> None:
     """A fast network makes gathering cheap, `collective_again=False` forbids it, plans in files
-    keep it, and nobody waits for a rank that is late or compiles another graph alone."""
+    keep it, and no rank waits for one that is late or compiles another graph alone."""
     first, second = run("gathers", tmp_path / "all")
     check_gathers(first, second)
     for results in (first, second):

@@ -1,5 +1,5 @@
 """Without a budget, a step needs no more memory than under PyTorch's ``aot_eager`` or with the
-model's own checkpoints, and shares count from there. The judge is the measured peak of the same
+model's own checkpoints, and shares are relative to that. The judge is the measured peak of the same
 model under ``aot_eager``."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import cutback.torch as ct
 
 
 class Gated(nn.Module):
-    """Each layer saves several values that one cheap op makes from others."""
+    """Has layers that each save several values that one cheap op makes from others."""
 
     def __init__(self, layers: int = 2, own: bool = False, broken: bool = False) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Gated(nn.Module):
 
 
 class Squeeze(nn.Module):
-    """Intermediate convolutions are scaled by channel."""
+    """Scales intermediate convolutions by channel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ def test_what_is_saved_while_a_loss_outside_runs() -> None:
 def test_a_share_counts_from_there(
     name: str, train_step: Callable[..., Any], same_bits: Callable[..., bool]
 ) -> None:
-    """Also for a model with its own checkpoints."""
+    """This holds for a model with its own checkpoints, too."""
     model, inputs = _case(name)
     plain = train_step(model, *inputs)
     judge = _under_aot_eager(model, inputs, train_step).peak_bytes

@@ -1,5 +1,5 @@
-"""PyTorch's own budgets: those of a region are refused by name, with PyTorch's text if they are
-invalid; that of all graphs is a position."""
+"""Tests PyTorch's own budgets. Budgets of a region are refused by name, with PyTorch's text if they
+are invalid; the budget of all graphs is a position."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_region_with_a_budget_of_pytorchs_is_refused(door: str) -> None:
     "case", ["different", "a part", "different in a branch", "not in branches"]
 )
 def test_mistakes_in_budgets_of_regions_are_pytorchs_errors(case: str, backend: str) -> None:
-    """With the text of PyTorch's partitioner, which runs in the second backend."""
+    """The error has the text of PyTorch's partitioner, which runs in the second backend."""
     budget = torch.autograd.graph.region_activation_memory_budget
 
     def branch(y: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Plans that replace others without recompilation by PyTorch."""
+"""Tests plans that replace others without recompilation by PyTorch."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_saved_tensors_pass_through_hooks() -> None:
     assert same(gradients(model), eager(x))
     model.zero_grad()
     with torch.autograd.graph.save_on_cpu(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # on the CPU, offloaded copies count as well
+        warnings.simplefilter("ignore", UserWarning)  # on the CPU, offloaded copies count, too
         run(x).sum().backward()
     assert same(gradients(model), eager(x))
 
@@ -154,7 +154,7 @@ def joint_graphs(run: Any) -> list[JointGraph]:
 
 @pytest.mark.very_slow
 def test_any_plan_of_a_graph_can_follow_another_one() -> None:
-    """Back and forth, with symbolic sizes."""
+    """Plans change back and forth, with symbolic sizes."""
     x = torch.randn(64, WIDTH)
     wanted = eager(x)
     model = Broken()

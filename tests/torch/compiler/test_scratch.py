@@ -1,5 +1,5 @@
-"""Memory that kernels need besides results: the allocator measures two steps, and the next plan
-counts it. The oracle is PyTorch's own profiler around a whole step. Convolutional nets have a
+"""Tests memory that kernels need besides results: the allocator measures two steps, and the next
+plan counts it. The oracle is PyTorch's own profiler around a whole step. Convolutional nets have a
 separate file (test_conv_nets.py)."""
 
 from __future__ import annotations

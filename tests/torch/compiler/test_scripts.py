@@ -1,6 +1,6 @@
-"""Scripts as written by people who have not read our documentation, with one line added, at half of
-the memory: the same parameters and losses as without that line, and peaks within the budget, or an
-error sentence with the smallest share."""
+"""Runs scripts as written by people who have not read our documentation, with one line added, at
+half of the memory. They have the same parameters and losses as without that line, and peaks within
+the budget, or an error sentence with the smallest share."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Typical first networks, with sizes drawn by seed: their smallest peak is near the floor, the
-least that plans with this order of ops and only forward reruns can reach."""
+"""Plans typical first networks, with sizes drawn by seed. Their smallest peak is near the floor,
+the least that plans with this order of ops and only forward reruns can reach."""
 
 from __future__ import annotations
 

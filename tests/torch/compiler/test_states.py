@@ -1,4 +1,4 @@
-"""The state of a compiled model: every transition of the table, by real calls."""
+"""Walks every transition of a compiled model's state table by real calls."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ BUDGET = 1.05  # times the peak of one eager call; two pending calls exceed it
 
 @pytest.fixture
 def walked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[State, Event]]]:
-    """The transitions that models make, in order."""
+    """Records the transitions that models make, in order."""
     rows: list[tuple[State, Event]] = []
     fire = ModelPartitioner._fire
 

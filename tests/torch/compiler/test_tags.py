@@ -23,7 +23,8 @@ from cutback.torch import hooks
 
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """without(): makes PyTorch look as if it lacked something that our graphs need."""
+    """Provides without(), which makes PyTorch look as if it lacked something that our graphs
+    need."""
 
     def go() -> None:
         def never(*args: Any) -> Any:
@@ -37,7 +38,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def held(compiled: Any, inputs: tuple[Any, ...]) -> tuple[Any, list[Any], int]:
-    """Loss, gradients, and the bytes live between forward and backward."""
+    """Returns loss, gradients, and the bytes live between forward and backward."""
     torch.manual_seed(7)
     with ct.MemoryTracker() as memory:
         loss = compiled(*inputs)

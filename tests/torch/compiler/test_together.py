@@ -1,5 +1,5 @@
-"""Calls that are pending together and varying sizes: the budget holds for all of them, or a warning
-says that it does not."""
+"""For calls that are pending together and varying sizes, the budget holds for all of them, or a
+warning says that it does not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def doors(model: nn.Module, budget: Any) -> dict[str, Any]:
 
 
 def measured(run: Any, *inputs: Any) -> tuple[int, list[Any]]:
-    """A loss over all calls, whose own ops hold little."""
+    """Runs a loss over all calls, whose own ops hold little, and measures it."""
     run.zero_grad()
     with ct.MemoryTracker() as memory:
         sum(run(x).sum() for x in inputs).backward()
@@ -50,8 +50,8 @@ OWN = 64  # bytes of the losses
 def test_calls_that_are_pending_together_share_the_budget(
     door: str, calls: int, same_bits: Callable[..., bool]
 ) -> None:
-    """As in contrastive losses. Nobody can know before the first step: its later calls run as
-    "min", and a warning says if they exceed the budget."""
+    """Contrastive losses do this. The number of calls cannot be known before the first step, so its
+    later calls run as "min", and a warning says if they exceed the budget."""
     model = mlp()
     inputs = [torch.randn(512, 16) for _ in range(calls)]
     plain, wanted = measured(model, *inputs)
@@ -108,7 +108,7 @@ def test_a_discriminator_twice_and_then_in_the_step_of_the_generator(
 def test_the_first_line_counts_the_calls_that_share_the_budget(
     budget: float | int, calls: int
 ) -> None:
-    """Both if the calls fit unchanged and if they were planned together."""
+    """This holds if the calls fit unchanged, and if they were planned together."""
     model = mlp()
     compiled = ct.compile(model, budget=budget, on_infeasible="min")
     inputs = [torch.randn(256, 16) for _ in range(calls)]
@@ -364,8 +364,8 @@ def test_graphs_that_turn_up_too_late_are_said() -> None:
 
 @pytest.mark.very_slow
 def test_a_graph_beside_calls_that_share_the_budget_may_exceed_it() -> None:
-    """As with a discriminator: two calls share the budget, and another call of the step, whose
-    input needs a gradient, is a graph of its own that cannot meet the share."""
+    """A discriminator does this: two calls share the budget, and another call of the step, whose
+    input needs a gradient, is a separate graph that cannot meet the share."""
     x = torch.randn(64, 16)
     step = ct.compile(mlp(2), budget="0.2x", on_infeasible="smallest")
     with warnings.catch_warnings(record=True) as told:

@@ -1,5 +1,5 @@
-"""Graph breaks with calls that are pending together, or with a first step that exceeds the budget:
-the budget is met, or a warning gives the figure."""
+"""With graph breaks and calls that are pending together, or a first step that exceeds the budget,
+the budget is met or a warning gives the figure."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Loop(nn.Module):
 
 
 def steps(run: Any, calls: int = 1, n: int = 3) -> tuple[list[int], list[Any], list[str]]:
-    """The peaks of steps, the gradients of the last, and the warnings of the first."""
+    """Returns the peaks of steps, the gradients of the last, and the warnings of the first."""
     torch.manual_seed(1)
     inputs, peaks, said = [torch.randn(ROWS, WIDTH) for _ in range(calls)], [], []
     for number in range(n):

@@ -1,5 +1,5 @@
-"""The measure ``total``: parameters, buffers, gradients, optimizer states and the step together,
-compared with a measured step."""
+"""Compares the measure ``total`` (parameters, buffers, gradients, optimizer states and the step
+together) with a measured step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
 
 
 class Wide(nn.Module):
-    """Parameters that are much larger than activations, so the optimizer's step is the peak."""
+    """Has parameters that are much larger than activations, so the optimizer's step is the peak."""
 
     def __init__(self) -> None:
         super().__init__()

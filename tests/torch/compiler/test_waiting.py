@@ -1,4 +1,4 @@
-"""How long a process waits for the plans of others; the store is in this process."""
+"""Tests how long a process waits for the plans of others; the store is in this process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Steps of several graphs or calls, without options: what the first step shows, and what holds from
-the second on."""
+"""Tests steps of several graphs or calls, without options: what the first step shows, and what
+holds from the second on."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def a_pair(call: Callable[[Any], Any], x: Any) -> None:
 
 
 def microbatches(call: Callable[[Any], Any], x: Any) -> None:
-    """GPipe's schedule of a stage: all forwards, then all backwards."""
+    """Runs GPipe's schedule of a stage: all forwards, then all backwards."""
     losses = [call(part).square().mean() for part in x.chunk(4)]
     for loss in losses:
         loss.backward()
 
 
 def one_ahead(call: Callable[[Any], Any], x: Any) -> None:
-    """A schedule with one forward ahead (1F1B)."""
+    """Runs a schedule with one forward ahead (1F1B)."""
     first, *parts = x.chunk(4)
     loss = call(first).square().mean()
     for part in parts:
@@ -164,7 +164,7 @@ def test_sizes_are_rounded_up_to_eighths_of_an_octave(size: int) -> None:
 
 
 def sized(budget: Any, sizes: list[int], **options: Any) -> tuple[Any, list[int], int]:
-    """The compiled model, the peaks of its steps, and the number of its plans."""
+    """Returns the compiled model, the peaks of its steps, and the number of its plans."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     model = layers()

@@ -21,7 +21,7 @@ EXAMPLES = {
 }
 
 SLOW = pytest.mark.very_slow
-OTHERS = (  # examples that run other examples as well
+OTHERS = (  # examples that run other examples, too
     "torch.compiler.compiling.compile", "torch.profiler.batches.MaxBatch",
     "torch.profiler.mutwo.Selection", "torch.profiler.profiling.Profile",
     "torch.profiler.tracing.TracedStep",
@@ -44,8 +44,8 @@ def of_readers() -> dict[str, Any]:
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An op of the reader's library. Its name differs from those in the snippets of docs/, which
-    stay registered."""
+    """Registers an op of the reader's library. Its name differs from those in the snippets of
+    docs/, which stay registered."""
     with torch.library._scoped_library("mylib_of_examples", "FRAGMENT") as library:
         library.define("fused_norm(Tensor x) -> Tensor")
         monkeypatch.setattr(torch.ops, "mylib", torch.ops.mylib_of_examples, raising=False)

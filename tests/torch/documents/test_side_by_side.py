@@ -16,7 +16,7 @@ BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """bench_side_by_side.py, with its neighbours hidden from other tests."""
+    """Imports bench_side_by_side.py, with its neighbours hidden from other tests."""
     before = set(sys.modules)
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.syspath_prepend(str(BENCHMARKS / "pytorch"))

@@ -1,5 +1,5 @@
-"""Statements of docs/torch.md, apart from limits, about PyTorch and about plans, that no other test
-covers."""
+"""Tests statements of docs/torch.md, apart from limits, about PyTorch and about plans, that no
+other test covers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_where_eager_mode_runs_other_kernels(name: str, same_bits: Callable[...,
 def test_gradients_of_calls_and_of_results_that_nobody_asks_for(
     same_bits: Callable[..., bool],
 ) -> None:
-    """Gradients of each call are added up first; results that reach no loss have zeros. As with
+    """Gradients of each call are added up first; results that reach no loss have zeros, as with
     ``aot_eager``."""
     xs = [torch.randn(16, 8) for _ in range(3)]
     w = torch.randn(8, 8)
@@ -186,7 +186,7 @@ def _partitioned(budget: Any) -> tuple[ct.Partitioner, Any]:
 
 
 def test_through_a_partitioner() -> None:
-    """A budget is one of each graph, and larger sizes use the plan of the first size."""
+    """Each graph has the budget, and larger sizes use the plan of the first size."""
     partitioner, backend = _partitioned(20_000)
     torch.compile(_layers(True), backend=backend)(torch.randn(64, 16)).backward()
     assert [plan.numbers["budget_bytes"] for plan in partitioner.plans] == [20_000] * 2

@@ -1,4 +1,4 @@
-"""Programs whose losses contain gradients, compared with the same programs in PyTorch: a GAN with
+"""Compares programs whose losses contain gradients with the same programs in PyTorch: a GAN with
 two steps, a network for a differential equation, and a critic with a gradient penalty."""
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def adapted(grad: Any, f: Any, p: Any, x: Any, y: Any) -> Any:
 
 
 def test_learning_to_learn() -> None:
-    """Inside the loss, a step of gradient descent for each task (Finn, Abbeel, Levine 2017)."""
+    """The loss contains a step of gradient descent for each task (Finn, Abbeel, Levine 2017)."""
     rng = np.random.default_rng(2)
     params: Any = {
         name: he(rng, *s).astype(np.float64) for name, s in (("a", (1, 8)), ("b", (8, 1)))

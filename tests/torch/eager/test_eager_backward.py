@@ -1,4 +1,4 @@
-"""Backwards of checkpointed regions that fail, never run, run twice or nest."""
+"""Tests backwards of checkpointed regions that fail, never run, run twice or nest."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_region_whose_backward_never_runs_is_freed(x: Any) -> None:
 
 
 def test_a_region_inside_a_backward(x: Any) -> None:
-    """Re-entrancy: while a region's backward runs, another region runs forward and backward."""
+    """While a region's backward runs, another region runs forward and backward."""
     w = torch.randn(6, 6)
 
     def f(x: Any) -> Any:

@@ -100,7 +100,7 @@ def test_a_write_of_the_backward_is_seen(
 
 
 def test_a_second_backward_says_so() -> None:
-    """As with plain autograd: the first backward has overwritten what the second reads."""
+    """The first backward has overwritten what the second reads, as with plain autograd."""
     f = program(WRITES["fills"], SAVED["itself"], MADE["zeros"], GIVEN["itself"])
     for call in (f, lambda x: ct.checkpoint(f, x)):
         y, log = call(torch.ones(4, requires_grad=True))

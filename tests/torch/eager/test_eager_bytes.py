@@ -84,7 +84,7 @@ def _conv() -> Any:
 
 
 class First(nn.Module):
-    """The first result of a recurrent layer: all its steps."""
+    """Returns the first result of a recurrent layer: all its steps."""
 
     def __init__(self, inside: nn.RNNBase) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class First(nn.Module):
 
 
 class Last(First):
-    """The same, followed by a linear layer."""
+    """Adds a linear layer after the last result of the layer."""
 
     def __init__(self, inside: nn.RNNBase) -> None:
         super().__init__(inside)
@@ -129,8 +129,8 @@ MODELS: dict[str, Any] = {
 
 
 LONGER = {"choices"}
-"""A region holds more of these than the plan, whose schedule it cannot follow in all: still no
-more than the budget."""
+"""A region holds more of these than the plan, because it cannot follow all of its schedule. It
+still holds no more than the budget."""
 
 
 def check(
@@ -274,8 +274,8 @@ TWO: list[Callable[[Any, Any], Any]] = [
 
 
 def _program(seed: int) -> Callable[[Any, Any], Any]:
-    """Returns a few ops on results that are dropped at random, some of them unused; returns a
-    loss."""
+    """Returns a program: a few ops on results that are dropped at random, some of them unused, and
+    a loss."""
 
     def run(x: Any, w: Any) -> Any:
         choice = random.Random(seed)
@@ -376,7 +376,7 @@ def figures_of(said: Sequence[Any]) -> list[int]:
 
 
 class Added(nn.Module):
-    """A value added in place must stay, and a first run recomputes the rest next to it."""
+    """A value added in place must stay, and a first run recomputes the rest in addition to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -461,7 +461,7 @@ COMPLEX: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", COMPLEX)
 def test_conjugates_are_resolved_into_copies(name: str) -> None:
-    """Lazily conjugated gradients that are added up, or copied for a leaf."""
+    """Conjugated gradients are lazy, and are added up or copied for a leaf."""
     torch.manual_seed(0)
     w = torch.randn(16, 16, dtype=torch.cfloat, requires_grad=True)
     f = COMPLEX[name]

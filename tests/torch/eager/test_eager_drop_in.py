@@ -1,4 +1,5 @@
-"""``checkpoint`` in place of ``torch.utils.checkpoint.checkpoint``, with the same arguments."""
+"""Tests ``checkpoint`` in place of ``torch.utils.checkpoint.checkpoint``, with the same
+arguments."""
 
 from __future__ import annotations
 

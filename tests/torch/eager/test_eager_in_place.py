@@ -1,5 +1,5 @@
-"""Random regions that write in place: gradients have the bits of eager PyTorch, and no run exceeds
-its budget, or the bytes given in a warning."""
+"""Runs random regions that write in place: gradients have the bits of eager PyTorch, and a run
+never exceeds its budget, or the bytes given in a warning."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Regions that run a backward inside, and regions with tensors that no plan can count: they give
-the gradients of plain autograd, or an error that says what to do."""
+"""Tests regions that run a backward inside, and regions with tensors that a plan cannot count: they
+give the gradients of plain autograd, or an error that says what to do."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A region under a budget never exceeds it without a warning that has both figures, from its first
-run on: measured by `MemoryTracker`. Saved values never take more than in autograd."""
+run on, as measured by `MemoryTracker`. Saved values never take more than in autograd."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_what_is_added_in_place_is_kept_to_or_said(name: str) -> None:
 
 
 def test_a_first_run_with_values_added_in_place_says_what_it_takes() -> None:
-    """For a plan as for a budget, with both figures."""
+    """The same holds for a plan as for a budget, with both figures."""
     torch.manual_seed(0)
     model = TwoConvolutions(AFTER["softmax"])
     x = torch.randn(4, 8, 9, 7).contiguous(memory_format=torch.channels_last)
@@ -141,7 +141,7 @@ COMPLEX: dict[str, Callable[..., Any]] = {
 @pytest.mark.very_slow
 @pytest.mark.parametrize("name", COMPLEX)
 def test_conjugates_that_kernels_write_out_are_counted(name: str) -> None:
-    """Also in the sum of two gradients of which one is a lazy conjugate."""
+    """They are counted in the sum of two gradients, too, if one is a lazy conjugate."""
     torch.manual_seed(0)
     z, w = (torch.randn(8, 8, dtype=torch.cfloat, requires_grad=True) for _ in range(2))
     assert check(COMPLEX[name], (z, w), ("min", 1.0)) == 2

@@ -1,4 +1,4 @@
-"""What a region holds, measured by following every storage from its first tensor to its end."""
+"""Measures what a region holds by following every storage from its first tensor to its end."""
 
 from __future__ import annotations
 

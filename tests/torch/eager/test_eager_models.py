@@ -82,7 +82,7 @@ POLICIES = {"none": None, "list": PRODUCTS, "function": save_products, "all": sa
 
 
 def step(model: Any, x: Any, run: Callable[..., Any]) -> list[Any]:
-    """Loss, gradients, buffers, and the generator's state after two steps."""
+    """Returns loss, gradients, buffers, and the generator's state after two steps."""
     torch.manual_seed(3)
     model.zero_grad(set_to_none=True)
     losses = []

@@ -1,4 +1,4 @@
-"""Eager regions under a budget: planned once, followed later, within the requested bytes."""
+"""Tests eager regions under a budget: planned once, followed later, within the requested bytes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MODELS: dict[str, Any] = {
 
 
 def step(model: Any, x: Any, run: Any) -> tuple[list[Any], int]:
-    """Loss, gradients and buffers, and the measured peak."""
+    """Returns loss, gradients and buffers, and the measured peak."""
     torch.manual_seed(3)
     model.zero_grad(set_to_none=True)
     gc.collect()
@@ -361,7 +361,7 @@ def _lazy() -> nn.Module:
 
 @pytest.mark.parametrize("make", [_Recurrent, _Caching, _Keeping, _lazy])
 def test_a_plan_fits_the_next_call_whatever_the_first_left_behind(make: Any) -> None:
-    """Caches filled by the first run, its own or PyTorch's, and parameters created by it."""
+    """The first run fills caches, its own or PyTorch's, and creates parameters."""
     torch._subclasses.FakeTensorMode.cache_clear()
     torch.manual_seed(0)
     model, x = make(), torch.randn(4, 8, 16)
@@ -376,7 +376,7 @@ def test_a_plan_fits_the_next_call_whatever_the_first_left_behind(make: Any) -> 
 
 
 def test_each_way_of_a_region_has_a_plan() -> None:
-    """Data-dependent branches in turn: each keeps to the budget from its second run on."""
+    """Data-dependent branches alternate. Each keeps to the budget from its second run on."""
     torch.manual_seed(0)
     short, long = (
         nn.Sequential(*(m for _ in range(n) for m in (nn.Linear(32, 32), nn.Tanh())))

@@ -87,7 +87,7 @@ PRODUCTS = (aten.addmm, aten.mm, aten.bmm, aten.convolution)
 
 
 def forward_products(run: Any, inputs: list[Any]) -> dict[Any, int]:
-    """How many more times than plain autograd the backward ran each product."""
+    """Returns how many more times than plain autograd the backward ran each product."""
     plain, expected = backward(lambda f, *xs: f(*xs), inputs)
     counts, gradients = backward(run, inputs)
     for a, b in zip(gradients, expected, strict=True):
@@ -147,7 +147,8 @@ def test_a_mutating_op_is_never_marked(way: Any, op: Any, inputs: list[Any]) -> 
 
 
 def test_random_and_mutating_ops_by_a_broad_policy(inputs: list[Any]) -> None:
-    """PREFER_SAVE for everything: PyTorch's own contexts give wrong gradients here."""
+    """The policy is PREFER_SAVE for everything. PyTorch's own contexts give wrong gradients
+    here."""
 
     def everything(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         return CheckpointPolicy.PREFER_SAVE

@@ -1,4 +1,5 @@
-"""Positions from 0 to 1 as budgets of eager regions: never refused, and within their bytes."""
+"""Tests positions from 0 to 1 as budgets of eager regions: never refused, and within their
+bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Limits stated in docs/torch-eager.md that no other test covers, compared with plain autograd."""
+"""Tests limits stated in docs/torch-eager.md that no other test covers, compared with plain
+autograd."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ aten = torch.ops.aten
 
 
 def test_a_long_chain_holds_two_roots_of_its_length() -> None:
-    """Plus the value being computed, with its gradients."""
+    """The chain also holds the value being computed, with its gradients."""
     x, n = torch.randn(256, requires_grad=True), 2500
 
     def f(x: Any) -> Any:

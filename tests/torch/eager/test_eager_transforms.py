@@ -1,5 +1,5 @@
-"""Regions under function transforms and forward-mode AD, with and without a budget: the values are
-those of the function itself."""
+"""Tests regions under function transforms and forward-mode AD, with and without a budget: the
+values are those of the function itself."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_values_are_those_of_the_function(name: str, function: Any) -> None:
 
 @pytest.mark.parametrize("inner", ["vmap", "vmap of jvp", "forward AD"])
 def test_transforms_inside_a_region(inner: str) -> None:
-    """As without a region."""
+    """The results are the same as without a region."""
 
     def f(x: Any) -> Any:
         out = TRANSFORMS[inner](_g, x.sin())

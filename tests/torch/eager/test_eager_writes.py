@@ -1,7 +1,7 @@
-"""Regions that write into memory saved by autograd, past its version counters or not.
+"""Tests regions that write into memory saved by autograd, past its version counters or not.
 
 Plain autograd is the oracle: if it gives gradients, a region gives the same bits; if it refuses, a
-region gives the gradients of the saved values, or refuses as well.
+region gives the gradients of the saved values, or refuses, too.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def matrices() -> tuple[Any, Any, Any]:
 
 
 def steps(f: Callable[..., Any], call: Callable[..., Any]) -> list[Any]:
-    """Results, gradients and the final arguments of two steps (the second follows a plan, if there
-    is a budget)."""
+    """Returns results, gradients and the final arguments of two steps (the second follows a plan,
+    if there is a budget)."""
     x, w, b = matrices()
     x.requires_grad_(), w.requires_grad_()
     found = []
@@ -82,7 +82,7 @@ def data_before_it_is_saved(x: Any, w: Any, b: Any) -> Any:
 
 
 def data_is_read_by_another_op(x: Any, w: Any, b: Any) -> Any:
-    """A rerun needs the old value, a saved slot the new one."""
+    """Makes a rerun need the old value, and a saved slot the new one."""
     h = (x @ w).tanh()
     later = ((h * 3).sin() * x).exp()
     h.data.neg_()

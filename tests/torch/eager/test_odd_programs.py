@@ -1,5 +1,5 @@
-"""Generated odd programs, in a region and compiled: none ends in an internal AssertionError,
-AttributeError or the like from the bridge, and none gives wrong results."""
+"""Runs generated odd programs, in a region and compiled. They never end in an internal
+AssertionError, AttributeError or the like from the bridge, and never give wrong results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs that share memory and are written into: the compiled step gives eager mode's bits, in
+"""For inputs that share memory and are written into, the compiled step gives eager mode's bits, in
 outputs, gradients and the shared memory. AOTAutograd replaces these inputs by one, their base, and
 adds a tangent for what was written."""
 
@@ -123,7 +123,7 @@ def outcome(call: Callable[..., Any], case: Case, grad: bool) -> list[Any]:
 
 PYTORCHS_OWN = {"a view is returned", "written, never read"}
 """With gradients through the shared memory, PyTorch's own ``aot_eager`` loses or leaves out some of
-these (torch 2.13): what is planned is what PyTorch traces."""
+these (torch 2.13). Plans cover what PyTorch traces."""
 
 NOT_TRACED = {"both written", "both written, in other shapes", "without gradient"}
 """With gradients through the shared memory, ``aot_eager`` fails on these."""

@@ -1,5 +1,5 @@
-"""Tensors that one graph writes in the forward and in the backward: each write happens in its own
-pass, as in eager PyTorch."""
+"""Tests tensors that one graph writes in the forward and in the backward: each write happens in its
+own pass, as in eager PyTorch."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def program(first: Write, second: Write) -> Callable[..., Any]:
 
 
 def seen(call: Callable[..., Any], twice: bool = False) -> list[Any]:
-    """State and gradient after each pass of two steps."""
+    """Returns state and gradient after each pass of two steps."""
     x, t = torch.arange(1.0, 5.0).requires_grad_(), torch.arange(2.0, 6.0)
     found = []
     for _ in range(2):
@@ -96,7 +96,7 @@ def test_every_pair_of_writes(first: str, second: str, door: Any) -> None:
 
 
 def test_a_counter_of_a_module() -> None:
-    """A buffer that both passes count in."""
+    """Both passes count in a buffer."""
 
     class Model(torch.nn.Module):
         def __init__(self) -> None:
@@ -125,7 +125,7 @@ def test_trace_and_profile_see_both_writes() -> None:
 
 
 class Log(torch.autograd.Function):
-    """Its backward writes into one of its inputs."""
+    """Writes into one of its inputs in its backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, log: Any) -> Any:

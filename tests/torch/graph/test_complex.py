@@ -43,7 +43,7 @@ def test_complex_values(
     same_bits: Callable[..., bool],
     train_step: Callable[..., Any],
 ) -> None:
-    """Eager mode's bits, and 8 bytes per element."""
+    """The results have eager mode's bits, and 8 bytes per element."""
 
     torch.manual_seed(5)
     model = Mixing()

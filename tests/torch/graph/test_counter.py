@@ -1,5 +1,5 @@
-"""Our generator in place of PyTorch's: the same masks under every budget, nothing saved, and good
-random numbers."""
+"""Tests our generator in place of PyTorch's: the same masks under every budget, nothing saved, and
+good random numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def drawn(law: Any, seed: int, stream: int, n: int, dtype: Any = torch.float32) 
 
 
 def test_known_answer() -> None:
-    """From Random123, for philox4x32-7 with key and counter 0."""
+    """The answer is from Random123, for philox4x32-7 with key and counter 0."""
     words = [0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48]
     assert drawn(draws.UNIFORM, 0, 0, 4).tolist() == [(w >> 8) / 2**24 for w in words]
     assert drawn(draws.UNIFORM, 0, 0, 1, torch.float64).item() == (
@@ -207,7 +207,7 @@ def test_draws_of_one_step_differ(ran: Counter[str]) -> None:
 
 
 def noisy(x: Any) -> dict[str, Any]:
-    """Each entry is linear in x, so its gradient is its value at x = 1."""
+    """Returns entries that are linear in x, so that each gradient is the entry's value at x = 1."""
     chances = torch.full_like(x, 0.25)
     attention = F.scaled_dot_product_attention(
         torch.zeros(2, 4, 8, 8), torch.zeros(2, 4, 8, 8), x.view(2, 4, 8, 8), dropout_p=0.5
@@ -254,7 +254,7 @@ def test_every_op_that_is_replaced(name: str, ran: Counter[str]) -> None:
 
 
 def test_layout_and_sizes(ran: Counter[str]) -> None:
-    """Masks with layouts other than row-major, and with changing sizes."""
+    """Masks have layouts other than row-major, and changing sizes."""
     x = torch.randn(4, 3, 5, 7).to(memory_format=torch.channels_last).requires_grad_()
     torch.manual_seed(0)
     compiled = ct.compile(lambda x: F.dropout(x.sin(), 0.5).cos(), budget="min", random="counter")
@@ -276,7 +276,7 @@ def test_layout_and_sizes(ran: Counter[str]) -> None:
 
 
 def test_what_stays_pytorchs(ran: Counter[str]) -> None:
-    """Other laws and types are drawn once, by PyTorch."""
+    """Other distributions and types are drawn once, by PyTorch."""
 
     def f(x: Any) -> Any:
         x = x.sin() * torch.randint(5, (64,)) * torch.rand(64, dtype=torch.bfloat16)

@@ -1,5 +1,5 @@
 """Ops that decide (top-k, sort, argmax, nonzero, ...) are not recomputed from values that may
-differ in one bit: in a mixture of experts, tokens would otherwise reach different experts in the
+differ in one bit. Otherwise, in a mixture of experts, tokens would reach different experts in the
 backward."""
 
 from __future__ import annotations

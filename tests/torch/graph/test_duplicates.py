@@ -141,7 +141,7 @@ def kinds_of(compiled: Any) -> Counter[str]:
 
 
 def both(f: Callable[..., Any], *inputs: Any, loss: Any = torch.sum, **options: Any) -> list[Any]:
-    """Compiled with and without merging; outputs and gradients have eager mode's bits."""
+    """Compiles with and without merging; outputs and gradients have eager mode's bits."""
     results, compiled = [], []
     for cse in (None, True, False):
         own = [t.clone().requires_grad_(t.requires_grad) for t in inputs]

@@ -1,5 +1,5 @@
-"""Python floats that change between calls: PyTorch rewrites the ops that take them into ops without
-the mark of their pass."""
+"""Tests Python floats that change between calls: PyTorch rewrites the ops that take them into ops
+without the mark of their pass."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def function(text: str, write: str = "pass", gradient: str = "g * t * ctx.s") ->
 
 
 def run(call: Any) -> list[Any]:
-    """Results, inputs and gradients of three steps, each with a different float."""
+    """Returns results, inputs and gradients of three steps, each with a different float."""
     seen = []
     for s in (1.37, 0.5, 2.25):
         x, w = torch.arange(1.0, 5.0), torch.arange(4.0, 0.0, -1).requires_grad_()
@@ -67,7 +67,7 @@ def run(call: Any) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def dynamic() -> Iterator[None]:
-    """Sizes and floats are inputs of all graphs."""
+    """Makes sizes and floats inputs of all graphs."""
     torch._dynamo.reset()
     with torch._dynamo.config.patch(assume_static_by_default=False):
         yield

@@ -1,5 +1,5 @@
-"""Tensors whose memory was freed or shrunk, as FSDP frees parameters between uses: every function
-that takes a tensor as an array refuses them, without reading or writing."""
+"""Tests tensors whose memory was freed or shrunk, as FSDP frees parameters between uses. Every
+function that takes a tensor as an array refuses them, without reading or writing."""
 
 from __future__ import annotations
 

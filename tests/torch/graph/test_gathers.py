@@ -1,4 +1,4 @@
-"""Gathers in a graph: when they are repeated. One process with a group of one; ``test_ranks.py``
+"""Tests when gathers in a graph are repeated, in one process with a group of one; ``test_ranks.py``
 has several processes."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def group(tmp_path_factory: Any) -> Iterator[Any]:
 
 
 class Layers(nn.Module):
-    """Weights that each layer gathers before using them."""
+    """Has weights that each layer gathers before using them."""
 
     def __init__(self, group: Any, layers: int = 3, width: int = 64) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Inputs and values of a graph that are neither tensors nor numbers: objects of registered types,
-process groups, device meshes. Compiled code does with them what eager code does, in the forward, in
-the backward, and as results, under every budget."""
+"""Tests inputs and values of a graph that are neither tensors nor numbers: objects of registered
+types, process groups, device meshes. Compiled code does with them what eager code does, in the
+forward, in the backward, and as results, under every budget."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_ops_that_take_objects_run_once() -> None:
 
 @pytest.mark.parametrize("budget", [pytest.param(None, marks=pytest.mark.very_slow), "min"])
 def test_numbers_and_nothing(budget: Any, same_bits: Callable[..., bool]) -> None:
-    """Sizes, floats, booleans and None, as arguments, results, and in the backward."""
+    """Arguments, results, and values in the backward are sizes, floats, booleans and None."""
 
     def f(w: Any, n: Any, factor: Any, flag: Any, nothing: Any) -> Any:
         x = _deep(w[:n] * factor)
@@ -158,8 +158,8 @@ def test_numbers_and_nothing(budget: Any, same_bits: Callable[..., bool]) -> Non
 
 @pytest.fixture
 def alone() -> Iterator[Any]:
-    """A device mesh of two ranks, of which only this process exists. Exchanges with the other rank
-    are faked."""
+    """Makes a device mesh of two ranks, of which only this process exists. Exchanges with the other
+    rank are faked."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -197,8 +197,8 @@ def _local(model: nn.Module) -> list[Any]:
     "budget", [*(pytest.param(b, marks=pytest.mark.very_slow) for b in (None, "0.8x")), "min"]
 )
 def test_a_device_mesh(budget: Any, alone: Any, same_bits: Callable[..., bool]) -> None:
-    """Eager mode's bits; the measured peak, of local shards, is the planned one; collectives run
-    once, in the graph's order."""
+    """The bits are eager mode's; the measured peak of local shards is the planned one; collectives
+    run once, in the graph's order."""
     x = torch.randn(64, 16)
     plain, model = _parallel(alone), _parallel(alone)
     compiled = ct.compile(model, budget=budget)

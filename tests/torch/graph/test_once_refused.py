@@ -1,5 +1,5 @@
-"""Graphs that ``aot_eager`` runs and that used to be refused: sparse gradients, and overwritten
-parts of tensor subclasses; plain PyTorch is the judge."""
+"""Tests graphs that ``aot_eager`` runs and that used to be refused: sparse gradients, and
+overwritten parts of tensor subclasses. Plain PyTorch is the judge."""
 
 from __future__ import annotations
 
