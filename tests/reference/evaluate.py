@@ -87,8 +87,7 @@ class Lanes:
         self.made: dict[int, int] = {}  # maps an op to the step that made its present outputs
         self.sent: dict[int, int] = {}  # maps an op to the step of its last copy out
         self.left: dict[int, int] = {}  # maps the id of a life to the step at which it left
-        # maps the id of a life held to the end to the step of its value
-        self.keeper: dict[int, int] = {}
+        self.keeper: dict[int, int] = {}  # id of a life held to the end -> step of its value
         self.leaving: list[tuple[int, Life]] = []
         self.bytes = {"out": 0, "in": 0}
 
@@ -141,17 +140,14 @@ class Walk:
         # maps a value to the life seen by its op's last run; None if it is static
         self.value_life: dict[int, Life | None] = {}
         self.newest: dict[int, Life] = {}  # maps a storage to its latest life
-        # maps a storage to its first run's life, which is the one that is held
-        self.own: dict[int, Life] = {}
+        self.own: dict[int, Life] = {}  # storage -> its first run's life, which is held
         self.written_by: dict[int, int] = {}  # maps a storage to the last op that mutated it
         self.written_at: dict[int, int] = {}
         self.runs: dict[int, int] = {}
         self.may_run_once = once_flags(problem)
         self.collective = -1  # the latest collective that ran for the first time
-        # maps an op to the positions of the outputs made so far
-        self.ever: dict[int, set[int]] = {}
-        # maps the id of a life of an inside to (step, output)
-        self.unread: dict[int, tuple[int, int]] = {}
+        self.ever: dict[int, set[int]] = {}  # op -> positions of the outputs made so far
+        self.unread: dict[int, tuple[int, int]] = {}  # id of a life of an inside -> step, output
         self.inlinings = {(x["op"], x["value"]): x for x in problem.get("inlinings", [])}
         self.inlined: set[int] = set()  # values that a run inlined before their op made them
         self.again = 0  # number of reruns
@@ -339,8 +335,7 @@ class Walk:
         self.runs[i] = self.runs.get(i, 0) + 1
 
     def check_collective(self, t: int, i: int) -> None:
-        """Checks that first runs of collectives keep their order and phase, if collectives may
-        rerun."""
+        """Checks that first runs of collectives keep their order and phase, if these may rerun."""
         if not self.problem.get("collective_again") or "collective" not in self.flags[i]:
             return
         if i in self.runs:
@@ -352,8 +347,8 @@ class Walk:
         self.collective = i
 
     def check_order(self, t: int, i: int) -> None:
-        """Checks the order of the backward. Its ops run once, in the order of their ids, unless
-        reruns is "all". Then first runs may be late, except those of ops that run once."""
+        """Checks that ops of the backward run once, in the order of their ids. If reruns is "all",
+        first runs may be late, except those of ops that run once."""
         if "backward" not in self.flags[i]:
             return
         every = self.problem.get("reruns", "forward") == "all"

@@ -113,5 +113,7 @@ def test_a_step_in_groups_is_profiled_by_its_operations(options):
     cutback.plan(single.plan.problem, profile=profile, budget="0.8x")
     assert profile.peak_bytes <= step.planned.live_bytes
     assert len(profile.timeline()) == len(step.plan.document["steps"])
-    with pytest.raises(ValueError, match=r"are fused groups; use the problem of a step.*groups=False"):
+    with pytest.raises(
+        ValueError, match=r"are fused groups; use the problem of a step.*groups=False"
+    ):
         cutback.plan(step.plan.problem, profile=profile, budget="0.8x")
