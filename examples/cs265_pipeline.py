@@ -172,7 +172,7 @@ def latencies(pairs: list[tuple[nn.Module, Any]], batch: Any, rounds: int = 7) -
 
 
 def pipeline(name: str, options: argparse.Namespace) -> bool:
-    """Returns all stages on one model; returns whether every check passed."""
+    """Runs all stages on one model; returns whether every check passed."""
     model, batch = make(name)
     title = f"{name}, {sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters"
     print(f"\n{title}\n{'=' * len(title)}\n\n1. Statistics, with swapping\n")

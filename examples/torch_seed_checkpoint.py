@@ -118,7 +118,7 @@ def same(a: list[Any], b: list[Any]) -> bool:
 
 
 def selective(layer: nn.Module, x: torch.Tensor) -> bool:
-    """Returns the policies through PyTorch's contexts, ours, and our checkpoint."""
+    """Compares the policies through PyTorch's contexts, ours, and our checkpoint."""
     plain, expected = backward(layer, lambda f, x: f(x), x)
     print("matrix products that the backward runs again")
     print(f"{'':14}{'PyTorch':>10}{'contexts':>10}{'checkpoint':>12}")
@@ -141,7 +141,7 @@ def selective(layer: nn.Module, x: torch.Tensor) -> bool:
 
 
 def sweep(layer: nn.Module, x: torch.Tensor) -> bool:
-    """Returns the memory budget, down to the smallest possible. PyTorch's knob is a share of the
+    """Sweeps the memory budget, down to the smallest possible. PyTorch's knob is a share of the
     saved bytes; ours is a share of the peak."""
     model = nn.Sequential(*(copy.deepcopy(layer) for _ in range(4)))
     model(x).square().mean().backward()

@@ -76,7 +76,7 @@ def step(
 
 
 def compare(shape: tuple[int, ...]) -> bool:
-    """Returns one size."""
+    """Compares one size."""
     torch.manual_seed(0)
     module, x = EvoNorm2dB0(shape[1]), torch.randn(shape)
 

@@ -192,7 +192,7 @@ def _line(found: dict[str, Any]) -> str:
 
 
 def card() -> dict[str, Any]:
-    """Returns all parts; one that fails reports it and does not stop the others."""
+    """Measures all parts; one that fails reports it and does not stop the others."""
     clock = DeviceClock()
     found: dict[str, Any] = {
         **about(),

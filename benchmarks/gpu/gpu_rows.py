@@ -203,7 +203,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def measured(number: int, compiled: bool) -> dict[str, Any]:
-    """Returns a row in both dtypes: ours, eager, and with `compiled` torch.compile."""
+    """Measures a row in both dtypes: ours, eager, and with `compiled` torch.compile."""
     clock = DeviceClock()
     torch, why = torch_with_gpu()
     name, rows = "", []
@@ -268,7 +268,7 @@ def why_not_compiled() -> str:
 
 
 def compiled(number: int) -> dict[str, Any]:
-    """Returns the item of stage compile."""
+    """Measures the item of stage compile."""
     if why := why_not_compiled():
         return {"left out": why, **about()}
     return measured(number, True)
@@ -321,7 +321,7 @@ def _fused(torch: Any, clock: DeviceClock, shapes: list[Any], **options: Any) ->
 
 
 def adamw(name: str) -> dict[str, Any]:
-    """Returns the optimizer's step alone. Ours is timed by the core's events around it, directly
+    """Measures the optimizer's step alone. Ours is timed by the core's events around it, directly
     after the backward that makes the gradients; the host time is that of the whole call."""
     import cutback as cb
     from cutback import cuda

@@ -270,7 +270,7 @@ def _by_events(what: Profiled) -> list[dict[str, Any]]:
 
 
 def measured(name: str, dtype: str) -> dict[str, Any]:
-    """Returns the item of stage kernels: the groups of a step, and the tool that measured their
+    """Measures the item of stage kernels: the groups of a step, and the tool that measured their
     times."""
     found: dict[str, Any] = {"what": name, "dtype": dtype, **about()}
     ways: dict[str, Callable[[], list[dict[str, Any]]]] = {

@@ -80,7 +80,7 @@ def row_of(path: Path) -> dict[str, Any] | None:
 
 
 def buffers_row(seed: int, n: int) -> dict[str, Any]:
-    """Returns one instance."""
+    """Measures one instance."""
     buffers = [Buffer(str(k), *row) for k, row in enumerate(tight_buffers(seed, n))]
     begin = time.perf_counter()
     try:

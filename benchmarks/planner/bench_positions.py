@@ -39,7 +39,7 @@ def planned(text: str, budget: float | str) -> tuple[cutback.Plan, float]:
 
 
 def row_of(path: Path) -> dict[str, Any]:
-    """Returns one graph."""
+    """Measures one graph."""
     text = cutback.files.read_text(path)
     in_bytes = at_position = more = 0.0
     met = True

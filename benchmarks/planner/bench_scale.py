@@ -74,7 +74,7 @@ print(json.dumps(row))
 
 
 def measure(file: Path, share: float, what: str) -> dict[str, Any]:
-    """Returns one plan in a separate process."""
+    """Makes one plan in a separate process."""
     command = [sys.executable, "-c", CHILD, str(file), str(share), what]
     row: dict[str, Any] = json.loads(subprocess.check_output(command, text=True))
     return row

@@ -56,7 +56,7 @@ def processor_ms(work: Callable[[], Any]) -> float:
 
 
 def row_of(name: str, width: int, size: int) -> dict[str, Any]:
-    """Returns one net, with blocks like those of ``name``."""
+    """Measures one net, with blocks like those of ``name``."""
     model, inputs = net(NETS[name], width, size)
     after = ct.compile(model, budget=POSITION)
     run(after, inputs, 1)

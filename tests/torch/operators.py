@@ -25,11 +25,11 @@ ONCE = frozenset({"random_stateful", "random_counter", "effect", "collective", "
 
 
 GRAPH_BREAK = "graph break"
-"""Why it cannot be said what ran again: PyTorch compiles the operator in pieces, if at all."""
+"""Why it is not known what ran again: PyTorch compiles the operator in pieces, if at all."""
 
 
 NO_TENSOR = "no tensor"
-"""The operator makes none."""
+"""The operator makes no tensor."""
 
 
 class Step(NamedTuple):
@@ -38,14 +38,14 @@ class Step(NamedTuple):
     function: Callable[..., list[torch.Tensor]]
     inputs: list[torch.Tensor]
     line: str  # "operators.py:12", the line that calls the operator
-    # the same, but Dynamo does not trace into the operator
+    # the same function, except that Dynamo does not trace into the operator
     opaque: Callable[..., list[torch.Tensor]]
 
 
 class Result(NamedTuple):
     """The outcome for one operator."""
 
-    wrong: str  # "": the bits agree
+    wrong: str  # "" if the bits agree
     refused: str  # Cutback's error for a graph that PyTorch compiles
     uncompiled: str  # PyTorch's own error
     rerun: list[str]  # kinds of the operator's ops that were recomputed
@@ -136,7 +136,7 @@ class Bits(NamedTuple):
 
 
 def run(call: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Bits:
-    """Returns one step with new leaves; the incoming gradients differ from element to element."""
+    """Runs one step with new leaves; the incoming gradients differ from element to element."""
     w = torch.tensor(0.7, requires_grad=True)
     leaves = [t.detach().clone().requires_grad_(t.requires_grad) for t in inputs]
     torch.manual_seed(23)
@@ -177,9 +177,9 @@ def differs(name: str, got: Sequence[Any], expected: Sequence[Any]) -> str:
 
 
 def forced(plan: Any, line: str) -> tuple[str, list[str], list[str]]:
-    """Under a policy that recomputes everything: values saved although they could be recomputed,
-    the kinds of the operator's ops that the backward recomputes, and the flags of ops that it needs
-    but must not repeat."""
+    """Examines a plan whose policy recomputes everything. Returns why values were saved although
+    they could be recomputed, the kinds of the operator's ops that the backward recomputes, and the
+    flags of ops that it needs but must not repeat."""
     ops, start = plan.problem["ops"], plan.problem["backward_starts"]
     steps = plan.document["steps"][plan.document["backward_starts"] :]
     again = {i for i in steps if isinstance(i, int)}
@@ -226,8 +226,8 @@ def _compiled(step: Step, call: Any, whole: bool, backend: str) -> tuple[Bits, A
 
 
 def check(function: Any, chosen: Sequence[Any], filled: bool = True) -> Result:
-    """Checks one operator with some samples; ``filled``: its result is more than uninitialized
-    memory. Warnings are PyTorch's own, about its operators."""
+    """Checks one operator with some samples. ``filled`` is True if its result is more than
+    uninitialized memory. Warnings are PyTorch's own, about its operators."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return _check(function, chosen, filled)
@@ -267,7 +267,7 @@ def _check(function: Any, chosen: Sequence[Any], filled: bool) -> Result:
 
 
 def reason(result: Result) -> str:
-    """The reason why the operator was not recomputed, or ""."""
+    """Returns the reason why the operator was not recomputed, or ""."""
     if result.uncompiled:
         return NO_TENSOR if result.uncompiled == NO_TENSOR else "not compiled"
     if GRAPH_BREAK in result.kept:

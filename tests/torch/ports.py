@@ -22,12 +22,12 @@ class Port(NamedTuple):
     params: Tree
     data: tuple[Any, ...]
     loss: Callable[..., Any]  # (xp, params, *data)
-    twin: Callable[..., Any]  # (params, *data, *drawn)
+    twin: Callable[..., Any]  # called with (params, *data, *drawn)
     drawn: Callable[..., Any] | None = None  # the loss's random numbers, as functions of its data
 
 
 class NumPyFirst:
-    """NumPy's function if it has the name, otherwise Cutback's."""
+    """Returns NumPy's function if it has the name, and otherwise Cutback's."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name, None) or getattr(cb, name)
@@ -258,7 +258,7 @@ def diffusion(m: Makes) -> Port:
 
 
 def graph(m: Makes) -> Port:
-    """Attention over the edges of a graph, normalized per node."""
+    """Returns attention over the edges of a graph, normalized per node."""
     nodes, edges, width, classes, graphs = 24, 80, 8, 4, 3
     source, target = (m.rng.integers(0, nodes, edges) for _ in range(2))
     of_graph = np.sort(m.rng.integers(0, graphs, nodes))

@@ -83,8 +83,8 @@ def compare(
     inputs: tuple[Any, ...],
     pause_s: float = 0.0,
 ) -> dict[str, Any]:
-    """Three steps each, because DDP rebuilds its buckets in the second. ``pause_s``: before
-    ours."""
+    """Takes three steps each, because DDP rebuilds its buckets in the second. ``pause_s`` is a
+    pause before ours."""
     for _ in range(3):
         expected, plain_peak = step(plain, inputs)
     time.sleep(pause_s)
@@ -105,7 +105,8 @@ def compare(
 
 
 def ddp(directory: Path) -> dict[str, Any]:
-    """DDP around the compiled module, the compiled module around DDP, and a plan of rank 0."""
+    """Trains with DDP around the compiled module, the compiled module around DDP, and a plan of
+    rank 0."""
 
     def wrap(module: nn.Module) -> nn.Module:
         return DistributedDataParallel(module, bucket_cap_mb=10 * KIB)
@@ -147,7 +148,7 @@ class Wide(nn.Module):
 
 
 def by_name(directory: Path) -> dict[str, Any]:
-    """By the backend's name, around DDP: with PyTorch's cuts, and without."""
+    """Trains by the backend's name, around DDP: with PyTorch's cuts, and without."""
     plans: list[Any] = []
 
     def named(module: nn.Module) -> Any:
@@ -181,7 +182,7 @@ def graphs_of(budget: Any) -> int:
 
 
 def fsdp(directory: Path) -> dict[str, Any]:
-    """Returns each block compiled, then sharded; and a model compiled as a whole, then sharded."""
+    """Trains each block compiled, then sharded; and a model compiled as a whole, then sharded."""
     model, inputs = make("gpt")
     inputs = tuple(t.roll(distributed.get_rank(), 0) for t in inputs)
 
@@ -245,7 +246,7 @@ def residuals(parallel: bool, same_rows: bool) -> tuple[nn.Module, tuple[Any, ..
 
 
 def tp(directory: Path) -> dict[str, Any]:
-    """Returns a tensor-parallel model, compiled with budgets, by name, and with a plan of another
+    """Trains a tensor-parallel model, compiled with budgets, by name, and with a plan of another
     rank."""
     plain, inputs = residuals(True, True)
 
@@ -293,8 +294,8 @@ def containers() -> nn.Module:
 
 
 def fsdp2(directory: Path) -> dict[str, Any]:
-    """FSDP2 both ways: blocks compiled and then sharded, and a sharded model compiled as a
-    whole."""
+    """Trains with FSDP2 both ways: blocks compiled and then sharded, and a sharded model compiled
+    as a whole."""
     plain, inputs = residuals(False, False)
     block_bytes = sum(p.nbytes for p in plain.blocks[0].parameters())
     sharded(plain)
@@ -331,7 +332,7 @@ def fsdp2(directory: Path) -> dict[str, Any]:
 
 
 def fsdp2_figures(directory: Path) -> dict[str, Any]:
-    """Returns the setting of the FSDP2 figures in docs/torch.md: four blocks of width 64, 256 rows
+    """Measures the setting of the FSDP2 figures in docs/torch.md: four blocks of width 64, 256 rows
     per rank, position 0."""
     rows = torch.randn(256, 64).roll(distributed.get_rank(), 0)
 
@@ -393,7 +394,7 @@ def open_groups() -> None:
 
 
 def gathers(directory: Path) -> dict[str, Any]:
-    """Plans that gather again: of all ranks, of one rank alone, and of late ranks."""
+    """Trains with plans that gather again: of all ranks, of one rank alone, and of late ranks."""
     rank = distributed.get_rank()
     x = torch.randn(32, 32, generator=torch.Generator().manual_seed(rank))
     plain = gathered()
@@ -453,7 +454,7 @@ def compiles_alone(x: Any) -> str:
 
 
 def buffer_bytes(stage: Any) -> int:
-    """Bytes of what a schedule keeps for what a stage receives."""
+    """Returns the bytes that a schedule keeps for what a stage receives."""
     tables = (stage.args_recv_info, stage.grad_recv_info)
     infos = [info for table in tables for infos in table.values() for info in infos]
     buffers = [getattr(info, "buffer", None) for info in infos]
@@ -469,7 +470,7 @@ def wide_loss(x: Any, target: Any) -> Any:
 
 
 def pipeline(directory: Path) -> dict[str, Any]:
-    """Stages with one budget each, for all microbatches that are pending."""
+    """Trains stages with one budget each, for all microbatches that are pending."""
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
     x = torch.randn(256, 32, generator=torch.Generator().manual_seed(0))
     ways = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
@@ -519,7 +520,7 @@ def pipeline(directory: Path) -> dict[str, Any]:
 
 
 def grid(directory: Path) -> dict[str, Any]:
-    """FSDP2 over tensor parallelism, on 2 x 2 processes, or on 1 x 2."""
+    """Trains with FSDP2 over tensor parallelism, on 2 x 2 processes, or on 1 x 2."""
     shape = (distributed.get_world_size() // 2, 2)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("data", "model"))
     x = torch.randn(128, 32).roll(mesh["data"].get_local_rank(), 0)

@@ -1,4 +1,4 @@
-"""``cutback.torch.optim.Adafactor`` against ``torch.optim.Adafactor``."""
+"""Compares ``cutback.torch.optim.Adafactor`` with ``torch.optim.Adafactor``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers that PyTorch lacks: the same bits on tensors as on arrays."""
+"""Tests optimizers that PyTorch lacks: they have the same bits on tensors as on arrays."""
 
 from __future__ import annotations
 
@@ -176,8 +176,8 @@ def test_what_cannot_be_is_said():
 ])  # fmt: skip
 @pytest.mark.parametrize("name", ["AdamW8bit", "Lion", "SOAP"])
 def test_a_parameter_that_changes_after_a_step(name, change):
-    """The type, the shape, or the layout if the optimizer needs rows; a new optimizer that loads
-    the state can step the new type."""
+    """The type changes, or the shape, or the layout if the optimizer needs rows. A new optimizer
+    that loads the state can step the new type."""
     p = nn.Parameter(torch.arange(12.0).reshape(4, 3))
     p.grad = torch.ones_like(p)
     optimizer = getattr(ours, name)([p], lr=0.1)
@@ -204,7 +204,7 @@ def test_a_parameter_that_changes_after_a_step(name, change):
 @pytest.mark.parametrize("name", [pytest.param("Lion", marks=pytest.mark.very_slow), "AdamW8bit"])
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace:UserWarning")
 def test_a_step_may_be_called_in_what_is_compiled(name):
-    """Including the first step."""
+    """This includes the first step."""
     both = [[nn.Parameter(torch.ones(300))] for _ in range(2)]
     optimizers = [getattr(ours, name)(params, lr=0.1) for params in both]
     steps = [optimizers[0].step, torch.compile(optimizers[1].step, backend="eager")]

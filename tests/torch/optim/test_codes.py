@@ -1,4 +1,4 @@
-"""Versions of AdamW8bit's codes in tensors, as on arrays."""
+"""Tests versions of AdamW8bit's codes in tensors, as on arrays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tensors(dtype=torch.float32):
 
 
 def old_state(**options):
-    """A state as written by version 1, whose groups had no version."""
+    """Returns a state as written by version 1, whose groups had no version."""
     state = ours.AdamW8bit(tensors(), **options).state_dict()
     for group in state["param_groups"]:
         assert group.pop("codes") == 2

@@ -1,4 +1,4 @@
-"""``cutback.torch.optim`` against ``torch.optim``: 100 steps with every option, states and
+"""Compares ``cutback.torch.optim`` with ``torch.optim``: 100 steps with every option, states and
 checkpoints both ways, and what training loops do around a step."""
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ ALL = (*NAMES, *OTHERS)
 
 
 def tensors(dtype=torch.float32, seed=0):
-    """Parameters of all shapes: without axes, empty, channels last, one with a size-1 axis."""
+    """Returns parameters of all shapes: without axes, empty, channels last, one with a size-1
+    axis."""
     g = torch.Generator().manual_seed(seed)
     shapes = [(), (5,), (0, 3), (4, 1, 2), (129,), (2, 3, 4, 5)]
     made = [torch.randn(shape, generator=g, dtype=dtype) for shape in shapes]
@@ -76,7 +77,7 @@ def set_gradients(params, others, seed):
 
 
 def units(x, y):
-    """The largest difference, in ulps of the largest number."""
+    """Returns the largest difference, in ulps of the largest number."""
     if x.numel() == 0:
         return 0.0
     x, y = (torch.view_as_real(a) if a.is_complex() else a for a in (x, y))
@@ -103,7 +104,7 @@ def compare(optimizer, other, params, others, most):
 
 @pytest.fixture
 def default_dtype(dtype):
-    """PyTorch keeps numbers next to the arrays (`mu_product`) in the default dtype."""
+    """Sets the default dtype, in which PyTorch keeps numbers next to the arrays (`mu_product`)."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if dtype == torch.float64 else before)
     yield
@@ -334,7 +335,7 @@ def test_clipping_before_the_step(name):
 
 
 def test_a_step_in_the_backward():
-    """Optimizers of single parameters, stepped as soon as their gradients are ready."""
+    """Each parameter has its own optimizer, which steps as soon as the gradient is ready."""
     results = []
     for module in (ours, torch.optim):
         model = model_of()
@@ -376,7 +377,7 @@ def test_memory_that_moves():
 
 
 def test_states_in_another_layout_are_laid_out():
-    """A checkpoint of a model made before it was converted to channels_last."""
+    """The checkpoint is of a model before it was converted to channels_last."""
     p = nn.Parameter(torch.randn(2, 3, 4, 5))
     before = torch.optim.AdamW([p])
     p.grad = torch.randn(2, 3, 4, 5)
@@ -545,7 +546,7 @@ def test_no_reference_is_lost_or_kept():
 
 @pytest.mark.parametrize("name, options", [("AdamW", {}), ("SGD", {"momentum": 0.9})])
 def test_large_states_have_the_bits_of_small_ones(name, options):
-    """Large states are in separate memory; in rows and in channels_last."""
+    """Large states are in separate memory, in rows and in channels_last."""
     torch.manual_seed(0)
     flat, image = torch.randn((1 << 20) + 3), torch.randn(2, 3, 512, 512)
     image = image.to(memory_format=torch.channels_last)

@@ -142,7 +142,7 @@ def test_counts_that_are_none(name, key, wrong, text):
                                      lambda x: torch.tensor(x, dtype=torch.float16)])  # fmt: skip
 @pytest.mark.filterwarnings("ignore:.*PyTorch's own code steps")
 def test_counts_of_any_kind(name, as_kind):
-    """As in old checkpoints, and as other libraries convert them."""
+    """Old checkpoints have other kinds of counts, and other libraries convert them."""
     p, optimizer = trained(getattr(ours, name))
     q, other = trained(getattr(ours, name))
     state = copy.deepcopy(other.state_dict())
@@ -196,7 +196,8 @@ def test_pytorch_s_code_does_not_begin_on_a_state_of_another_shape(name):
 
 
 def named(order, groups=1, names="abcd", kind=ours.AdamW):
-    """Parameters of one shape, in this order, with different gradients, after two steps."""
+    """Makes parameters of one shape, in this order, with different gradients, and takes two
+    steps."""
     params = {name: nn.Parameter(torch.full((3,), float(ord(name)))) for name in names}
     rows = [(name, params[name]) for name in order]
     half = len(rows) // groups
@@ -230,8 +231,8 @@ def test_states_are_matched_by_name(kind, groups):
 
 
 def test_states_of_other_names_are_matched_by_order():
-    """As in PyTorch, if a wrapper has added a prefix to each name; not if a name known to both is
-    at another position."""
+    """As in PyTorch, a wrapper may have added a prefix to each name. A name known to both must not
+    be at another position."""
     params, optimizer = named("abcd")
     optimizer.step()
     others, other = named("ebcd", names="ebcd")

@@ -1,4 +1,4 @@
-"""Groups whose options determine which of the core's optimizers steps them."""
+"""Tests groups whose options determine which of the core's optimizers steps them."""
 
 from __future__ import annotations
 

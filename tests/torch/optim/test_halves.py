@@ -1,4 +1,4 @@
-"""Half-precision parameters that keep their lost bits, against ``torch.optim`` on f32."""
+"""Compares half-precision parameters that keep their lost bits with ``torch.optim`` on f32."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTIONS = {
 
 
 def tensors(dtype, seed=0):
-    """Without axes, empty, odd, channels last."""
+    """Returns tensors without axes, empty, odd, and channels last."""
     g = torch.Generator().manual_seed(seed)
     made = [torch.randn(s, generator=g) for s in ((), (0, 3), (5,), (300, 7), (2, 3, 4, 5))]
     made[-1] = made[-1].to(memory_format=torch.channels_last)
@@ -104,7 +104,7 @@ def test_a_remainder_has_the_other_bits(name):
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_noise_is_another_one_for_each_step(momentum):
-    """A hundred steps of a hundredth of a bf16 unit, which rounding to nearest would lose."""
+    """Takes a hundred steps of a hundredth of a bf16 unit, which rounding to nearest would lose."""
     p = nn.Parameter(torch.ones(4000, dtype=torch.bfloat16))
     optimizer = ours.SGD([p], lr=2**-7 * (1 - momentum) / 100, momentum=momentum,
                          half="stochastic", seed=3)  # fmt: skip

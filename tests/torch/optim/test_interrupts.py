@@ -1,5 +1,5 @@
-"""Ctrl-C between any two bytecodes of a drop-in's step, including PyTorch's code around it: the
-step is complete or not begun, and gradient recording is as before."""
+"""Sends Ctrl-C between any two bytecodes of a drop-in's step, including PyTorch's code around it.
+The step is complete or not begun, and gradient recording is as before."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def set_gradients(params, seed):
 
 
 def whole(params, optimizer):
-    """All of it, as bytes; a state that has not begun is empty."""
+    """Returns parameters and state as bytes; a state that has not begun is empty."""
     states = [optimizer.state.get(p) or {} for p in params]
     rows = [(key, state[key]) for state in states for key in sorted(state)]
     rows += [("p", p.detach()) for p in params]
@@ -39,8 +39,8 @@ def whole(params, optimizer):
 
 
 def interrupted(step, number):
-    """Calls it with a KeyboardInterrupt before its n-th bytecode outside this file; returns whether
-    it finished first."""
+    """Calls the step with a KeyboardInterrupt before its n-th bytecode outside this file; returns
+    True if it finished first."""
     left = [number]
 
     def tracer(frame, event, argument):
@@ -109,7 +109,7 @@ def test_an_interrupt_at_each_bytecode_leaves_no_mixture(make, begun, every):
 @pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.very_slow)])
 @pytest.mark.parametrize("enabled", [False, True])
 def test_gradients_are_recorded_as_before_where_pytorch_steps(enabled, every):
-    """Also if a closure records some in a program that does not."""
+    """This holds even if a closure records gradients in a program that does not."""
     number = -every
     while True:
         number += every

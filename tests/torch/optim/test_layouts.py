@@ -15,7 +15,7 @@ FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
 def with_gaps(layout):
-    """A parameter with gaps, and all the memory around it."""
+    """Returns a parameter with gaps, and all the memory around it."""
     base = torch.zeros(6, 8, 5)
     views = {"column": base[:, 0, 0], "every other": base[0, ::2, 0], "block": base[1:4, 2:5, 1:3],
              "transposed block": base[1:4, 2:5, 0].t(), "last row": base[5, :, 4]}  # fmt: skip
@@ -56,7 +56,7 @@ def test_a_fused_step_of_a_transposed_half_by_a_gradient_in_rows():
 
 
 def negated(n, dtype=torch.float32):
-    """Ones, stored as a lazy negation of -1."""
+    """Returns ones, stored as a lazy negation of -1."""
     return torch._neg_view(torch.full((n,), -1, dtype=dtype))
 
 

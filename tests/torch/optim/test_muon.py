@@ -1,4 +1,4 @@
-"""``cutback.torch.optim.Muon`` against ``torch.optim.Muon``, whose products round to bf16."""
+"""Compares ``cutback.torch.optim.Muon`` with ``torch.optim.Muon``, whose products round to bf16."""
 
 from __future__ import annotations
 

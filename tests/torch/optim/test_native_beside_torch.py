@@ -1,4 +1,4 @@
-"""Optimizers of compiled steps against torch.optim, over 100 steps on the same gradients."""
+"""Compares optimizers of compiled steps with torch.optim, over 100 steps on the same gradients."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ADAMW = [{}, {"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1
 
 
 def furthest(ours, theirs, options, dtype):
-    """The largest difference of a parameter after each step, in ulps of the largest value. The
-    gradient of ``(p * x).sum()`` is x, to the bit."""
+    """Returns the largest difference of a parameter after each step, in ulps of the largest value.
+    The gradient of ``(p * x).sum()`` is x, to the bit."""
     rng = np.random.default_rng(0)
     params = {"a": rng.standard_normal((6, 5)).astype(dtype), "b": np.ones(3, dtype)}
     tensors = {name: torch.tensor(p, requires_grad=True) for name, p in params.items()}

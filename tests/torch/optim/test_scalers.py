@@ -17,14 +17,14 @@ FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
 def units(x, y):
-    """The largest difference, in ulps of the largest number."""
+    """Returns the largest difference, in ulps of the largest number."""
     largest = y.abs().max()
     unit = torch.nextafter(largest, largest.new_tensor(float("inf"))) - largest
     return float((x - y).abs().max() / unit)
 
 
 def train(optimizer, params, clip, steps=8):
-    """Which steps a front end sees skipped, and the learning rate after each."""
+    """Returns which steps a front end sees skipped, and the learning rate after each."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
     calls, rows = [], []
     optimizer.register_step_post_hook(lambda *_: calls.append(1))
@@ -81,7 +81,7 @@ def test_optimizers_of_our_own_skip_alike(name):
 
 
 def test_a_scaler_that_asks_the_step_is_minded():
-    """Attributes that PyTorch's fused classes read, set by hand."""
+    """The test sets the attributes that PyTorch's fused classes read."""
     p = nn.Parameter(torch.ones(2))
     optimizer = ours.SGD([p], lr=1.0)
     optimizer.grad_scale, optimizer.found_inf = torch.tensor(4.0), torch.tensor(0.0)

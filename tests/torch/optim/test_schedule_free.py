@@ -1,4 +1,4 @@
-"""The schedule-free optimizer on tensors against the one on arrays."""
+"""Compares the schedule-free optimizer on tensors with the one on arrays."""
 
 from __future__ import annotations
 

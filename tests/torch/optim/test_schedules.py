@@ -1,4 +1,4 @@
-"""``cutback.optim.schedules`` against PyTorch's schedulers and optax's formulas."""
+"""Compares ``cutback.optim.schedules`` with PyTorch's schedulers and optax's formulas."""
 
 from __future__ import annotations
 

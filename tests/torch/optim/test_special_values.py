@@ -1,5 +1,5 @@
-"""Gradients and parameters that are NaN, infinite, zeros of either sign, denormal or huge: each
-element ends as in PyTorch."""
+"""Steps gradients and parameters that are NaN, infinite, zeros of either sign, denormal or huge:
+each element ends as in PyTorch."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ STEPS = 8
 
 
 def specials(dtype, name=""):
-    """If huge numbers cancel, PyTorch rounds once where the processor can; the kinds of the results
-    do not matter then."""
+    """Returns special values. If huge numbers cancel, PyTorch rounds once where the processor can;
+    the kinds of the results do not matter then."""
     least, huge = torch.finfo(dtype).smallest_normal, torch.finfo(dtype).max / 8
     huge = math.sqrt(huge) / 8 if name in ("RMSprop", "Adafactor") else huge
     huge = huge**0.25 / 8 if name == "Adafactor's matrices" else huge  # multiplies two means
@@ -44,7 +44,8 @@ def specials(dtype, name=""):
 
 
 def gradients(dtype, name):
-    """For each step: element i has its own sequence of special and ordinary numbers."""
+    """Returns gradients for each step: element i has its own sequence of special and ordinary
+    numbers."""
     values = specials(dtype, name)
     rows = []
     for at, value in itertools.product((0, 1, 3, 6), values):
@@ -57,8 +58,8 @@ def gradients(dtype, name):
 
 
 def assert_alike(x, y, most, what):
-    """NaN and infinities are in the same places; other numbers are close, relative to the element's
-    largest value so far."""
+    """Checks that NaN and infinities are in the same places, and that other numbers are close,
+    relative to the element's largest value so far."""
     for kind in (torch.isnan, torch.isposinf, torch.isneginf):
         bad = (kind(x) != kind(y)).nonzero().flatten()
         assert not len(bad), (what, kind.__name__, bad[:5].tolist(), x[bad[:5]], y[bad[:5]])

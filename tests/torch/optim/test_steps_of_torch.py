@@ -1,5 +1,5 @@
-"""Steps that the core refuses and PyTorch takes: numbers out of range, and parameters that share
-memory."""
+"""Tests steps that the core refuses and PyTorch takes: numbers out of range, and parameters that
+share memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def step(optimizer, params, k):
 
 
 def same(a, b):
-    """PyTorch's bits, except in steps that the core has taken."""
+    """True for PyTorch's bits, except in steps that the core has taken."""
     torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
@@ -39,7 +39,8 @@ def same(a, b):
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_rate_that_a_scheduler_moves_out_of_range(name, rate):
-    """PyTorch's values, then steps of our own again; if PyTorch refuses, nothing is updated."""
+    """The step has PyTorch's values, then later steps are our own again. If PyTorch refuses,
+    nothing is updated."""
     (one, params), (two, others) = made(ours, name), made(torch.optim, name)
     rates = [0.1, rate, 0.1]
     schedulers = [torch.optim.lr_scheduler.LambdaLR(o, lambda k: rates[k] / 0.1)
@@ -83,7 +84,7 @@ def test_a_first_step_that_pytorch_refuses_leaves_no_state():
 @pytest.mark.parametrize("part", [slice(0, 2), slice(1, 2), slice(0, 1)])
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_tied_by_data(name, part):
-    """Fully or partly tied, with PyTorch's bits."""
+    """The parameters are fully or partly tied; the step has PyTorch's bits."""
     (one, params), (two, others) = made(ours, name, part), made(torch.optim, name, part)
     for k in range(3):
         step(one, params, k)

@@ -1,4 +1,4 @@
-"""Tables of ten thousand tensors of all kinds at once, against PyTorch's loop."""
+"""Compares tables of ten thousand tensors of all kinds at once with PyTorch's loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import cutback.torch.optim as ours
 
 
 def parameters(n):
-    """Parts of one buffer per type, with 0 to 6 elements, at any multiple of an element."""
+    """Returns parts of one buffer per type, with 0 to 6 elements, at any multiple of an element."""
     g = torch.Generator().manual_seed(0)
     types = (torch.float32, torch.float64, torch.complex64)
     buffers = [torch.randn(4 * n, generator=g, dtype=dtype) for dtype in types]
@@ -56,7 +56,7 @@ def test_a_parameter_that_is_given_twice():
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0,), (2, 0, 3), (2, 3, 0)])
 @pytest.mark.parametrize("name", ["Adafactor", "AdamW8bit", "SOAP", "AdamW", "Lion"])
 def test_parameters_without_elements_are_no_obstacle(name, shape):
-    """Whatever strides PyTorch reports for them."""
+    """The strides that PyTorch reports for them do not matter."""
     empty, full = nn.Parameter(torch.zeros(shape)), nn.Parameter(torch.ones(4, 5))
     empty.grad, full.grad = torch.zeros(shape), torch.ones(4, 5)
     optimizer = getattr(ours, name)([full, empty])

@@ -1,5 +1,5 @@
-"""A drop-in, or two with one parameter, stepped from two threads: the bits of a serial order, or
-RuntimeError for the second thread."""
+"""Steps a drop-in, or two with one parameter, from two threads. The result is the bits of a serial
+order, or RuntimeError for the second thread."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The drop-ins under DistributedDataParallel: both ranks have the same bits, close to PyTorch's;
-also stepped in the backward, clipped, with a group added midway and a loaded state."""
+"""Runs the drop-ins under DistributedDataParallel: both ranks have the same bits, close to
+PyTorch's. They are also stepped in the backward, clipped, with a group added midway and a loaded
+state."""
 
 from __future__ import annotations
 

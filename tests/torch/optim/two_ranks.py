@@ -35,8 +35,8 @@ def optimizers(module, name, params, way):
 
 
 def step_in_the_backward(own):
-    """Gradients of a rank are summed after the hooks of parameters, so the step belongs in DDP's
-    communication hook."""
+    """Steps in DDP's communication hook, because gradients of a rank are summed after the hooks of
+    parameters."""
 
     def hook(state, bucket):
         future = distributed.all_reduce(bucket.buffer(), async_op=True).get_future()
@@ -54,7 +54,7 @@ def step_in_the_backward(own):
 
 
 def train(module, name, rank, way, directory):
-    """The parameters after eight steps, with different rows on each rank."""
+    """Returns the parameters after eight steps, with different rows on each rank."""
     net = model()
     params = list(net.parameters())
     run = DistributedDataParallel(net)

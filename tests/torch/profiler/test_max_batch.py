@@ -109,7 +109,7 @@ def test_a_share_is_of_each_batch() -> None:
 
 @pytest.mark.very_slow
 def test_more_need_not_take_more() -> None:
-    """A step that is padded if its batch is a multiple of four."""
+    """The step is padded if its batch is a multiple of four."""
 
     def padded(batch: int) -> Any:
         return Small(), (torch.randn(batch + 4 * (batch % 4 == 0), 16, 32),)

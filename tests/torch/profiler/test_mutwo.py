@@ -1,4 +1,4 @@
-"""mu-TWO with measured figures: its selection, and that the plans run."""
+"""Tests mu-TWO with measured figures: its selection, and that the plans run."""
 
 from __future__ import annotations
 

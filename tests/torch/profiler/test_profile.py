@@ -1,4 +1,4 @@
-"""The profiler: times, bytes, uses; nothing of the caller's changes."""
+"""Tests the profiler: times, bytes, uses; and that nothing of the caller's changes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_bytes_are_those_of_plans_and_of_the_tracker(
 
 
 def walked(gm: Any, at: dict[str, int], start: int) -> dict[tuple[str, int], list[Any]]:
-    """(maker, bytes) -> uses of each storage that it makes, from the FX graph alone."""
+    """Maps (maker, bytes) to the uses of each storage that it makes, from the FX graph alone."""
     maker: dict[int, tuple[str, int]] = {}
     uses: dict[int, list[int]] = defaultdict(list)
 

@@ -1,4 +1,4 @@
-"""Profiles of steps with graph breaks: one problem for all graphs, which compile splits."""
+"""Profiles steps with graph breaks: there is one problem for all graphs, which compile splits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools of the side-by-side benchmark: steps that run any partition of a joint graph."""
+"""Tests the tools of the side-by-side benchmark: steps that run any partition of a joint graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems of PyTorch steps: what the planner learns about a graph."""
+"""Tests problems of PyTorch steps: what the planner learns about a graph."""
 
 from __future__ import annotations
 

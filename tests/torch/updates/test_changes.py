@@ -1,5 +1,5 @@
-"""Updates inside the backward when something changes after ``compile``: learning rates, dtypes,
-other models of the optimizer, other shapes."""
+"""Tests updates inside the backward when something changes after ``compile``: learning rates,
+dtypes, other models of the optimizer, other shapes."""
 
 from __future__ import annotations
 

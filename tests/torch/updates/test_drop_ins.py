@@ -1,4 +1,4 @@
-"""Updates inside the backward by the optimizers of ``cutback.torch.optim``: the bits of their
+"""Tests updates inside the backward by the optimizers of ``cutback.torch.optim``: the bits of their
 separate step, and what their ``step`` takes in addition."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Matrices(nn.Module):
 
 
 def descent(p: Any, g: Any, m: Any, *, lr: float = 0.1, beta: float = 0.9) -> tuple[Any, Any]:
-    """Returns an optimizer of the user's."""
+    """A formula that a user might write."""
     m = beta * m + g
     return p - lr * m, m
 

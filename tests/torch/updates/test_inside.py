@@ -1,5 +1,5 @@
-"""Updates inside the backward of a compiled model: the bits of the separate step, the planned peak,
-and the memory that it saves."""
+"""Tests updates inside the backward of a compiled model: the bits of the separate step, the planned
+peak, and the memory that it saves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would go wrong silently with updates inside is an error, or the step stays separate with a
+"""With updates inside, what would go wrong silently is an error, or the step stays separate with a
 reason."""
 
 from __future__ import annotations
