@@ -2,7 +2,7 @@
  * 4 KiB to 1 MiB. A request that does not fit a new chunk gets a separate chunk, linked behind the
  * head so that the head's free space stays in use.
  *
- *     | header (one cache line) | item | item | room ... |
+ *     | header (one cache line) | item | item | free ... |
  *
  * Under AddressSanitizer free space is poisoned and items are separated by red zones, so overruns
  * inside an arena are found like those of malloc'ed blocks. */

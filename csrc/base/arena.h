@@ -24,8 +24,8 @@ void cb_arena_free(cb_arena *a); /* may be called twice */
  * memory. */
 void *cb_arena_get(cb_arena *a, size_t count, size_t size);
 uint64_t cb_arena_bytes(const cb_arena *a); /* size of all chunks */
-/* Frees an item of `bytes` if it is so large that it lies in a chunk of its own; otherwise it stays
- * until the end. For growing arrays. */
+/* Frees an item of `bytes` bytes if it is large enough to have its own chunk; otherwise it stays
+ * until the arena is freed. Growing arrays use this. */
 void cb_arena_return(cb_arena *a, const void *item, size_t bytes);
 char *cb_arena_strdup(cb_arena *a, const char *text, size_t length); /* adds the final 0 */
 

@@ -17,7 +17,7 @@ static inline void cb_chance_skip(uint64_t *state, uint64_t n) {
     *state += n * UINT64_C(0x9E3779B97F4A7C15);
 }
 
-/* In [0, 1). */
+/* Returns a uniform number in [0, 1). */
 static inline double cb_chance(uint64_t *state) {
     return (double)(cb_chance_bits(state) >> 11) * 0x1p-53;
 }

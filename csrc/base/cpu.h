@@ -13,7 +13,7 @@ cb_isa cb_cpu_isa(void); /* the best this processor and operating system support
  * compare instruction sets in one process. */
 cb_isa cb_cpu_kernel_isa(void);
 /* True if the processor has an instruction that multiplies pairs of bf16, and CUTBACK_ISA is not
- * set. Setting it, even to the best, asks for results that are the same on every machine. */
+ * set. Setting it, even to the best instruction set, requests the same results on every machine. */
 bool cb_cpu_multiplies_bf16(void);
 const char *cb_isa_name(cb_isa isa); /* "baseline", "avx2", "avx512" */
 

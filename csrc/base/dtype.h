@@ -15,7 +15,7 @@ float cb_f16_to_f32(uint16_t h);
 uint16_t cb_f32_to_f16(float x);
 float cb_bf16_to_f32(uint16_t h);
 uint16_t cb_f32_to_bf16(float x);
-/* From f64 in one rounding (going through f32 would round twice). */
+/* Convert from f64 with a single rounding (going through f32 would round twice). */
 uint16_t cb_f64_to_f16(double x);
 uint16_t cb_f64_to_bf16(double x);
 

@@ -245,7 +245,7 @@ static uint64_t *count_of(cb_json_fold *fold, const char *key, size_t length) {
     return NULL;
 }
 
-enum { IN_ARRAY = 1, IN_ELEMENT, IN_LIST }; /* how deep; the brackets match, or reading fails */
+enum { IN_ARRAY = 1, IN_ELEMENT, IN_LIST }; /* nesting depths */
 
 /* Moves from the bracket to the end of the array. */
 static cb_status fold_array(reader *r, cb_json *node, cb_json_fold *fold) {
@@ -253,7 +253,7 @@ static cb_status fold_array(reader *r, cb_json *node, cb_json_fold *fold) {
     size_t length = 0;
     uint64_t *count = NULL;
     int depth = 0;
-    bool starts = false; /* a list to be counted, without an item so far */
+    bool starts = false; /* inside a list to be counted that has no item yet */
     fold->at = r->at + 1;
     fold->end = r->end;
     fold->line = r->line;
@@ -463,7 +463,7 @@ static cb_status read_with(reader *r, cb_arena *arena, cb_error *err) {
 cb_status cb_json_parse_folded(cb_arena *arena, const char *text, size_t length, cb_json_fold *fold,
                                uint32_t n_fold, const cb_json **out, cb_error *err) {
     if (length > MOST_BYTES)
-        return cb_fail(err, CB_INVALID, "JSON: a text of %zu bytes; the limit is 2^31", length);
+        return cb_fail(err, CB_INVALID, "JSON: the text has %zu bytes; the limit is 2^31", length);
     reader r = {.at = text, .end = text + length, .line_start = text, .line = 1};
     r.fold = fold;
     r.n_fold = n_fold;

@@ -43,7 +43,8 @@ CB_MUST_CHECK cb_status cb_json_parse(cb_arena *arena, const char *text, size_t 
 typedef struct cb_json_fold {
     const char *key;
     const char
-        *list[CB_JSON_COUNTS]; /* keys of lists in the elements, to be counted; NULL: no more */
+        *list[CB_JSON_COUNTS]; /* keys of the lists in the elements whose items are counted; NULL:
+                                  no more */
     /* results */
     const cb_json *node;            /* an array with `n`, but without children; NULL: no such key */
     uint64_t count[CB_JSON_COUNTS]; /* items of all these lists; keys with escapes are ignored */
@@ -58,7 +59,7 @@ CB_MUST_CHECK cb_status cb_json_parse_folded(cb_arena *arena, const char *text, 
 CB_MUST_CHECK cb_status cb_json_unfold(cb_arena *arena, cb_json_fold *fold, const cb_json **out,
                                        cb_error *err);
 
-/* Returns NULL if it is not an object or has no such key. */
+/* Returns NULL if `object` is not an object or has no such key. */
 const cb_json *cb_json_get(const cb_json *object, const char *key);
 const char *cb_json_kind_name(cb_json_kind kind);
 

@@ -40,7 +40,7 @@ VFN void philox_vector(const cb_philox *p, uint64_t block, VU out[4]) {
     VU first = (VU){0}, base = (uint32_t)block - (VU){0};
     for (uint32_t j = 0; j < CB_VW; j++) first[j] = j % 4 * (CB_VW / 4) + j / 4;
     VU c0 = base + first;
-    VU c1 = (uint32_t)(block >> 32) - (VU)(c0 < base); /* a comparison is -1 */
+    VU c1 = (uint32_t)(block >> 32) - (VU)(c0 < base); /* a true comparison is -1 */
     VU c2 = p->stream - (VU){0}, c3 = p->step - (VU){0};
     uint32_t k0 = (uint32_t)p->seed, k1 = (uint32_t)(p->seed >> 32);
     for (int round = 0; round < CB_PHILOX_ROUNDS; round++) {
@@ -85,7 +85,7 @@ static inline void cb_draw(const cb_philox *p, uint64_t block, uint16_t *out) {
 
 #endif
 
-/* 1 for each of CB_DRAWN draws that is at least `threshold`, else 0. */
+/* Writes 1 for each of CB_DRAWN draws that is at least `threshold`, and 0 for the others. */
 #if defined(__AVX512BW__)
 VFN void cb_draw_kept(const cb_philox *random, uint64_t block, uint32_t threshold, float *out) {
     const __m512i least = _mm512_set1_epi16((short)threshold);

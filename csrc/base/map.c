@@ -12,7 +12,7 @@ static uint64_t mix(uint64_t x) {
 
 void cb_map_init(cb_map *m, cb_arena *arena) { *m = (cb_map){.arena = arena}; }
 
-/* The slot that holds `key`, or the free one where it belongs. */
+/* Returns the slot that holds `key`, or the free slot where it belongs. */
 static size_t slot_of(const cb_map *m, uint64_t key) {
     size_t slot = (size_t)mix(key) & (m->cap - 1);
     while (m->used[slot] && m->key[slot] != key) slot = (slot + 1) & (m->cap - 1);

@@ -39,16 +39,16 @@ void cb_add_location(cb_error *err, const char *location) {
 }
 
 static const char *const refusal_texts[CB_REFUSED_COUNT] = {
-    [CB_REFUSED_OTHER] = "there is no plan, not even for \"min\"",
+    [CB_REFUSED_OTHER] = "there is no plan, not even \"min\"",
     [CB_REFUSED_BUDGET] = "no plan fits the budget; \"min\" (CB_BUDGET_MIN) is the smallest plan",
     [CB_REFUSED_TIME] =
         "every plan found takes more time than allowed; \"min\" allows more without max_extra",
-    [CB_REFUSED_CONSTRAINTS] = "no plan keeps all constraints, not even for \"min\"",
-    [CB_REFUSED_REGION] = "a region cannot save as little as its limit, not even for \"min\"",
+    [CB_REFUSED_CONSTRAINTS] = "no plan satisfies all constraints, not even \"min\"",
+    [CB_REFUSED_REGION] = "a region must save more than its limit allows, even with \"min\"",
     [CB_REFUSED_PINNED] =
-        "values that must be offloaded exceed the limit on host memory, also for \"min\"",
+        "values that must be offloaded exceed the limit on host memory, even with \"min\"",
     [CB_REFUSED_STOPPED] =
-        "the search was ended before it found a plan; \"min\" needs time as well",
+        "the search was stopped before it found a plan; \"min\" needs a search too",
 };
 
 cb_status cb_refuse(cb_error *err, const cb_refusal *refusal) {

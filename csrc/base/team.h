@@ -1,5 +1,6 @@
-/* team.h: runs regions of the pools on the threads of another library in this process. Two pools
- * that take turns hurt each other: the threads of one still spin while those of the other work. */
+/* team.h: runs regions of the pools on the threads of another library in this process. If two pools
+ * take turns, each slows the other down: the threads of one still spin while those of the other
+ * work. */
 #ifndef CB_BASE_TEAM_H
 #define CB_BASE_TEAM_H
 
@@ -12,8 +13,8 @@ typedef struct cb_team {
                             is 0 */
 } cb_team;
 
-/* From now on regions of all pools run on the threads of `team`, which must outlive them. NULL: on
- * their own. A child of fork() starts with pools of its own. */
+/* From now on regions of all pools run on the threads of `team`, which must outlive them. NULL:
+ * regions run on the pools' own threads, as they always do in a child of fork() at first. */
 void cb_threads_use(const cb_team *team);
 
 #endif

@@ -7,7 +7,7 @@
  * worker that sees an open region it has not been in enters by adding one to the word. Tasks are
  * claimed from one counter. When the tasks are used up, the caller closes the region, so that no
  * worker can enter any more, and waits until the workers inside have left. A worker that wakes too
- * late finds the region closed. So the caller never waits for a thread that has done nothing, which
+ * late finds the region closed. So the caller never waits for a thread that has done no work, which
  * keeps short regions short on a busy machine.
  *
  * A waiting thread spins for a fifth of a millisecond and then sleeps, because waking up takes as
@@ -92,7 +92,7 @@ static void relax(void) { __asm__ volatile("yield"); }
 static void relax(void) {}
 #endif
 
-/* The floating-point mode of this thread: rounding, flushing and traps, without the sticky
+/* Get and set this thread's floating-point mode: rounding, flushing and traps, without the sticky
  * exception flags. */
 #if defined(__x86_64__)
 #define CB_THREADS_SEEN UINT64_C(0x3F)
@@ -335,8 +335,8 @@ static void close_region(cb_threads *p) {
     pthread_mutex_unlock(&p->lock);
 }
 
-/* The thread number with which the caller may run tasks itself while the pool is taken. A thread
- * inside a task keeps its own number, so that no two threads share one. */
+/* Returns the thread number under which the caller may run tasks itself while the pool is taken. A
+ * thread inside a task keeps its own number, so that no two threads share one. */
 static int own_number(cb_threads *p) {
     const cb_team *team = atomic_load(&registry.team);
     int number = team ? team->number() : 0;

@@ -27,7 +27,7 @@ bool cb_vec_reserve(cb_arena *arena, void **data, size_t len, size_t *cap, size_
 
 void cb_str_init(cb_str *s, cb_arena *arena) { *s = (cb_str){.arena = arena}; }
 
-/* Room for `extra` more bytes and the final 0. */
+/* Makes room for `extra` more bytes and the final 0. */
 static bool reserve_text(cb_str *s, size_t extra) {
     if (s->failed) return false;
     void *data = s->at;

@@ -153,7 +153,7 @@ TEST(regions_keep_their_limits) {
     m.limit[0] = 60;
     CHECK_OK(set_up(&x, &m));
     CHECK_FAIL(cb_cut_preset(&x.cut, CB_PRESET_AUTOGRAD, &err), CB_INFEASIBLE,
-               "a region cannot save as little as its limit");
+               "a region must save more than its limit allows");
     CHECK(err.refusal.reason == CB_REFUSED_REGION && strcmp(err.refusal.region, "block") == 0);
     CHECK(err.refusal.budget_bytes == 60 && err.refusal.smallest_bytes == 100);
     tear_down(&x);
