@@ -1,6 +1,6 @@
 /* Public functions of captured steps. A graph reads its arguments at the addresses of its capture;
- * copies to and from them are put on the stream around it, so they are no part of the graph and any
- * array may be given to a replay. */
+ * copies to and from them are queued before and after it. The copies are not part of the graph, so
+ * a replay may be given any arrays. */
 #include <string.h>
 
 #include "include/cutback_capture.h"
@@ -20,7 +20,7 @@ struct cb_captured {
 
 static cb_status check(cb_step *step, const cb_run *run, const cb_update *update, cb_error *err) {
     if (!step->backend->capturing)
-        return cb_fail(err, CB_UNSUPPORTED, "capture: the backend \"%s\" replays no graphs",
+        return cb_fail(err, CB_UNSUPPORTED, "capture: the backend \"%s\" cannot replay graphs",
                        step->backend->name);
     if (!run) return cb_fail(err, CB_INVALID, "capture: no bindings given (NULL)");
     if (run->on_host || run->block || run->update || (update && update->extras))
@@ -151,8 +151,7 @@ static void numbers_of(const cb_captured *c, const cb_captured_run *r, uint32_t 
         cb_optimizer_count_on(o, r->hyper + (size_t)c->rows[k].group * o->n_hyper, 0, number);
 }
 
-/* Writes the counts of the caller into the rows, for a replay that does not continue the latest
- * one. */
+/* Writes the caller's counts into the rows, for a replay that does not continue the latest one. */
 static void refresh(cb_captured *c, const cb_captured_run *r) {
     for (uint32_t k = 0; k < c->step->n_gradients; k++) {
         c->rows[k].t = r->t;
@@ -160,7 +159,7 @@ static void refresh(cb_captured *c, const cb_captured_run *r) {
     }
 }
 
-/* Writes the numbers that parameters keep, after the step. */
+/* Updates the numbers that are stored per parameter, after a step. */
 static void count_on(const cb_captured *c, const cb_captured_run *r) {
     const cb_optimizer *o = c->optimizer;
     for (uint32_t k = 0; o->n_number && k < c->step->n_gradients; k++) {

@@ -69,14 +69,14 @@ cb_status cb_context_set_threads(cb_context *ctx, int n_threads, cb_error *err) 
     return CB_OK;
 }
 
-/* A copy of a path; NULL stays NULL. */
+/* Copies a path; NULL stays NULL. */
 static cb_status keep_path(char to[CB_CUDA_PATH], const char *path, const char **out,
                            cb_error *err) {
     *out = NULL;
     if (!path) return CB_OK;
     const int n = snprintf(to, CB_CUDA_PATH, "%s", path);
     if (n < 0 || n >= CB_CUDA_PATH)
-        return cb_fail(err, CB_INVALID, "context: a path of %d bytes; at most %d may be", n,
+        return cb_fail(err, CB_INVALID, "context: a path has %d bytes; the limit is %d", n,
                        CB_CUDA_PATH - 1);
     *out = to;
     return CB_OK;
@@ -145,19 +145,19 @@ cb_status cb_graph_new(cb_context *ctx, cb_graph **out, cb_error *err) {
 
 static cb_status check_value(const cb_graph *g, cb_value_id value, cb_error *err) {
     if (value < g->values.len) return CB_OK;
-    return cb_fail(err, CB_INVALID, "the graph has %zu values and none with the id %u",
+    return cb_fail(err, CB_INVALID, "the graph has %zu values, but none with the id %u",
                    g->values.len, value);
 }
 
 static cb_status check_constraint(cb_constraint constraint, cb_error *err) {
     if ((int)constraint >= 0 && constraint < CB_CONSTRAINT_COUNT) return CB_OK;
-    return cb_fail(err, CB_INVALID, "no constraint has the number %d", (int)constraint);
+    return cb_fail(err, CB_INVALID, "unknown constraint %d", (int)constraint);
 }
 
 cb_status cb_graph_add_input(cb_graph *g, const char *name, cb_role role, cb_dtype dtype,
                              cb_shape shape, cb_value_id *out, cb_error *err) {
     if ((int)role < 0 || role > CB_ROLE_STATE)
-        return cb_fail(err, CB_INVALID, "input: no role has the number %d", (int)role);
+        return cb_fail(err, CB_INVALID, "input: unknown role %d", (int)role);
     return cb_graph_append_input(g, name, role, dtype, &shape, out, err);
 }
 
@@ -171,8 +171,8 @@ cb_status cb_graph_add_op(cb_graph *g, const char *name, uint32_t n_ins, const c
     if (code == CB_OP_INPUT)
         return cb_fail(err, CB_INVALID, "inputs are added with cb_graph_add_input");
     if (n_outs != (uint32_t)def->n_outs) {
-        return cb_fail(err, CB_INVALID, "%s: has %d outputs, room given for %u", name, def->n_outs,
-                       n_outs);
+        return cb_fail(err, CB_INVALID, "%s: has %d outputs, but there is room for %u", name,
+                       def->n_outs, n_outs);
     }
     for (uint32_t k = 0; k < n_ins; k++) CB_TRY(check_value(g, ins[k], err));
     return cb_build(g, code, n_ins, ins, attrs, outs, err);
@@ -198,12 +198,12 @@ cb_status cb_graph_add_output(cb_graph *g, cb_value_id value, const char *name, 
  * new value. */
 cb_status cb_graph_add_state(cb_graph *g, uint32_t input, cb_value_id value, cb_error *err) {
     if (input >= g->inputs.len) {
-        return cb_fail(err, CB_INVALID, "state: the graph has %zu inputs and none at %u",
+        return cb_fail(err, CB_INVALID, "state: the graph has %zu inputs, but none at %u",
                        g->inputs.len, input);
     }
     for (size_t i = 0; i < g->outputs.len; i++) {
         if (g->outputs.at[i].kind != CB_OUTPUT_STATE || g->outputs.at[i].input != input) continue;
-        return cb_fail(err, CB_INVALID, "state: input %u has a new value already", input);
+        return cb_fail(err, CB_INVALID, "state: input %u already has a new value", input);
     }
     const cb_op *op = &g->ops.at[g->inputs.at[input]];
     int64_t *role = &g->attrs.at[op->attrs].i[0], before = *role;
@@ -228,14 +228,15 @@ cb_status cb_graph_add_region(cb_graph *g, const char *name, uint32_t parent, ui
 
 cb_status cb_graph_set_region(cb_graph *g, uint32_t region, cb_error *err) {
     if (region != CB_NONE && region >= g->regions.len) {
-        return cb_fail(err, CB_INVALID, "region: the graph has %zu regions and none with the id %u",
-                       g->regions.len, region);
+        return cb_fail(err, CB_INVALID,
+                       "region: the graph has %zu regions, but none with the id %u", g->regions.len,
+                       region);
     }
     g->region = region;
     return CB_OK;
 }
 
-/* Cannot report: an unknown number means free. */
+/* Cannot report an error, so an unknown constraint counts as CB_FREE. */
 void cb_graph_set_constraint(cb_graph *g, cb_constraint constraint) {
     g->constraint = (uint8_t)(check_constraint(constraint, NULL) == CB_OK ? constraint : CB_FREE);
 }

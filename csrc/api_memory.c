@@ -30,7 +30,7 @@ cb_status cb_memory_copy(cb_context *ctx, const char *backend, void *stream, boo
     CB_TRY(device_of(ctx, backend, &b, &device, err));
     const cb_status copied =
         b->copy(device, on, to_host ? CB_WAY_OUT : CB_WAY_IN, to, from, bytes, err);
-    /* Even after a failure, no copy to or from the caller's memory is still running. */
+    /* Waits even after a failure: no copy to or from the caller's memory may still be running. */
     const cb_status synced = b->sync(device, on, copied == CB_OK ? err : NULL);
     return copied == CB_OK ? synced : copied;
 }
@@ -115,7 +115,7 @@ uint64_t cb_block_release(cb_context *ctx, const char *backend) {
     return pooled ? pooled->release(device) : 0;
 }
 
-/* ---- what steps run in ----------------------------------------------------------------------- */
+/* ---- memory of runs -------------------------------------------------------------------------- */
 
 cb_status cb_run_memory_new(cb_context *ctx, cb_run_memory **out, cb_error *err) {
     return cb_run_memory_make(&ctx->devices, out, err);

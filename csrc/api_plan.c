@@ -1,12 +1,12 @@
 /* Planning from files: each function parses the graph, makes one request to planning.c and returns
-   a text. */
+ * text. */
 #include "plan/cut/mutwo.h"
 #include "plan/model/device.h"
 #include "planning.h"
 
 static cb_status check_preset(cb_preset preset, cb_error *err) {
     if ((int)preset >= 0 && preset < CB_PRESET_COUNT) return CB_OK;
-    return cb_fail(err, CB_INVALID, "plan: no preset has the number %d", (int)preset);
+    return cb_fail(err, CB_INVALID, "plan: unknown preset %d", (int)preset);
 }
 
 cb_status cb_problem_json(cb_context *ctx, const char *graph, size_t length, char **out,

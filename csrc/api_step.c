@@ -3,7 +3,7 @@
  * first or the largest so far in its memory; an optimizer step never does. */
 #include "step_parts.h"
 
-/* ---- what a step is ------------------------------------------------------------------------- */
+/* ---- arguments and numbers ------------------------------------------------------------------ */
 
 static cb_argument_info info_of(const cb_program *p, const cb_argument *a) {
     return (cb_argument_info){
@@ -197,12 +197,12 @@ static cb_status run_staged(cb_step *step, const cb_run *run, cb_bindings *bindi
     return fetch_results(step, run, err);
 }
 
-/* The run uses the caller's block, so nothing of the step's memory is looked at. */
+/* Runs in the caller's block, so the step's memory is not touched. */
 static cb_status use_block(const cb_step *step, void *block, cb_bindings *bindings, cb_error *err) {
     const cb_backend *b = step->backend;
     if (!b->is_host) {
-        return cb_fail(err, CB_UNSUPPORTED, "run: the backend \"%s\" takes no block of the caller",
-                       b->name);
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "run: the backend \"%s\" does not accept a block of the caller", b->name);
     }
     if ((uintptr_t)block % b->alignment) {
         return cb_fail(err, CB_INVALID, "run: the block is not aligned to %llu bytes",
@@ -243,7 +243,7 @@ cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result, c
     else CB_TRY(step->backend->run(step->state, &bindings, &stats, err));
     if (run->update) cb_inner_updates_end(&inner);
     CB_TRY(step->backend->record(step->device, step->turn.stream, step->turn.ended, err));
-    step->has_run = !run->block; /* what is kept inside is gone with the caller's block */
+    step->has_run = !run->block; /* with the caller's block, the gradients kept inside are lost */
     if (result)
         *result =
             (cb_run_result){.peak_bytes = stats.peak_bytes, .n_alloc = stats.n_alloc + n_alloc};
@@ -270,9 +270,10 @@ cb_status cb_step_update_seconds(cb_step *step, double *seconds, cb_error *err) 
 
 cb_status cb_step_resident(const cb_step *step, uint32_t group, cb_resident *out, cb_error *err) {
     if (!step->backend->resident)
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "resident: the backend \"%s\" takes the numbers of updates from the caller",
-                       step->backend->name);
+        return cb_fail(
+            err, CB_UNSUPPORTED,
+            "resident: the backend \"%s\" does not keep the numbers of updates in device memory",
+            step->backend->name);
     if (step->backend->resident(step->state, group, out)) return CB_OK;
-    return cb_fail(err, CB_INVALID, "resident: no update of group %u has been put", group);
+    return cb_fail(err, CB_INVALID, "resident: there has been no update of group %u", group);
 }

@@ -1,6 +1,7 @@
 /* Public functions of a step's optimizer. An update is checked before the run whose gradients it
- * steps. It comes after the run, or, where the step was compiled so, gradient by gradient inside
- * it; then each is made by the same functions from a table of one or a few rows. */
+ * steps. It comes after the run or, if the step was compiled with updates inside, during the run,
+ * gradient by gradient. Both use the same functions; inside a run, their table has one or a few
+ * rows. */
 #include "step_parts.h"
 
 #include "optim/extras.h"
@@ -30,7 +31,7 @@ static cb_status add_parameter(cb_step *step, uint32_t *n, const cb_update *u, u
     }
     if (u->group[k] >= u->n_groups) {
         return cb_fail(err, CB_INVALID,
-                       "%s: parameter \"%s\" is in group %u, and there are %u groups", o->name,
+                       "%s: parameter \"%s\" is in group %u, but there are %u groups", o->name,
                        gradient->name, u->group[k], u->n_groups);
     }
     CB_TRY(cb_step_add_range(step, n, "parameter", gradient, u->params[k], true, err));
@@ -90,7 +91,7 @@ static cb_status check_inside(cb_step *step, uint32_t *n, const cb_update *u, cb
                        step->backend->name);
     if (!u->run || !u->run->inputs || !u->run->outputs)
         return cb_fail(err, CB_INVALID,
-                       "%s: this step updates inside its runs, and no run is given", name);
+                       "%s: this step updates inside its runs, but no run is given", name);
     for (uint32_t k = 0; k < step->n_gradients; k++) {
         const cb_argument *gradient = gradient_of(step, k);
         if (gradient->bytes == 0 || u->params[k] == u->run->inputs[gradient->input]) continue;
@@ -100,7 +101,7 @@ static cb_status check_inside(cb_step *step, uint32_t *n, const cb_update *u, cb
     return cb_step_add_others(step, n, u->run, err);
 }
 
-/* Checks that the lists are given. */
+/* Checks that no required list is missing. */
 static cb_status check_lists(const cb_step *step, const cb_update *u, cb_error *err) {
     if (!u || !u->optimizer)
         return cb_fail(err, CB_INVALID, "update: no %s given (NULL)", u ? "optimizer" : "update");
@@ -119,7 +120,7 @@ static cb_status check_lists(const cb_step *step, const cb_update *u, cb_error *
                        step->backend->name);
     }
     if (u->n_groups && !u->hyper)
-        return cb_fail(err, CB_INVALID, "%s: n_groups is %u and hyper is NULL", name, u->n_groups);
+        return cb_fail(err, CB_INVALID, "%s: n_groups is %u, but hyper is NULL", name, u->n_groups);
     if (!step->n_gradients) return CB_OK;
     bool complete = u->params && u->states && u->group;
     for (uint32_t s = 0; complete && s < u->optimizer->n_state; s++) complete = u->states[s];
@@ -131,7 +132,7 @@ static uint32_t state_slot(const cb_step *step, uint32_t s, uint32_t k) {
     return step->program->n_input + step->program->n_output + s * step->n_gradients + k;
 }
 
-/* Reads the numbers that a parameter keeps, before the step. */
+/* Reads the numbers that are stored for a parameter, before the step. */
 static void numbers_before(const cb_update *u, uint32_t k, double *number) {
     const cb_optimizer *o = u->optimizer;
     for (uint32_t i = 0; i < o->n_number; i++) number[i] = u->numbers[k * o->n_number + i];
@@ -248,7 +249,7 @@ static cb_status update_staged(cb_step *step, const cb_update *u, cb_optim_outco
     return move_rows(step, u, cb_stage_out, err);
 }
 
-/* Writes the numbers that parameters keep, after the step. */
+/* Updates the numbers that are stored per parameter, after the step. */
 static void count_on(const cb_step *step, const cb_update *u) {
     const cb_optimizer *o = u->optimizer;
     for (uint32_t k = 0; o->n_number && k < step->n_gradients; k++) {
@@ -297,7 +298,7 @@ cb_status cb_inner_updates_check(cb_step *step, const cb_run *run, cb_error *err
         return cb_fail(err, CB_INVALID,
                        "run: this step updates after its runs; call cb_step_update");
     if (run->update->run != run)
-        return cb_fail(err, CB_INVALID, "run: its update names another run, or none");
+        return cb_fail(err, CB_INVALID, "run: the `run` of its update is not this run");
     return cb_step_check_update(step, run->update, err);
 }
 

@@ -54,10 +54,9 @@ static cb_status check_options(const cb_compile_options *o, cb_error *err) {
     if (o->n_wrt && !o->wrt)
         return cb_fail(err, CB_INVALID, "compile: n_wrt is %u and wrt is NULL", o->n_wrt);
     if ((int)o->preset < 0 || o->preset >= CB_PRESET_COUNT)
-        return cb_fail(err, CB_INVALID, "compile: no preset has the number %d", (int)o->preset);
+        return cb_fail(err, CB_INVALID, "compile: unknown preset %d", (int)o->preset);
     if ((int)o->budget.measure < 0 || o->budget.measure >= CB_MEASURE_COUNT) {
-        return cb_fail(err, CB_INVALID, "compile: no measure has the number %d",
-                       (int)o->budget.measure);
+        return cb_fail(err, CB_INVALID, "compile: unknown measure %d", (int)o->budget.measure);
     }
     return CB_OK;
 }
@@ -109,7 +108,7 @@ static cb_status make_joint(cb_step *step, const cb_graph *forward, const cb_com
     return cb_graph_verify(step->joint, CB_SPEC_JOINT, err);
 }
 
-/* Updates come after the run instead. */
+/* Falls back to updates after the run. */
 static cb_status update_after(cb_step *step, const char *reason, cb_error *err) {
     step->updates_inside = false;
     step->updates_reason = cb_arena_strdup(&step->arena, reason, strlen(reason));
@@ -246,9 +245,9 @@ static cb_status make_within(cb_step *step, const cb_plan_options *options, cb_e
     return cb_plan_within(&of, options, &step->ctx->alloc, &step->plan, &step->program, err);
 }
 
-/* A share counts from saving everything in groups, whether groups or single ops are planned in the
- * end; op by op if a policy moves values to the host, which groups cannot do. `whole`: those bytes,
- * 0 if the budget is not a share. */
+/* A share is relative to saving everything in groups, whether groups or single ops are planned in
+ * the end. If a policy moves values to the host, which groups cannot do, it is relative to saving
+ * everything op by op. `whole` receives those bytes, or 0 if the budget is not a share. */
 static cb_status share_in_bytes(const cb_step *step, const cb_plan_options *options, cb_budget *out,
                                 uint64_t *whole, cb_error *err) {
     cb_plan_options any = *options;
@@ -459,7 +458,7 @@ static cb_status make_split(const cb_step *step, cb_split *split, cb_error *err)
     return cb_graph_verify(split->backward, CB_SPEC_SPLIT, err);
 }
 
-/* Plans in groups are split only when somebody asks for the text. */
+/* Plans in groups are split only when their text is requested. */
 static cb_status check_split(const cb_step *step, const cb_compile_options *o, cb_error *err) {
     cb_split split = {0};
     if (step->single) return CB_OK;
@@ -479,7 +478,7 @@ static cb_status make_program(cb_step *step, cb_error *err) {
     return cb_program_verify(step->program, err);
 }
 
-/* Allocates what arguments outside the backend's memory and the order of runs need. */
+/* Allocates the structures for copying arguments and for ordering runs. */
 static cb_status make_surroundings(cb_step *step, cb_error *err) {
     const cb_program *p = step->program;
     const cb_backend *b = step->backend;
@@ -557,7 +556,7 @@ static cb_status check_forward(const cb_graph *forward, cb_error *err) {
                    why.text);
 }
 
-/* All stages up to the program. Needs no device. */
+/* Runs all stages up to the program. Needs no device. */
 static cb_status make_stages(cb_step *step, const cb_graph *forward, const cb_compile_options *o,
                              cb_error *err) {
     CB_TRY(check_forward(forward, err));
@@ -725,8 +724,8 @@ static cb_status print_named(const cb_step *step, const char *what, cb_str *out,
     }
     if (strcmp(what, "code") == 0) return print_code(step, out, err);
     return cb_fail(err, CB_INVALID,
-                   "text: nothing is called \"%s\"; there are joint, forward, backward, split, "
-                   "groups, problem, plan, explain, program, kernels, launches, slices and code",
+                   "text: unknown name \"%s\"; use joint, forward, backward, split, groups, "
+                   "problem, plan, explain, program, kernels, launches, slices or code",
                    what);
 }
 

@@ -31,12 +31,12 @@ struct cb_step {
     cb_problem *problem;
     cb_problem *single;   /* op by op, where the problem has groups; else NULL */
     bool merges;          /* with `single`: groups may grow (fuse/fuse.h) */
-    cb_grouping grouping; /* with `single`: the problem's; these are in `arena` */
-    cb_expanded expanded; /* and the plan op by op */
+    cb_grouping grouping; /* with `single`: the groups of the problem, allocated in `arena` */
+    cb_expanded expanded; /* with `single`: the plan op by op, allocated in `arena` */
     cb_plan *plan;
     cb_program *program;
     const cb_backend *backend;
-    void *device, *state; /* of the backend: the context's, the compiled program */
+    void *device, *state; /* the backend's device, owned by the context, and its compiled program */
     uint32_t n_gradients; /* the last outputs are gradients */
     bool keep_gradients;
     bool updates_inside;        /* runs update parameters */
@@ -45,21 +45,22 @@ struct cb_step {
         uint32_t group, gradient;
     } *due; /* [n_gradients] with updates inside: the group after which each update comes, rising */
     cb_str sliced;         /* a line for each chain in pieces; empty without slices */
-    bool follows;          /* decisions of the caller */
+    bool follows;          /* the plan follows the caller's decisions */
     bool *is_stepped;      /* [n_input] an optimizer updates it after the run */
     bool has_run;          /* the gradients inside come from a run that succeeded */
-    cb_run_memory *memory; /* that it runs in, perhaps with other steps */
+    cb_run_memory *memory; /* the memory that it runs in, perhaps shared with other steps */
     cb_run_block *pinned;  /* its pinned block; NULL: the memory's */
     cb_turn turn;          /* the latest run: its stream, and where it ended */
-    cb_event *began;       /* the latest run */
+    cb_event *began;       /* where the latest run began */
     cb_event *stepping;    /* where the latest update begins */
-    bool has_update;       /* behind the latest run */
+    bool has_update;       /* an update follows the latest run */
     cb_staging staging; /* slots: inputs, outputs, then [n_state][n_gradients] of the optimizer */
-    void **inputs, **outputs; /* [n_input], [n_output] where arguments of the host are staged */
+    void **inputs, **outputs; /* [n_input], [n_output] addresses of staged host arguments */
     cb_range *ranges; /* room for the checks of a run or an optimizer step: neither allocates */
     cb_known_ranges run_ranges, update_ranges; /* the addresses that passed the latest check */
     cb_optim_row *rows;                        /* [n_gradients] */
-    void *squares; /* of all gradients, for extras of an update; NULL: none are kept */
+    void *squares; /* data about all gradients, for the extras of an update; NULL: gradients are not
+                      kept inside */
 };
 
 #endif

@@ -94,7 +94,7 @@ static void open_page(page *t, cb_context *ctx) {
     cb_str_init(&t->text, &t->scratch);
 }
 
-/* Returns the text, unless something has failed, and closes the page in either case. */
+/* Returns the text unless something has failed. Closes the page in both cases. */
 static cb_status close_page(page *t, cb_status status, char **out, cb_error *err) {
     if (status == CB_OK) status = cb_text_give(&t->ctx->alloc, &t->text, out, err);
     cb_arena_free(&t->scratch);

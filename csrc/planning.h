@@ -8,10 +8,11 @@
 
 /* Returns the context's allocator for problems and plans that outlive a call. */
 cb_alloc *cb_planning_alloc(cb_context *ctx);
-/* A problem or a traced graph (docs/problem.md), checked and ready for the planner. */
+/* Reads a problem or a traced graph (docs/problem.md), checks it and prepares it for the planner.
+ */
 CB_MUST_CHECK cb_status cb_planning_read(cb_context *ctx, const char *graph, size_t length,
                                          cb_problem **out, cb_error *err);
-/* The same for a problem whose arrays the caller has filled. */
+/* Does the same for a problem whose arrays the caller has filled. */
 CB_MUST_CHECK cb_status cb_planning_check(cb_problem *p, cb_error *err);
 
 typedef struct cb_planning_request {
@@ -22,8 +23,8 @@ typedef struct cb_planning_request {
     cb_poll poll;
     cb_progress *progress; /* filled before each poll; may be NULL */
 } cb_planning_request;
-/* Makes a plan for each budget, in one search; an impossible budget gets its reason instead. On
- * failure there are no plans. */
+/* Makes a plan for each budget, in one search; a budget that cannot be met gets the reason instead.
+ * On failure there are no plans. */
 CB_MUST_CHECK cb_status cb_planning_plans(cb_context *ctx, const cb_problem *p,
                                           const cb_planning_request *request, cb_answer *out,
                                           cb_error *err);
@@ -41,7 +42,7 @@ CB_MUST_CHECK cb_status cb_planning_evaluate(const cb_problem *p, const cb_sched
                                              const char *device, cb_arena *arena, cb_lives *lives,
                                              uint64_t *arena_bytes, cb_error *err);
 
-/* Texts, which the caller frees with cb_text_free. */
+/* Write texts, which the caller frees with cb_text_free. */
 CB_MUST_CHECK cb_status cb_planning_problem_json(cb_context *ctx, const cb_problem *p, char **out,
                                                  cb_error *err);
 CB_MUST_CHECK cb_status cb_planning_plan_json(cb_context *ctx, const cb_problem *p,

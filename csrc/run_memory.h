@@ -3,7 +3,7 @@
  * one. The contents of a block are scratch between runs, except gradients that are kept inside
  * until the next run in it.
  *
- * Runs in a memory take place one at a time. Steps that use it may be compiled and freed meanwhile,
+ * Runs in one memory happen one at a time. Steps that use it may be compiled and freed meanwhile,
  * so blocks may be accessed only between cb_run_memory_lock and cb_run_memory_unlock. */
 #ifndef CB_RUN_MEMORY_H
 #define CB_RUN_MEMORY_H
@@ -24,7 +24,8 @@ typedef struct cb_run_block {
     uint32_t refs; /* the memory, and each step that has pinned the block */
     void *data;    /* NULL: none was needed so far, or it was released */
     uint64_t bytes;
-    const cb_turn *last; /* in this block; NULL: none, its step was freed, or `data` is another */
+    const cb_turn *last; /* the latest run in this block; NULL: none, its step was freed, or `data`
+                            has been replaced */
 } cb_run_block;
 
 struct cb_run_memory {
@@ -38,8 +39,8 @@ struct cb_run_memory {
 };
 
 CB_MUST_CHECK cb_status cb_run_memory_make(cb_devices *devices, cb_run_memory **out, cb_error *err);
-/* A step of this backend will run in `named`, or in a new memory if that is NULL. Makes the
- * backend's entry, without bytes, so that runs need not. */
+/* Registers a step of this backend, which will run in `named`, or in a new memory if that is NULL.
+ * Makes the backend's entry, without bytes, so that runs need not make it. */
 CB_MUST_CHECK cb_status cb_run_memory_join(cb_devices *devices, cb_run_memory *named,
                                            const cb_backend *backend, cb_run_memory **out,
                                            cb_error *err);
@@ -54,12 +55,12 @@ void cb_run_memory_leave(cb_run_memory *memory, const cb_turn *turn, cb_run_bloc
 void cb_run_memory_lock(cb_run_memory *memory);
 void cb_run_memory_unlock(cb_run_memory *memory);
 
-/* The block that runs of a step use: `pinned`, or the memory's if that is NULL. */
+/* Returns the block that runs of a step use: `pinned`, or the memory's if that is NULL. */
 cb_run_block *cb_run_block_of(const cb_run_memory *memory, const cb_backend *backend,
                               cb_run_block *pinned);
 
-/* Makes a block of at least `bytes` current. One that is too small is freed first, so that
- * both never exist at once; if there is no memory for the new one, there is none afterwards. A
+/* Makes a block of at least `bytes` current. A block that is too small is freed first, so that old
+ * and new never exist together; if the new one cannot be allocated, the memory has no block. A
  * pinned block stays, and the memory gets another one. `n_alloc`: allocations made. */
 CB_MUST_CHECK cb_status cb_run_memory_fit(cb_run_memory *memory, const cb_backend *backend,
                                           void *device, uint64_t bytes, uint64_t *n_alloc,

@@ -8,8 +8,8 @@
 
 #include "exec/backend.h"
 
-typedef struct cb_copy {  /* of the arguments in one slot */
-    struct cb_copy *next; /* of the next slot */
+typedef struct cb_copy {  /* the copy of the arguments in one slot */
+    struct cb_copy *next; /* the copy of the next slot */
     void *data;           /* NULL: none was needed so far */
     uint64_t bytes;
 } cb_copy;
@@ -29,7 +29,8 @@ CB_MUST_CHECK cb_status cb_staging_init(cb_staging *s, const cb_backend *backend
  * `there`: it is not host memory and is already in place. */
 CB_MUST_CHECK cb_status cb_stage(cb_staging *s, uint32_t slot, void *host, uint64_t bytes,
                                  bool there, void **at, cb_error *err);
-/* Puts copies on the stream: of an argument that has a block, to it and back. */
+/* Queue the copy of an argument to the backend's memory, or back from it, on the stream. Only
+ * arguments that have a copy are copied. */
 CB_MUST_CHECK cb_status cb_stage_in(const cb_staging *s, cb_stream *stream, uint32_t slot,
                                     const void *host, uint64_t bytes, cb_error *err);
 CB_MUST_CHECK cb_status cb_stage_out(const cb_staging *s, cb_stream *stream, uint32_t slot,

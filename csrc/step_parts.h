@@ -17,7 +17,8 @@ CB_MUST_CHECK cb_status cb_step_add_others(cb_step *step, uint32_t *n, const cb_
                                            cb_error *err);
 /* Returns the block that the step runs in. */
 cb_run_block *cb_step_block(const cb_step *step);
-/* Even after a failure, no copy to or from the caller's memory is still running. */
+/* Waits until no copy to or from the caller's memory is running, even if `status` is a failure.
+ * Returns the first failure. */
 CB_MUST_CHECK cb_status cb_step_after_copies(const cb_step *step, cb_status status, cb_error *err);
 
 /* ---- api_step.c ------------------------------------------------------------------------------ */
@@ -43,7 +44,7 @@ typedef struct cb_inner_updates {
     uint32_t n_done; /* of step->due */
 } cb_inner_updates;
 
-/* Checks the update of a run, and that its parameters are inputs of the run. */
+/* Checks the update inside a run, and that its parameters are inputs of the run. */
 CB_MUST_CHECK cb_status cb_inner_updates_check(cb_step *step, const cb_run *run, cb_error *err);
 /* Makes the updates that come after this group; `user` is a cb_inner_updates. Returns true once
  * there has been one. Cannot fail: everything has been checked. */

@@ -177,8 +177,9 @@ typedef struct cb_memory_stats {
     uint64_t peak_bytes; /* largest held */
 } cb_memory_stats;
 CB_API cb_memory_stats cb_context_memory(const cb_context *ctx);
-/* For tests: makes the n-th allocation from now fail (1: the next); 0 turns this off. Returns what
- * was left of the count of an earlier call; 0 if that failure has happened or none was set. */
+/* For tests: makes the n-th allocation from now fail (1: the next); 0 turns this off. Returns the
+ * remaining count of the previous request; 0 if that failure has happened or there was no request.
+ */
 CB_API uint64_t cb_context_fail_alloc(cb_context *ctx, uint64_t nth);
 
 /* ---- graph ----------------------------------------------------------------------------------- */
@@ -188,7 +189,7 @@ typedef uint32_t cb_value_id;
 #define CB_NONE UINT32_MAX
 
 typedef enum cb_role {
-    CB_ROLE_DATA = 0, /* an input without gradient by default */
+    CB_ROLE_DATA = 0, /* an input that gets no gradient by default */
     CB_ROLE_PARAM,    /* a parameter */
     CB_ROLE_TANGENT,  /* an input of the backward: the gradient of an output */
     CB_ROLE_STATE     /* an input that an output replaces after the step (running statistics) */
@@ -240,8 +241,8 @@ CB_API CB_MUST_CHECK cb_status cb_graph_add_output(cb_graph *g, cb_value_id valu
  * on their outputs. */
 CB_API CB_MUST_CHECK cb_status cb_graph_set_location(cb_graph *g, const char *location,
                                                      cb_error *err);
-/* Adds a checkpoint region inside region `parent` (CB_NONE: inside none). At most `saved_limit`
- * bytes of values made in it may be saved; UINT64_MAX: no limit. */
+/* Adds a checkpoint region inside region `parent` (CB_NONE: at the top level). At most
+ * `saved_limit` bytes of values made in it may be saved; UINT64_MAX: no limit. */
 CB_API CB_MUST_CHECK cb_status cb_graph_add_region(cb_graph *g, const char *name, uint32_t parent,
                                                    uint64_t saved_limit, uint32_t *out,
                                                    cb_error *err);
@@ -271,9 +272,9 @@ typedef enum cb_preset {
     CB_PRESET_AUTOGRAD = 0,  /* save what the backward reads */
     CB_PRESET_RECOMPUTE_ALL, /* save only inputs: plain checkpointing */
     CB_PRESET_CONSERVATIVE,  /* recompute only ops that fuse */
-    CB_PRESET_AGGRESSIVE,    /* recompute anything but random ops, and products, convolutions and
-                                attention with more than 64 operations per output byte (16 if an
-                                input is a weight) */
+    CB_PRESET_AGGRESSIVE,    /* recompute anything except random ops and those products,
+                                convolutions and attention ops that take more than 64 operations per
+                                output byte (16 if an input is a weight) */
     CB_PRESET_TORCH_COMPAT,  /* save what PyTorch's default partitioner saves */
     CB_PRESET_SHAPE_AWARE,   /* like aggressive, but decided by the amount of work: memory-bound
                                 products may run again, long chains of arithmetic may not */
@@ -289,11 +290,11 @@ typedef enum cb_offload {
 
 #define CB_MOST_EXTRA 100 /* largest extra time that a budget may allow, in multiples of the step */
 
-/* CB_BUDGET_POSITION is a number of bytes between two ends. Position 0 is the peak of the smallest
- * plan that a search of fixed effort finds with at most 40 % extra time (at most 2 % of the range
- * above that of CB_BUDGET_MIN; for the measure `saved`, with any extra time). Position 1 is the
- * peak without a budget. Some plan always meets a position, unless pinned_bytes is below what
- * constraints need or nothing may be recomputed (CB_OFFLOAD_ONLY). */
+/* CB_BUDGET_POSITION is a position between two numbers of bytes. Position 0 is the peak of the
+ * smallest plan that a search of fixed effort finds with at most 40 % extra time (at most 2 % of
+ * the range above that of CB_BUDGET_MIN; for the measure `saved`, with any extra time). Position 1
+ * is the peak without a budget. Some plan always meets a position, unless pinned_bytes is below
+ * what constraints need or nothing may be recomputed (CB_OFFLOAD_ONLY). */
 typedef enum cb_budget_kind {
     CB_BUDGET_NONE = 0,
     CB_BUDGET_BYTES,
@@ -319,14 +320,14 @@ typedef struct cb_budget {
 } cb_budget;
 
 /* Called from the working thread at intervals. FINISH ends a search with the best plan found so
- * far; it acts as CANCEL if there is no plan yet, and in all other work. Once it has returned
+ * far; before the first plan, and outside of searches, it acts as CANCEL. Once it has returned
  * FINISH, the function must return it whenever it is called again. */
 enum { CB_POLL_GO = 0, CB_POLL_CANCEL = 1 /* CB_CANCELLED */, CB_POLL_FINISH = 2 };
 typedef int (*cb_poll_fn)(void *user);
 
 /* The state of a search for a plan when it polls. */
 typedef struct cb_progress {
-    uint32_t budget;     /* index of the budget that is searched for */
+    uint32_t budget;     /* index of the budget being searched */
     uint64_t best_bytes; /* the best plan that fits so far; 0: none, ignore the fields below */
     double extra;        /* its extra time, as a share of running everything once */
     double gap;          /* its time above the lower bound, as a share of the bound */
@@ -371,14 +372,15 @@ typedef struct cb_compile_options {
     cb_budget budget;
     const char *backend;   /* NULL: the first of cb_backend_name, "cpu" */
     const char *device;    /* cost model: a device name, or JSON (plan/device.h); NULL: "cpu" */
-    cb_run_memory *memory; /* must be of `ctx`; the step keeps a reference. NULL: a new one */
+    cb_run_memory *memory; /* must belong to `ctx`; the step keeps a reference. NULL: a new one */
     bool keep_gradients;   /* true: gradients stay in the arena for cb_step_update; false: they are
                             written to the caller's buffers */
-    bool updates_inside;   /* with keep_gradients: a run updates each parameter as soon as nothing
-                              reads it any more and nothing can fail, and its gradient ends there.
-                              Ignored where that cannot be (cb_step_updates_reason) */
-    bool slices;           /* chains of ops by rows, such as the products and the cross entropy of
-                              a language model's loss, run in pieces given by their shapes */
+    bool updates_inside;   /* with keep_gradients: a run updates each parameter, and frees its
+                              gradient, as soon as nothing reads the parameter any more and nothing
+                              can fail. Ignored where this is impossible (cb_step_updates_reason) */
+    bool slices;           /* run chains of row-wise ops, such as the products and the cross entropy
+                              of a language model's loss, in pieces whose sizes depend only on
+                              shapes */
     uint64_t static_bytes; /* parameters and optimizer states, counted by the measure `total` */
     const char *plan_json; /* use this plan; NULL: search for one */
     /* Decisions made with the same options for a graph that differs only in sizes. They replace the
@@ -467,8 +469,8 @@ CB_API CB_MUST_CHECK cb_status cb_step_text(const cb_step *step, const char *wha
  *
  * With `on_host`, arguments are in host memory. They are copied to the backend's memory and back
  * (the step's memory keeps the blocks for the copies), and the call returns when everything is
- * done. Arguments that `there` marks are already in the backend's memory and are not copied. Only
- * if the device is lost while results are copied back are some of them old and some new.
+ * done. Arguments that `there` marks are already in the backend's memory and are not copied. If the
+ * device is lost while results are copied back, some may be old and some new.
  *
  * Without it, all arguments are in the backend's memory. On a device the call puts the work on a
  * stream and returns; cb_step_wait waits for it. */
@@ -489,8 +491,8 @@ typedef struct cb_run {
     void *block; /* memory that this run uses instead of the step's: cb_step_run_bytes, aligned to
                     64 bytes. Only for backends that run on the host, and without an update after
                     the run. NULL: the step's memory */
-    const struct cb_update *update; /* made inside this run, which it names as its `run`. Only if
-                                       cb_step_updates_inside. NULL: nothing is updated */
+    const struct cb_update *update; /* the update to apply inside this run; its `run` points to this
+                                       struct. Requires cb_step_updates_inside. NULL: no update */
 } cb_run;
 typedef struct cb_run_result {
     uint64_t peak_bytes; /* measured; cb_step_numbers has the planned ones */
@@ -508,7 +510,8 @@ CB_API const char *cb_step_updates_reason(const cb_step *step);
  * ordered, even on different streams. */
 CB_API CB_MUST_CHECK cb_status cb_step_run(cb_step *step, const cb_run *run, cb_run_result *result,
                                            cb_error *err);
-/* Bytes that a run needs in the step's memory, and by how many the memory would have to grow. */
+/* The first returns the bytes that a run needs in the step's memory; the second, by how much the
+ * memory would have to grow. */
 CB_API uint64_t cb_step_run_bytes(const cb_step *step);
 CB_API uint64_t cb_step_growth(const cb_step *step);
 /* Keeps the block that this step runs in at its address for as long as the step exists, because a
@@ -539,7 +542,7 @@ typedef enum cb_state_kind {
     CB_STATE_SCALES,    /* f32: two scales of these codes per block of CB_STATE_BLOCK codes */
     CB_STATE_ROWS,      /* the parameter's type: one element per row of its matrices */
     CB_STATE_COLUMNS,   /* the parameter's type: one element per column of its matrices */
-    CB_STATE_WHOLE,     /* alike, but only for parameters without matrices */
+    CB_STATE_WHOLE,     /* like ALIKE, but only for parameters without matrices */
     CB_STATE_LEFT,      /* two height x height matrices, if the group allows this height */
     CB_STATE_RIGHT,     /* two width x width matrices, if the group allows this width */
     CB_STATE_KIND_COUNT
@@ -562,7 +565,7 @@ CB_API cb_axes cb_optimizer_axes(const cb_optimizer *optimizer);
  * hyper-parameters; 0: the row does not have this state. */
 CB_API int64_t cb_optimizer_state_size(const cb_optimizer *optimizer, uint32_t i,
                                        const double *hyper, const cb_optim_row *row);
-/* A group with these hyper-parameters uses the first n states; returns n. */
+/* Returns the number of states that a group with these hyper-parameters uses: the first n. */
 CB_API uint32_t cb_optimizer_n_used(const cb_optimizer *optimizer, const double *hyper);
 /* Some optimizers keep up to CB_MAX_NUMBERS numbers per parameter as well. The first function gives
  * their names. The second replaces the numbers before step t by those after it; with t = 0 it sets
@@ -597,7 +600,7 @@ typedef struct cb_expression_spec {
 typedef struct cb_expression cb_expression;
 CB_API CB_MUST_CHECK cb_status cb_expression_new(cb_context *ctx, const cb_expression_spec *spec,
                                                  cb_expression **out, cb_error *err);
-CB_API void cb_expression_free(cb_expression *expression); /* after its tables; NULL is fine */
+CB_API void cb_expression_free(cb_expression *expression); /* free its tables first; NULL is fine */
 /* The optimizer steps f32 tensors and lives as long as the expression. */
 CB_API const cb_optimizer *cb_expression_optimizer(const cb_expression *expression);
 
@@ -738,7 +741,8 @@ CB_API CB_MUST_CHECK cb_status cb_mark_new(cb_context *ctx, const char *backend,
                                            cb_mark **out, cb_error *err);
 CB_API cb_mark *cb_mark_keep(cb_mark *mark); /* one more reference */
 CB_API void cb_mark_drop(cb_mark *mark);     /* NULL is fine */
-/* Says that the caller has waited for the mark or for later work, so that nobody needs to again. */
+/* Records that the caller has waited for the mark or for later work, so that no one has to wait for
+ * it again. */
 CB_API void cb_mark_reached(cb_mark *mark);
 /* Makes later work on the stream wait for the mark. */
 CB_API CB_MUST_CHECK cb_status cb_mark_wait(cb_mark *mark, void *stream, cb_error *err);
@@ -752,9 +756,9 @@ typedef struct cb_uses {
     bool is_unknown; /* other work may use it too: only waiting for the whole device is safe */
 } cb_uses;
 
-/* A block of device memory. The device keeps returned blocks for later requests, so that steps
- * which make the same arrays repeatedly do not call the driver. CB_UNSUPPORTED: the backend keeps
- * no blocks. */
+/* A block of device memory. The device keeps blocks that are given back for later requests, so that
+ * steps which make the same arrays repeatedly do not call the driver. CB_UNSUPPORTED: the backend
+ * keeps no blocks. */
 typedef struct cb_block cb_block;
 /* Takes a block of at least `bytes` bytes for use on `stream`. The caller must order its work on
  * the block after the marks in `after`, which it then owns. A block that was last used on another
@@ -762,7 +766,7 @@ typedef struct cb_block cb_block;
 CB_API CB_MUST_CHECK cb_status cb_block_take(cb_context *ctx, const char *backend, size_t bytes,
                                              void *stream, cb_block **out, cb_uses *after,
                                              cb_error *err);
-/* Returns a block without waiting; takes ownership of the marks in `uses`. */
+/* Gives a block back without waiting, and takes ownership of the marks in `uses`. */
 CB_API void cb_block_give(cb_context *ctx, const char *backend, cb_block *block,
                           const cb_uses *uses);
 CB_API void *cb_block_address(const cb_block *block);

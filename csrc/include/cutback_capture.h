@@ -15,11 +15,12 @@ extern "C" {
 typedef struct cb_captured cb_captured;
 /* Captures; nothing runs. All arguments are in device memory, and the caller keeps them while the
  * graph exists. Pins the step's block. `update`: NULL, or an update without extras; its `t` and
- * `hyper` may be others in each replay. CB_UNSUPPORTED: the backend captures nothing. */
+ * `hyper` may differ in each replay. CB_UNSUPPORTED: the backend cannot capture. */
 CB_API CB_MUST_CHECK cb_status cb_step_capture(cb_step *step, const cb_run *run,
                                                const cb_update *update, cb_captured **out,
                                                cb_error *err);
-CB_API void cb_captured_free(cb_captured *captured); /* waits; before its step; NULL is fine */
+CB_API void cb_captured_free(cb_captured *captured); /* waits for replays; call it before freeing
+                                                        the step; NULL is fine */
 typedef struct cb_captured_run {
     void *const *inputs;  /* [n_inputs] copied to the graph's before the run; NULL: not copied */
     void *const *outputs; /* [n_outputs] receive copies of the graph's; NULL: not copied */
@@ -32,15 +33,15 @@ typedef struct cb_captured_run {
     bool *was_put; /* set to true once the graph is launched: the step counts then, even if a result
                       could not be copied and the call fails. May be NULL */
 } cb_captured_run;
-/* Puts one replay on the stream; cb_step_wait waits for it. The device counts steps itself: `t` is
- * copied there only if it is not the number after the latest replay's. */
+/* Queues one replay on the stream; cb_step_wait waits for it. The device counts steps itself: `t`
+ * is copied there only if it does not follow the latest replay's. */
 CB_API CB_MUST_CHECK cb_status cb_captured_replay(cb_captured *captured,
                                                   const cb_captured_run *replay, cb_error *err);
-/* Waits for the latest replay. Returns the number of steps that the device has made, which does not
- * include those that `found_inf` has skipped, and the numbers of each parameter. */
+/* Waits for the latest replay. Returns the number of steps that the device has made, without those
+ * that `found_inf` skipped, and the numbers of each parameter. */
 CB_API CB_MUST_CHECK cb_status cb_captured_counts(cb_captured *captured, int64_t *t,
                                                   double *numbers, cb_error *err);
-/* As cb_step_resident, for the graph's own numbers. */
+/* Like cb_step_resident, for the graph's own numbers. */
 CB_API CB_MUST_CHECK cb_status cb_captured_resident(const cb_captured *captured, uint32_t group,
                                                     cb_resident *out, cb_error *err);
 

@@ -52,14 +52,14 @@ TEST(graph_mistakes) {
     CHECK_FAIL(cb_graph_add_input(g, "z", CB_ROLE_DATA, (cb_dtype)77, a, &out, &err), CB_TYPE,
                "77");
     CHECK_FAIL(cb_graph_add_output(g, 99, "loss", &err), CB_INVALID, "99");
-    CHECK_FAIL(cb_graph_add_state(g, 5, x, &err), CB_INVALID, "none at 5");
+    CHECK_FAIL(cb_graph_add_state(g, 5, x, &err), CB_INVALID, "but none at 5");
     CHECK_FAIL(cb_graph_add_state(g, 0, y, &err), CB_INVALID, "(5,3)");
     CHECK_OK(cb_graph_add_state(g, 0, x, &err));
-    CHECK_FAIL(cb_graph_add_state(g, 0, x, &err), CB_INVALID, "has a new value already");
+    CHECK_FAIL(cb_graph_add_state(g, 0, x, &err), CB_INVALID, "already has a new value");
     CHECK_FAIL(cb_graph_set_region(g, 0, &err), CB_INVALID, "none with the id 0");
     CHECK_FAIL(cb_graph_add_region(g, "r", 4, UINT64_MAX, &region, &err), CB_INVALID, "region 4");
     CHECK_FAIL(cb_graph_constrain(g, 99, CB_MUST_SAVE, &err), CB_INVALID, "99");
-    CHECK_FAIL(cb_graph_constrain(g, x, (cb_constraint)99, &err), CB_INVALID, "no constraint");
+    CHECK_FAIL(cb_graph_constrain(g, x, (cb_constraint)99, &err), CB_INVALID, "unknown constraint");
     CHECK(out == 1234);
     cb_dtype dtype;
     cb_shape shape;
@@ -100,10 +100,10 @@ TEST(compile_mistakes) {
                "no device is called \"abacus\"");
     bad = o;
     bad.preset = (cb_preset)99;
-    CHECK_FAIL(cb_compile(ctx, b.g, &bad, &step, &err), CB_INVALID, "no preset");
+    CHECK_FAIL(cb_compile(ctx, b.g, &bad, &step, &err), CB_INVALID, "unknown preset");
     bad = o;
     bad.budget.measure = (cb_measure)99;
-    CHECK_FAIL(cb_compile(ctx, b.g, &bad, &step, &err), CB_INVALID, "no measure");
+    CHECK_FAIL(cb_compile(ctx, b.g, &bad, &step, &err), CB_INVALID, "unknown measure");
     bad = o;
     bad.wrt = NULL;
     CHECK_FAIL(cb_compile(ctx, b.g, &bad, &step, &err), CB_INVALID, "wrt is NULL");
@@ -183,7 +183,7 @@ TEST(binding_mistakes) {
     CHECK_OK(cb_step_run(step, &run, NULL, &err));
     CHECK(cb_step_input(step, 1000).name == NULL && cb_step_output(step, 1000).name == NULL);
     char *text = NULL;
-    CHECK_FAIL(cb_step_text(step, "poem", &text, &err), CB_INVALID, "nothing is called \"poem\"");
+    CHECK_FAIL(cb_step_text(step, "poem", &text, &err), CB_INVALID, "unknown name \"poem\"");
     mlp_memory_free(&memory);
     cb_step_free(step);
 }

@@ -209,7 +209,7 @@ TEST(a_device_takes_no_memory_of_the_host) {
     mlp_memory_init(&memory, step);
     char *block = aligned_alloc(64, 64);
     CHECK(run_in(step, &memory, block, 0) == CB_UNSUPPORTED);
-    CHECK(strstr(err.text, "takes no block of the caller"));
+    CHECK(strstr(err.text, "does not accept a block of the caller"));
     free(block);
     mlp_memory_free(&memory);
     cb_step_free(step);
@@ -277,7 +277,7 @@ TEST(a_text_needs_no_executable) {
     CHECK_FAIL(mlp_compile_text(ctx, size, ref, "code", &code, &err), CB_UNSUPPORTED,
                "\"ref\" has no code to show");
     CHECK_FAIL(mlp_compile_text(ctx, size, ref, "poem", &code, &err), CB_INVALID,
-               "nothing is called \"poem\"");
+               "unknown name \"poem\"");
     cb_text_free(ctx, program);
     cb_text_free(ctx, same);
     cb_step_free(step);

@@ -93,7 +93,7 @@ TEST(refusals) {
     start(&t, (cb_compile_options){.updates_inside = true});
     const uint64_t before = hash_of(&t);
     cb_run other = t.run;
-    CHECK_FAIL(cb_step_run(t.step, &other, NULL, &err), CB_INVALID, "names another run");
+    CHECK_FAIL(cb_step_run(t.step, &other, NULL, &err), CB_INVALID, "is not this run");
     CHECK_FAIL(cb_step_update(t.step, &t.update, &err), CB_INVALID, "updates inside its runs");
     cb_optim_extras extras = {.skips = true};
     t.update.extras = &extras;
