@@ -13,7 +13,7 @@
 #include "replay.h"
 #include "vjp.h"
 
-/* ---- what matters ---------------------------------------------------------------------------- */
+/* ---- active values --------------------------------------------------------------------------- */
 
 cb_status cb_backward_cover(cb_backward *b, cb_error *err) {
     const size_t have = b->grad.len, want = b->g->values.len;
@@ -44,8 +44,8 @@ static void mark_active(cb_backward *b, cb_op_id begin, cb_op_id end) {
 
 /* ---- one op ---------------------------------------------------------------------------------- */
 
-/* Returns the product that a gradient is, looking through transposes of its last two axes; CB_NONE
- * if it is another op or comes before op `begin`. */
+/* Returns the matrix product that makes a gradient, looking through transposes of its last two
+ * axes; CB_NONE if another op makes it, or if the product comes before op `begin`. */
 static cb_op_id product_of(const cb_backward *b, cb_value_id value, cb_op_id begin,
                            bool *is_turned) {
     const cb_graph *g = b->g;
@@ -64,15 +64,17 @@ static cb_op_id product_of(const cb_backward *b, cb_value_id value, cb_op_id beg
     return is_product && id >= begin ? id : CB_NONE;
 }
 
-/* Adds a product to a sum that is a product too, in one op. The product is what the current rule
- * has made: nothing else reads it, and it is removed at the end. A gradient that a rule passes on,
- * as that of `add` does, may have other readers. */
+/* If both the sum so far and the new gradient are matrix products, replaces the sum by one
+ * `matmul_add`. The new product must come from the current rule: then nothing else reads it, and it
+ * is removed at the end. A gradient that a rule passes on, like that of `add`, may have other
+ * readers. */
 static cb_status accumulate(cb_backward *b, cb_value_id *sum, cb_value_id gradient, bool *done,
                             cb_error *err) {
     const cb_dtype dtype = b->g->values.at[gradient].dtype;
     bool turned, also_turned;
     *done = false;
-    /* 16-bit types round each product; one op that also adds would not. */
+    /* With 16-bit types each product is rounded; a single op that also adds would skip this
+     * rounding. */
     if (!b->accumulates || (dtype != CB_F32 && dtype != CB_F64)) return CB_OK;
     const cb_op_id base = product_of(b, *sum, b->starts, &turned),
                    product = product_of(b, gradient, b->rule_starts, &also_turned);
@@ -164,7 +166,7 @@ static bool is_plain_slice(const cb_vjp *x) {
     return x->code == CB_OP_SLICE && x->attrs.i[3] == 1 && x->attrs.i[1] < x->attrs.i[2];
 }
 
-/* A slice's gradient waits for those of other slices of the same value. */
+/* Stores the gradient of a slice until the other slices of the same value have theirs. */
 static cb_status keep_slice(cb_backward *b, const cb_vjp *x, cb_error *err) {
     const cb_slice_gradient part = {.of = x->in[0],
                                     .axis = x->attrs.i[0],
@@ -214,8 +216,9 @@ static cb_status apply_expansion(cb_backward *b, cb_vjp *x, cb_error *err) {
 }
 
 /* The outputs of a function with its own gradient have consecutive markers. The first one, which is
- * visited last, applies the rule of all of them: it appends the ops that lead from the placeholders
- * to the gradients once more, with the gradients of the outputs in place of the placeholders. */
+ * visited last, applies the rule for all of them: it appends the ops that lead from the
+ * placeholders to the gradients again, with the gradients of the outputs in place of the
+ * placeholders. */
 static cb_status apply_custom(cb_backward *b, cb_op_id id, cb_error *err) {
     const cb_attrs attrs = *cb_op_attrs(b->g, id);
     const cb_op op = b->g->ops.at[id];
@@ -237,7 +240,7 @@ static cb_status apply_custom(cb_backward *b, cb_op_id id, cb_error *err) {
                            i, n_outs);
         dout[i] = b->grad.at[b->g->ops.at[id + i].out_begin];
         reached = reached || dout[i] != CB_NONE;
-        if (dout[i] == CB_NONE) dout[i] = placeholder[i]; /* the placeholder is zeros */
+        if (dout[i] == CB_NONE) dout[i] = placeholder[i]; /* placeholders are zeros */
     }
     for (uint32_t i = 0; i < n; i++) wanted = wanted || b->active.at[x[i]];
     if (!reached || !wanted) return CB_OK;
@@ -261,7 +264,7 @@ cb_status cb_backward_walk(cb_backward *b, cb_error *err) {
         CB_TRY(settle_slices(b, i, err));
         if (b->g->ops.at[i].code == CB_OP_CUSTOM_VJP) CB_TRY(apply_custom(b, i, err));
         if (!is_on_path(b, i)) continue;
-        b->g->location = b->g->ops.at[i].location; /* a rule that was replayed has left its own */
+        b->g->location = b->g->ops.at[i].location; /* replaying a rule changes it */
         CB_TRY(apply_rule(b, i, &x, err));
         if (x.expand) CB_TRY(apply_expansion(b, &x, err));
     }

@@ -19,11 +19,12 @@ typedef struct cb_backward {
     cb_op_id starts;               /* ops before this one are differentiated */
     bool accumulates;              /* products are added in place to gradients that are products */
     cb_op_id rule_starts;          /* ops of the current rule start here */
-    cb_op_id seen_begin, seen_end; /* the walk notes what it appends for ops in this range: */
+    cb_op_id seen_begin, seen_end; /* the walk records the ops that it appends for ops in this
+                                      range: */
     cb_op_id made_begin, made_end;
 } cb_backward;
 
-/* Extends both tables to all values of the graph. */
+/* Extends `grad` and `active` to all values of the graph. */
 CB_MUST_CHECK cb_status cb_backward_cover(cb_backward *b, cb_error *err);
 /* Adds `gradient` to the gradient of `value`, which must have the same dtype and shape. */
 CB_MUST_CHECK cb_status cb_backward_add(cb_backward *b, cb_value_id value, cb_value_id gradient,

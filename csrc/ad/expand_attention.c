@@ -19,7 +19,7 @@ static cb_value value_of(const cb_emit *e, cb_value_id id) {
     return id == CB_NONE ? (cb_value){0} : e->graph->values.at[id];
 }
 
-/* Returns x[..,h/n,s,e] with each head n times: [..,h,s,e]. */
+/* Returns x[..,h/n,s,e] with each head repeated n times: [..,h,s,e]. */
 static cb_value_id repeat_heads(cb_emit *e, cb_value_id x, int64_t heads) {
     cb_shape shape = value_of(e, x).shape, apart = shape;
     const int32_t head = shape.rank - 3;

@@ -20,7 +20,7 @@ static cb_status walk(cb_backward *b, const cb_gradients *x, cb_value_id *out, c
     for (uint32_t i = 0; i < x->n_wrt; i++) {
         if (!cb_dtype_is_float(g->values.at[x->wrt[i]].dtype))
             return cb_fail(err, CB_TYPE,
-                           "gradient: a value of dtype %s has none; it must be floating",
+                           "gradient: a value of dtype %s has no gradient; it must be floating",
                            cb_dtype_name(g->values.at[x->wrt[i]].dtype));
         b->active.at[x->wrt[i]] = 1;
     }
@@ -28,7 +28,7 @@ static cb_status walk(cb_backward *b, const cb_gradients *x, cb_value_id *out, c
         CB_TRY(check_pair(g, x->of[i], x->from[i], err));
         CB_TRY(cb_backward_add(b, x->of[i], x->from[i], err));
     }
-    CB_TRY(cb_backward_cover(b, err)); /* sums of gradients */
+    CB_TRY(cb_backward_cover(b, err)); /* adding gradients has appended sums */
     CB_TRY(cb_backward_walk(b, err));
     for (uint32_t i = 0; i < x->n_wrt; i++) out[i] = b->grad.at[x->wrt[i]];
     return CB_OK;

@@ -1,5 +1,5 @@
-/* gradients.h: appends gradients of values to the graph that has them. They are ordinary ops of the
- * forward, so a loss may read them and be differentiated again. */
+/* gradients.h: appends the gradients of values to their graph. They are ordinary forward ops, so a
+ * loss may read them and be differentiated again. */
 #ifndef CB_AD_GRADIENTS_H
 #define CB_AD_GRADIENTS_H
 
@@ -12,9 +12,9 @@ typedef struct cb_gradients {
     uint32_t n_of, n_wrt;
 } cb_gradients;
 
-/* out[n_wrt] receives the gradients, CB_NONE where no result depends on the value. The ops carry
- * the region and the constraint that the graph has for appended ops, and the locations of the ops
- * that they are gradients of. The graph is unchanged on failure. */
+/* out[n_wrt] receives the gradients, CB_NONE where no result depends on the value. The appended ops
+ * get the graph's current region and constraint, and the locations of the ops that they
+ * differentiate. The graph is unchanged on failure. */
 CB_MUST_CHECK cb_status cb_gradients_append(cb_graph *g, const cb_gradients *wanted,
                                             cb_value_id *out, cb_error *err);
 

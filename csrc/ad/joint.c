@@ -74,8 +74,8 @@ static cb_status seed_tangents(cb_backward *j, cb_error *err) {
 
 /* ---- outputs --------------------------------------------------------------------------------- */
 
-/* Sets `out` to a value that owns its storage: it fills it, and neither an input nor another output
- * uses it. That is `value` itself if it owns its storage, else a copy. */
+/* A value owns its storage if it fills it and no input or other output uses it. Sets `out` to
+ * `value` if it owns its storage, else to a copy. */
 static cb_status own(cb_backward *j, cb_bitset *taken, cb_value_id value, cb_value_id *out,
                      cb_error *err) {
     cb_graph *g = j->g;
@@ -160,7 +160,7 @@ static cb_status check_wrt(const cb_graph *g, const cb_joint_options *options, c
         if (cb_dtype_is_float(v->dtype)) continue;
         return cb_fail(
             err, CB_TYPE,
-            "gradient requested for input '%s' of dtype %s; only floating inputs have one",
+            "gradient requested for input '%s' of dtype %s; only floating inputs have gradients",
             cb_graph_name(g, g->ops.at[g->inputs.at[position]].name), cb_dtype_name(v->dtype));
     }
     return CB_OK;
@@ -192,7 +192,8 @@ static cb_status differentiate(cb_backward *j, const cb_joint_options *options, 
 
 /* ---- slices ---------------------------------------------------------------------------------- */
 
-/* Returns the strip whose gradients may follow its pieces: the loss, which is the last one. */
+/* Returns the strip whose gradients may follow its pieces: the last one, if it computes the loss.
+ */
 static const cb_strip *loss_of(const cb_strips *strips, const cb_graph *forward,
                                const cb_joint_options *options) {
     const size_t n = strips->strips.len;
@@ -201,13 +202,13 @@ static const cb_strip *loss_of(const cb_strips *strips, const cb_graph *forward,
     return forward->ops.at[last->end].code == CB_OP_CROSS_ENTROPY ? last : NULL;
 }
 
-/* Moves the gradients of the loss into the forward, if that can be. */
+/* Moves the gradients of the loss into the forward, if possible. */
 static cb_status move_gradients(cb_backward *j, const cb_strip *loss, bool *moved, cb_alloc *alloc,
                                 cb_error *err) {
     const cb_early early = {loss->first, loss->n_pieces, j->starts, j->made_begin, j->made_end};
     cb_graph *moving = NULL;
     *moved = false;
-    if (j->made_end == j->made_begin) return CB_OK; /* no gradient passes */
+    if (j->made_end == j->made_begin) return CB_OK; /* no gradient passes through the loss */
     CB_TRY(cb_gradients_early(j->g, &early, alloc, &moving, err));
     *moved = moving != NULL;
     if (!moving) return CB_OK;

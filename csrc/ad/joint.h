@@ -12,8 +12,9 @@ typedef struct cb_joint_options {
     bool
         tangent_inputs; /* true: every floating result gets a tangent input, after the other inputs;
                             false: result 0 is a scalar loss, seeded with 1 */
-    bool slices;        /* chains of ops by rows run in pieces (strips/find.h) */
-    cb_str *sliced; /* gets a line about each op that ends such a chain, or could; may be NULL */
+    bool slices;        /* run chains of row-wise ops in pieces (strips/find.h) */
+    cb_str *sliced; /* receives a line about each op that ends such a chain or could end one; may be
+                       NULL */
 } cb_joint_options;
 
 /* The outputs of the joint graph are the forward's results and states in their order, then one

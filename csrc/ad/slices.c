@@ -17,8 +17,8 @@ static int by_start(const void *a, const void *b) {
     return x->gradient < y->gradient ? -1 : x->gradient > y->gradient;
 }
 
-/* Chooses the slices of `value` along the axis of the first one, in order, without those that
- * overlap an earlier one; leaves the others. Returns their number. */
+/* Moves slices of `value` along the first slice's axis to `chosen`, sorted, except those that
+ * overlap an earlier one. Returns the number of chosen slices. */
 static uint32_t choose(cb_slices *s, cb_value_id value, cb_slice_gradient *chosen) {
     const int64_t axis = s->known.at[s->first.at[value]].axis;
     uint32_t n = 0, kept = 0, left = CB_NONE;
@@ -26,7 +26,7 @@ static uint32_t choose(cb_slices *s, cb_value_id value, cb_slice_gradient *chose
         next = s->known.at[k].next;
         if (s->known.at[k].axis == axis) {
             chosen[n++] = s->known.at[k];
-            chosen[n - 1].next = k; /* its place in `known`, in case it is left */
+            chosen[n - 1].next = k; /* its index in `known`, in case it is not chosen */
         } else {
             s->known.at[k].next = left;
             left = k;
@@ -51,8 +51,8 @@ static cb_value_id padded(cb_emit *e, cb_value_id x, int64_t axis, int64_t befor
     return cb_emit1_with(e, CB_OP_PAD, x, &pad);
 }
 
-/* Makes the gradient of the value from slices, with zeros where there are none. The zeros between
- * two are part of the second, so that all that is emitted depends on gradients. */
+/* Makes the gradient of a value from those of slices, with zeros in the gaps. The second of two
+ * slices is padded with the zeros between them, so that every emitted op depends on a gradient. */
 static cb_value_id joined(cb_emit *e, const cb_slice_gradient *part, uint32_t n,
                           cb_value_id *pieces) {
     const int64_t axis = part->axis, whole = e->graph->values.at[part->of].shape.dim[axis],

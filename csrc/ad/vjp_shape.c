@@ -29,8 +29,8 @@ void cb_vjp_mean(cb_vjp *x) { /* divides before the expansion, while the tensor 
 }
 
 /* amax and amin: the elements equal to the extreme share its gradient evenly. If the extreme is
- * NaN, no element is equal to it, so dividing by 0 hits makes the gradient of every element NaN, as
- * in PyTorch. */
+ * NaN, no element is equal to it, so dividing by a count of 0 makes the gradient of every element
+ * NaN, as in PyTorch. */
 void cb_vjp_amax(cb_vjp *x) {
     int64_t count;
     const cb_shape kept = kept_shape(x, &count), full = cb_vjp_in(x, 0).shape;

@@ -1,4 +1,4 @@
-/* vjp_table.c: the table of rules by opcode, and the two rules without a formula. */
+/* vjp_table.c: the table of rules by opcode, and the rules without a formula. */
 #include "vjp.h"
 
 static const cb_vjp_fn rules[CB_OP_COUNT] = {

@@ -13,7 +13,7 @@ cb_status cb_dimacs_write(cb_str *out, uint32_t n_node, uint32_t n_arc, const ui
         sum += capacity[i];
     }
     int64_t infinite = sum + 1;
-    cb_str_addf(out, "c minimum cut; arcs of %lld are without limit\n", (long long)infinite);
+    cb_str_addf(out, "c minimum cut; a capacity of %lld means no limit\n", (long long)infinite);
     cb_str_addf(out, "p max %u %u\nn %u s\nn %u t\n", n_node, n_arc, source + 1, sink + 1);
     for (uint32_t i = 0; i < n_arc; i++) {
         int64_t limit = capacity[i] == CB_FLOW_INF ? infinite : capacity[i];

@@ -121,8 +121,8 @@ static cb_status fail_contradiction(CB_NETWORK *f, uint32_t source, uint32_t sin
     for (uint32_t v = sink; v != source; v = f->level[v]) n++;
     f->n_path = n;
     for (uint32_t v = sink; n > 0; v = f->level[v]) f->path[--n] = v;
-    return cb_fail(err, CB_INFEASIBLE, "network: %u arcs without limit join source and sink",
-                   f->n_path - 1);
+    return cb_fail(err, CB_INFEASIBLE,
+                   "network: a path of %u arcs without limit joins source and sink", f->n_path - 1);
 }
 
 /* Arcs at fixed nodes become excess or part of the constant, or are dropped. They carry no flow

@@ -7,7 +7,7 @@
 
 #include "network.h"
 
-/* False: sums would overflow; some supply may be left that could be delivered. */
+/* Returns false if sums would overflow; then some deliverable supply may be left. */
 bool cb_flow_push(cb_flow *f);
 bool cb_flow128_push(cb_flow128 *f);
 

@@ -61,8 +61,8 @@ static bool is_flat(const part *p, cb_value_id value) {
     return flat != CB_NONE && p->to->values.at[flat].shape.dim[0] == p->s->rows;
 }
 
-/* Makes the rows of an outer value one axis. Comes before all pieces, which may run in any
- * order. */
+/* Flattens the leading axes of an outer value into one axis of rows. The op for this comes before
+ * all pieces, which may run in any order. */
 static cb_status flatten(const part *p, cb_value_id value) {
     cb_shape row;
     if (is_flat(p, value) || repeated(p, value, &row) != CB_NONE) return CB_OK;
@@ -83,7 +83,7 @@ static cb_status flatten_inputs(const part *p) {
     return CB_OK;
 }
 
-/* Returns the piece's rows of a value. */
+/* Sets `out` to the piece's rows of a value. */
 static cb_status rows_of(const part *p, cb_value_id value, cb_value_id *out) {
     cb_shape row;
     *out = p->x->piece[value];

@@ -3,7 +3,7 @@
  *   ops before the pieces | what the gradients of pieces need besides the pieces |
  *   piece, its gradients, piece, its gradients, .. | the rest of the forward | the backward
  *
- * Pieces follow in the order in which their gradients read them. */
+ * Pieces are placed in the order in which gradients read them. */
 #include "early.h"
 
 #include "../../base/bitset.h"
@@ -34,8 +34,8 @@ static cb_op_id maker(const ordering *x, cb_op_id id, uint32_t k) {
     return x->g->values.at[cb_op_ins(x->g, id)[k]].producer;
 }
 
-/* Marks the other ops after the pieces that the gradients need. Returns false if these need the
- * pieces. */
+/* Marks the ops between the pieces and the gradients that the gradients need. Returns false if one
+ * of these reads a piece. */
 static bool find_needed(ordering *x) {
     const cb_early *e = x->early;
     bool known = true;

@@ -1,10 +1,10 @@
-/* early.h: gradients of a loss in pieces (find.h) right after the pieces. */
+/* early.h: moves the gradients of a loss that runs in pieces (find.h) right after the pieces. */
 #ifndef CB_AD_EARLY_H
 #define CB_AD_EARLY_H
 
 #include "../../ir/graph.h"
 
-/* The ops of a graph whose gradients have been appended, and which has not been ordered yet. */
+/* Where the ops are in a graph whose gradients have been appended but not reordered yet. */
 typedef struct cb_early {
     const cb_op_id *first; /* [n_pieces + 1] of a strip (find.h) */
     uint32_t n_pieces;

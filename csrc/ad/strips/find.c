@@ -2,8 +2,8 @@
  * results depends only on row i of what it reads, and if only the strip reads these results. It
  * does not grow beyond the products that make its rows wide.
  *
- * A row is what the leading axes of a shape number; they differ between ops, as a product has
- * [tokens, width] and a pointwise op may have [batch, length, width]. */
+ * The leading axes of a shape enumerate its rows. They differ between ops: a product may have
+ * [tokens, width] and a pointwise op [batch, length, width]. */
 #include "find.h"
 
 typedef struct finder {
@@ -40,14 +40,14 @@ static const cb_shape *shape_of(const cb_graph *g, cb_value_id value) {
     return &g->values.at[value].shape;
 }
 
-/* ---- ops by rows ----------------------------------------------------------------------------- */
+/* ---- row-wise ops ---------------------------------------------------------------------------- */
 
 static bool is_product(const cb_graph *g, cb_op_id id) {
     const cb_op *op = &g->ops.at[id];
     return op->code == CB_OP_MATMUL && g->values.at[op->out_begin].shape.rank == 2;
 }
 
-/* True if it repeats only along inner axes. */
+/* True if expanding x to y leaves the leading axes unchanged. */
 static bool keeps_leading(const cb_shape *x, const cb_shape *y, int32_t leading) {
     bool keeps = x->rank == y->rank;
     for (int32_t k = 0; k < leading && keeps; k++) keeps = x->dim[k] == y->dim[k];
@@ -148,7 +148,7 @@ static uint32_t grow(finder *x, cb_strip *s) {
         n_products += is_product(x->g, id);
         if (!is_product(x->g, id)) read_rows(x, id, 1);
     }
-    for (cb_op_id id = 0; id <= s->end; id++) /* counts are those of one strip */
+    for (cb_op_id id = 0; id <= s->end; id++) /* the counts are per strip */
         if (cb_bitset_has(&s->ops, id) && (id == s->end || !is_product(x->g, id)))
             read_rows(x, id, (uint32_t)-1);
     return n_products;

@@ -1,5 +1,5 @@
-/* find.h: strips. These are chains of ops that are independent along rows, run piece by piece, so
- * that what is wide between their narrow ends never exists whole:
+/* find.h: finds strips. A strip is a chain of ops that are independent along rows. It runs piece by
+ * piece, so that the wide values between its narrow ends never exist whole:
  *
  *     logits = matmul(h, w)              h_i = slice(h, rows of piece i)
  *     nll, lse = cross_entropy(logits)   logits_i = matmul(h_i, w)      for each piece i
@@ -7,13 +7,13 @@
  *                                        nll = concat(nll_i ..)
  *
  * A strip ends with a cross entropy, or with a product whose result is at most half as wide as its
- * rows; it begins with the products that make them wide. Between are pointwise ops, norms and
+ * rows; it begins with the products that make them wide. Between them are pointwise ops, norms and
  * reductions of rows. Where pieces begin depends only on the number of rows: at multiples of
  * CB_PIECE_ROWS, at which our own product may be cut along its inner axis without changing bits
  * (exec/cpu/gemm/kern_matmul.c). The order of all sums is therefore the same under every budget.
  *
- * Pieces come last rows first, so the backward visits the first rows first, and sums of gradients
- * start there as those of a whole product do. */
+ * The pieces are in reverse order, last rows first. So the backward visits the first rows first,
+ * and sums of gradients start with them, as in a whole product. */
 #ifndef CB_AD_STRIPS_FIND_H
 #define CB_AD_STRIPS_FIND_H
 

@@ -17,7 +17,7 @@ TEST(writes_the_format) {
     cb_arena_init(&arena, &alloc);
     cb_str_init(&out, &arena);
     CHECK_OK(write_network(&g, &out));
-    CHECK(strcmp(out.at, "c minimum cut; arcs of 8 are without limit\np max 3 3\nn 1 s\nn 3 t\n"
+    CHECK(strcmp(out.at, "c minimum cut; a capacity of 8 means no limit\np max 3 3\nn 1 s\nn 3 t\n"
                          "a 1 2 8\na 2 3 7\na 1 3 0\n") == 0);
     g.capacity[1] = -7;
     CHECK_FAIL(write_network(&g, &out), CB_INVALID, "capacity -7 of arc 1");

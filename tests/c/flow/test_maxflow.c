@@ -126,7 +126,8 @@ TEST(refuses_what_cannot_be) {
                "sink 3 must be different nodes below 3");
     CHECK_FAIL(cb_flow_solve(&f, 0, 2, negative, &err), CB_INVALID, "arc 1 has a negative");
     CHECK_FAIL(cb_flow_solve(&f, 0, 2, much, &err), CB_INVALID, "2^62");
-    CHECK_FAIL(cb_flow_solve(&f, 0, 2, endless, &err), CB_INFEASIBLE, "2 arcs without limit");
+    CHECK_FAIL(cb_flow_solve(&f, 0, 2, endless, &err), CB_INFEASIBLE,
+               "a path of 2 arcs without limit");
     CHECK(f.n_path == 3 && f.path[0] == 0 && f.path[1] == 1 && f.path[2] == 2);
     CHECK_OK(cb_flow_solve(&f, 0, 2, most, &err));
     CHECK(f.value == 1 && !f.sink_side[1] && f.sink_side[2]);
