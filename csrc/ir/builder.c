@@ -1,5 +1,6 @@
 /* A call of the builder may append several ops. If a later one fails, the earlier ones are removed,
- * so that each call succeeds completely or has no effect: `mark_of` before, `settle` after. */
+ * so that each call succeeds completely or has no effect: it calls `mark_of` first and `settle` at
+ * the end. */
 #include "builder.h"
 
 #include <inttypes.h>
@@ -99,7 +100,7 @@ static cb_status fill_in(const cb_shape *from, cb_shape *shape, cb_error *err) {
     return CB_OK;
 }
 
-/* A reshape to the same shape is the value itself. */
+/* A reshape to the same shape returns the value itself. */
 static cb_status build_reshape(cb_graph *g, cb_value_id x, const cb_shape *shape, cb_value_id *out,
                                cb_error *err) {
     int64_t stride[CB_MAX_RANK];
@@ -239,7 +240,7 @@ static bool merged_rows(const cb_value *x, cb_shape *merged) {
     return cb_view_strides(&x->shape, x->stride, merged, stride) && cb_is_matrix(merged, stride);
 }
 
-/* Broadcasts the batch axes of both operands. A copy that the layout requires is made first. */
+/* Broadcasts the batch axes of both operands. Copies that the layout requires come first. */
 static cb_status batched(cb_graph *g, cb_value_id x, cb_value_id y, cb_value_id *out,
                          cb_error *err) {
     CB_TRY(build_matrix(g, x, &x, err));
@@ -275,7 +276,7 @@ static cb_status build_matmul(cb_graph *g, cb_value_id x, cb_value_id y, cb_valu
             err, CB_INVALID,
             "matmul: %s @ %s: the last axis of the first must match the %s of the second",
             cb_shape_text(&a, left), cb_shape_text(&b, right),
-            column ? "only one" : "last but one");
+            column ? "only one" : "second to last");
     }
     if (row) CB_TRY(build_reshape(g, x, &(cb_shape){.rank = 2, .dim = {1, a.dim[0]}}, &x, err));
     if (column) CB_TRY(build_reshape(g, y, &(cb_shape){.rank = 2, .dim = {b.dim[0], 1}}, &y, err));
@@ -291,7 +292,8 @@ static cb_status build_matmul(cb_graph *g, cb_value_id x, cb_value_id y, cb_valu
         result = g->values.at[x].shape;
     }
     if (column) result.rank--;
-    if (row) { /* the row axis is the last but one, or the last when the column axis is gone */
+    if (row) { /* the row axis is the second to last, or the last if the column axis has been
+                  removed */
         int32_t at = column ? result.rank - 1 : result.rank - 2;
         for (int32_t k = at; k < result.rank - 1; k++) result.dim[k] = result.dim[k + 1];
         result.rank--;
@@ -327,7 +329,7 @@ static void tidy_attrs(const cb_graph *g, cb_opcode code, uint32_t n_ins, const 
     }
 }
 
-/* Returns the shape to which all inputs broadcast. */
+/* Computes the shape to which all inputs broadcast. */
 static cb_status common_shape(const cb_graph *g, cb_opcode code, uint32_t n_ins,
                               const cb_value_id *ins, cb_shape *out, cb_error *err) {
     *out = g->values.at[ins[0]].shape;
@@ -340,7 +342,7 @@ static cb_status common_shape(const cb_graph *g, cb_opcode code, uint32_t n_ins,
     return CB_OK;
 }
 
-/* `fixed` gets the inputs, broadcast and copied as the op needs them. */
+/* `fixed` receives the inputs, broadcast and copied as the op requires. */
 static cb_status fix_inputs(cb_graph *g, cb_opcode code, uint32_t n_ins, const cb_value_id *ins,
                             cb_value_id *fixed, cb_error *err) {
     const uint32_t flags = cb_op_def_of(code)->flags;

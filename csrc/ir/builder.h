@@ -12,7 +12,7 @@ CB_MUST_CHECK cb_status cb_build(cb_graph *g, cb_opcode code, uint32_t n_ins,
                                  const cb_value_id *ins, const cb_attrs *attrs, cb_value_id *outs,
                                  cb_error *err);
 
-/* The op family most callers want, each with one output. */
+/* Build ops of one or two inputs that have one output. */
 CB_MUST_CHECK cb_status cb_build1(cb_graph *g, cb_opcode code, cb_value_id x, cb_value_id *out,
                                   cb_error *err);
 CB_MUST_CHECK cb_status cb_build2(cb_graph *g, cb_opcode code, cb_value_id x, cb_value_id y,
@@ -34,7 +34,7 @@ CB_MUST_CHECK cb_status cb_build_transpose(cb_graph *g, cb_value_id x, const int
                                            cb_value_id *out, cb_error *err);
 CB_MUST_CHECK cb_status cb_build_swap_last(cb_graph *g, cb_value_id x, cb_value_id *out,
                                            cb_error *err);
-/* Without axes, they reduce all axes. */
+/* If n_axes is 0, sums over all axes. */
 CB_MUST_CHECK cb_status cb_build_sum(cb_graph *g, cb_value_id x, int32_t n_axes,
                                      const int64_t *axes, bool keepdims, cb_value_id *out,
                                      cb_error *err);

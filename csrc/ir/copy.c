@@ -4,8 +4,8 @@
 #include "graph.h"
 #include "infer_checks.h"
 
-/* The maximum number of inputs of an op that may be replaced; their new ids are kept without an
- * allocation. */
+/* The maximum number of inputs of an op that may be replaced: their new ids are in a local array.
+ */
 #define REPLACED_INS 8
 
 /* Maps old ids to new ids. */
@@ -13,8 +13,8 @@ typedef struct renumbering {
     uint32_t *value, *storage;
 } renumbering;
 
-/* Marks inputs, the ops that make the outputs, and their inputs. One pass backwards, because
-   readers have larger ids. */
+/* Marks the inputs and all ops that the outputs depend on. One pass backwards is enough, because
+ * readers have larger ids. */
 static void mark_needed(const cb_graph *g, cb_bitset *keep) {
     for (size_t i = 0; i < g->inputs.len; i++) cb_bitset_add(keep, g->inputs.at[i]);
     for (size_t i = 0; i < g->outputs.len; i++)
@@ -37,7 +37,7 @@ static cb_status copy_names(const cb_graph *g, cb_graph *to, cb_error *err) {
     return CB_OK;
 }
 
-/* Sets the attributes of the ops that are appended to the copy. */
+/* Copies the attributes that ops appended later will get. */
 static void copy_defaults(const cb_graph *g, cb_graph *to) {
     to->location = g->location;
     to->region = g->region;
@@ -99,7 +99,7 @@ static cb_status note_outputs(const cb_graph *g, const cb_op *op, const cb_graph
     return CB_OK;
 }
 
-/* Asks for ops that replace this one; returns false if there are none. */
+/* Lets `by` replace the op; *done is false if it does not. */
 static cb_status replace_op(const cb_graph *g, cb_op_id id, const cb_replacing *by, cb_graph *to,
                             const renumbering *map, bool *done, cb_error *err) {
     const cb_op *op = &g->ops.at[id];
@@ -124,8 +124,8 @@ static cb_status replace_op(const cb_graph *g, cb_op_id id, const cb_replacing *
 
 /* The parts of the graph that a copy contains; the whole graph if all fields are NULL. */
 typedef struct choice {
-    const cb_bitset *keep;  /* other ops are left out */
-    const cb_op_id *order;  /* of all ops */
+    const cb_bitset *keep;  /* ops to copy */
+    const cb_op_id *order;  /* all ops in their new order */
     const cb_replacing *by; /* replaces ops */
 } choice;
 

@@ -58,7 +58,7 @@ static cb_status check_given(const cb_op_form *form, cb_error *err) {
                        (int)slot.name_length, slot.name);
     }
     if (form->n_out == (uint32_t)def->n_outs) return CB_OK;
-    return cb_fail(err, CB_INVALID, "%s: has %d outputs, %" PRIu32 " are given", def->name,
+    return cb_fail(err, CB_INVALID, "%s: has %d outputs, but %" PRIu32 " are given", def->name,
                    def->n_outs, form->n_out);
 }
 

@@ -43,7 +43,7 @@ CB_MUST_CHECK cb_status cb_form_attr(cb_op_form *form, const char *name, size_t 
 /* Ops without inputs take shape and dtype from the type of their output, so these are not written
  * as attributes. */
 bool cb_form_is_implied(cb_opcode code, const cb_attr_slot *slot);
-/* Appends the op, given its attributes and outputs' types. */
+/* Appends a parsed op after checking its attributes and the types of its outputs. */
 CB_MUST_CHECK cb_status cb_form_append(cb_graph *g, cb_op_form *form, uint32_t n_ins,
                                        const cb_value_id *ins, cb_error *err);
 /* Resets the attributes that the last op left for later ops, which are not part of the file. */

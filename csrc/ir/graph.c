@@ -78,7 +78,7 @@ static cb_status check_call(const cb_graph *g, cb_opcode code, uint32_t n_ins,
     return CB_OK;
 }
 
-/* Runs the shape rule. `scratch` is for the inputs of an op with many. */
+/* Runs the shape rule. `scratch` holds the inputs of an op that has many. */
 static cb_status infer(const cb_graph *g, const cb_value_id *ins, cb_arena *scratch, cb_infer *x,
                        cb_error *err) {
     const cb_value *few[FEW];
@@ -181,7 +181,7 @@ static cb_status check_pairing(const cb_graph *g, const cb_output *output, cb_er
                        output->input, cb_graph_name(g, g->ops.at[op].name));
     }
     if (value->dtype == input->dtype && cb_shape_equal(&value->shape, &input->shape)) return CB_OK;
-    return cb_fail(err, CB_INVALID, "output: %s is %s %s, its input %" PRIu32 " is %s %s", what,
+    return cb_fail(err, CB_INVALID, "output: %s is %s %s, but its input %" PRIu32 " is %s %s", what,
                    cb_dtype_name(value->dtype), cb_shape_text(&value->shape, have), output->input,
                    cb_dtype_name(input->dtype), cb_shape_text(&input->shape, want));
 }
@@ -200,7 +200,7 @@ cb_status cb_graph_append_output(cb_graph *g, cb_value_id value, const char *nam
             break;
         case CB_OUTPUT_STATE:
         case CB_OUTPUT_GRAD: CB_TRY(check_pairing(g, &output, err)); break;
-        default: return cb_fail(err, CB_INVALID, "output: no kind has the number %d", (int)kind);
+        default: return cb_fail(err, CB_INVALID, "output: unknown kind %d", (int)kind);
     }
     if (name) CB_TRY(cb_graph_intern(g, name, &output.name, err));
     return CB_PUSH(&g->arena, g->outputs, output) ? CB_OK : cb_no_memory(err);

@@ -10,9 +10,9 @@
  *   value 9            producer op 3, out_index 1, storage 7
  *   storage 7          bytes, root value (the one that allocated it)
  *
- * The order of this folder, each above those before it: op; value; infer_checks; infer_move,
- * infer_nn, infer_pointwise; infer; graph; builder, copy, form, text, verify, work; print, parse,
- * graph_json. */
+ * The files of this folder in order, each using only earlier ones: op; value; infer_checks;
+ * infer_move, infer_nn, infer_pointwise; infer; graph; builder, copy, form, text, verify, work;
+ * print, parse, graph_json. */
 #ifndef CB_IR_GRAPH_H
 #define CB_IR_GRAPH_H
 
@@ -123,16 +123,16 @@ CB_MUST_CHECK cb_status cb_graph_arrange(const cb_graph *g, const cb_op_id *orde
 CB_MUST_CHECK cb_status cb_graph_copy(const cb_graph *g, cb_alloc *alloc, cb_graph **out,
                                       cb_error *err);
 
-/* Replacements of ops in a copy. `replace` appends them to `to`; `ins` are values of `to`, and
- * `outs` gets one for each output, of its type and in a separate storage. */
+/* Replaces ops while a graph is copied. `replace` appends them to `to`; `ins` are values of `to`,
+ * and `outs` gets one for each output, of its type and in a separate storage. */
 typedef struct cb_replacing {
     void *user;
     bool (*wants)(void *user, const cb_graph *g, cb_op_id id); /* called for ops with at most 8
                                                                   inputs that are not views */
     cb_status (*replace)(cb_graph *to, cb_opcode code, const cb_attrs *attrs, uint32_t n_ins,
                          const cb_value_id *ins, cb_value_id *outs, cb_error *err);
-    /* If not NULL, called instead, for ops of any number of inputs. `map` [value of g] is its value
-     * of `to`. */
+    /* If not NULL, called instead of `replace`, for ops with any number of inputs. `map` gives, for
+     * each value of `g`, the value of `to`. */
     cb_status (*emit)(void *user, cb_graph *to, cb_op_id id, const cb_value_id *map,
                       cb_value_id *outs, cb_error *err);
 } cb_replacing;

@@ -2,14 +2,15 @@
  *
  *     {"format": "cutback.graph", "version": 1, "backward_starts": 12,
  *      "regions": [{"name": "block0", "parent": null, "saved_limit": null}],
- *      "ops": [{"op": "mul", "in": [8, 7], "attrs": {}, "out": [{"dtype": "f32", "shape": [8,
- * 32]}], "name": "h", "location": "model.py:12", "phase": "backward", "region": 0, "constraint":
- * "must_save", "origin": 3}], "outputs": [{"value": 8, "name": "loss", "kind": "result", "input":
- * 0}]}
+ *      "ops": [{"op": "mul", "in": [8, 7], "attrs": {},
+ *               "out": [{"dtype": "f32", "shape": [8, 32]}], "name": "h",
+ *               "location": "model.py:12", "phase": "backward", "region": 0,
+ *               "constraint": "must_save", "origin": 3}],
+ *      "outputs": [{"value": 8, "name": "loss", "kind": "result", "input": 0}]}
  *
- * Values are numbered by the outputs of the ops in their order. A missing or null key means none
- * (phase: forward, constraint: free). JSON has no infinities: attributes that are not finite are
- * the strings "inf", "-inf" and "nan". */
+ * Values are numbered by the outputs of the ops in their order. A key that is missing or null
+ * stands for no value (phase: forward, constraint: free). JSON has no infinities: attributes that
+ * are not finite are the strings "inf", "-inf" and "nan". */
 #include "graph_json.h"
 
 #include <inttypes.h>
@@ -254,7 +255,7 @@ static cb_status read_outs(const reader *r, const cb_json *op, cb_op_form *form)
     const cb_json *list, *dtype, *shape;
     CB_TRY(cb_json_want(op, "out", CB_JSON_ARRAY, &list, r->err));
     if (list->n > CB_MAX_OUTS) {
-        return cb_fail(r->err, CB_INVALID, "line %" PRIu32 ": no op has so many outputs",
+        return cb_fail(r->err, CB_INVALID, "line %" PRIu32 ": too many outputs for any op",
                        list->line);
     }
     for (const cb_json *k = list->as.child; k; k = k->next) {
@@ -336,7 +337,7 @@ static cb_status read_header(const reader *r, const cb_json *root) {
     CB_TRY(cb_json_as_i64(node, "version", &version, r->err));
     if (version == CB_FORM_VERSION) return CB_OK;
     return cb_fail(r->err, CB_UNSUPPORTED,
-                   "format version %" PRId64 ", this library reads version %d", version,
+                   "format version %" PRId64 "; this library reads version %d", version,
                    CB_FORM_VERSION);
 }
 
@@ -353,8 +354,9 @@ static cb_status read_graph(reader *r, const cb_json *root) {
     for (const cb_json *k = list->as.child; k; k = k->next) CB_TRY(read_output(r, k));
     CB_TRY(read_id(r, root, "backward_starts", &backward_starts));
     if (backward_starts != CB_NONE && backward_starts > g->ops.len) {
-        return cb_fail(r->err, CB_INVALID, "backward_starts is %" PRIu32 ", the graph has %zu ops",
-                       backward_starts, g->ops.len);
+        return cb_fail(r->err, CB_INVALID,
+                       "backward_starts is %" PRIu32 ", but the graph has %zu ops", backward_starts,
+                       g->ops.len);
     }
     if (backward_starts != CB_NONE) g->backward_starts = backward_starts;
     cb_form_reset_current(g);

@@ -14,7 +14,7 @@ static const infer_fn rules[CB_OP_COUNT] = {
 #undef CB_OP
 };
 
-/* Dims of size 1 are never stepped through, so their stride is free. */
+/* Axes of size 1 are never stepped along, so their stride does not matter. */
 bool cb_is_matrix(const cb_shape *s, const int64_t *stride) {
     if (s->rank < 2) return false;
     if (cb_numel(s) == 0) return true;

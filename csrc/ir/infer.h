@@ -10,8 +10,8 @@
 CB_MUST_CHECK cb_status cb_infer_outputs(cb_infer *x, cb_error *err);
 
 /* The requirement of CB_OPF_MATRIX on inputs: the last two axes are row-major (stride 1 and at
- * least a row) or column-major. Other axes may have any stride; dims of size 1 are free; empty is
- * fine. */
+ * least a row) or column-major. Other axes, and axes of size 1, may have any stride. Empty shapes
+ * always qualify. */
 bool cb_is_matrix(const cb_shape *shape, const int64_t *stride);
 
 #endif

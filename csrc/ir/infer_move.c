@@ -110,9 +110,9 @@ cb_status cb_infer_custom_vjp(cb_infer *x, cb_error *err) {
     const cb_value *const *of = x->in + 1 + n_outs, *const *dx = of + pairs / 2;
     for (int64_t i = 0; i < pairs / 2; i++) {
         if (same_type(of[i], dx[i]) && cb_dtype_is_float(of[i]->dtype)) continue;
-        return cb_fail(err, CB_INVALID,
-                       "custom_vjp: x %" PRId64 " and its gradient differ in type, or have none",
-                       i);
+        return cb_fail(
+            err, CB_INVALID,
+            "custom_vjp: x %" PRId64 " and its gradient must have the same floating type", i);
     }
     return CB_OK;
 }
@@ -134,7 +134,7 @@ cb_status cb_infer_slice(cb_infer *x, cb_error *err) {
     int64_t count = stop == start ? 0 : (stop - start - 1) / step + 1;
     out->shape.dim[axis] = count;
     for (int32_t k = 0; k < in->shape.rank; k++) out->stride[k] = in->stride[k];
-    if (count > 1) out->stride[axis] *= step; /* else it may be absurd */
+    if (count > 1) out->stride[axis] *= step; /* otherwise `step` may be arbitrarily large */
     if (cb_numel(&out->shape) > 0) out->offset += start * in->stride[axis];
     return CB_OK;
 }

@@ -108,7 +108,7 @@ cb_status cb_infer_conv2d(cb_infer *x, cb_error *err) {
     return CB_OK;
 }
 
-/* Both gradients run the forward's rule: g must have the shape that the forward would give. */
+/* Both gradients apply the forward's rule: g must have the shape of the forward's output. */
 cb_status cb_infer_conv2d_dgrad(cb_infer *x, cb_error *err) {
     cb_shape shape;
     CB_TRY(want_conv_pair(x, err));
@@ -227,7 +227,7 @@ cb_status cb_infer_rows_bwd(cb_infer *x, cb_error *err) {
     return cb_infer_rows(x, err);
 }
 
-/* Layer norm has a bias and gives the mean; RMS norm does neither. */
+/* Layer norm has a bias and returns the mean; RMS norm has neither. */
 static cb_status infer_norm(cb_infer *x, bool is_centred, cb_error *err) {
     CB_TRY(want_rows(x, 0, err));
     CB_TRY(cb_want_eps(x, err));
@@ -347,8 +347,8 @@ cb_status cb_infer_cross_entropy_bwd(cb_infer *x, cb_error *err) {
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-#define LARGEST_HEAD 256           /* the size for which the kernels' tiles are made */
-#define RANK_MAX (CB_MAX_RANK - 1) /* gradients of primitives take the heads apart: one axis more */
+#define LARGEST_HEAD 256           /* the kernels' tiles hold heads of at most this size */
+#define RANK_MAX (CB_MAX_RANK - 1) /* gradients of primitives split the heads, which adds an axis */
 
 static cb_status want_attention(const cb_infer *x, cb_error *err) {
     const double scale = x->attrs->f[0], p = x->attrs->f[1];

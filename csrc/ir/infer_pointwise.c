@@ -7,7 +7,7 @@
 cb_status cb_infer_source(cb_infer *x, cb_error *err) {
     const cb_attrs *a = x->attrs;
     if ((int)a->dtype < 0 || a->dtype >= CB_DTYPE_COUNT) {
-        return cb_fail(err, CB_TYPE, "%s: no element type has the number %d", cb_infer_name(x),
+        return cb_fail(err, CB_TYPE, "%s: unknown element type %d", cb_infer_name(x),
                        (int)a->dtype);
     }
     CB_TRY(cb_want_dims(x, err));
@@ -49,8 +49,7 @@ cb_status cb_infer_unary_float(cb_infer *x, cb_error *err) {
 
 cb_status cb_infer_cast(cb_infer *x, cb_error *err) {
     if ((int)x->attrs->dtype < 0 || x->attrs->dtype >= CB_DTYPE_COUNT) {
-        return cb_fail(err, CB_TYPE, "cast: no element type has the number %d",
-                       (int)x->attrs->dtype);
+        return cb_fail(err, CB_TYPE, "cast: unknown element type %d", (int)x->attrs->dtype);
     }
     cb_infer_set(x, 0, x->attrs->dtype, &x->in[0]->shape);
     return CB_OK;
@@ -112,7 +111,8 @@ cb_status cb_infer_where(cb_infer *x, cb_error *err) {
 
 /* ---- reductions ------------------------------------------------------------------------------ */
 
-/* Checks that axes are in range and rise. Only a scalar has none (the builder lists all axes). */
+/* Checks that the axes are in range and in ascending order. The list is empty only for a scalar
+ * (the builder lists all axes). */
 static cb_status check_axes(const cb_infer *x, cb_error *err) {
     char text[CB_SHAPE_TEXT];
     const cb_shape *axes = &x->attrs->dims, *in = &x->in[0]->shape;
@@ -126,14 +126,15 @@ static cb_status check_axes(const cb_infer *x, cb_error *err) {
                            cb_shape_text(in, text), axes->dim[i]);
         }
         if (i > 0 && axes->dim[i] <= axes->dim[i - 1]) {
-            return cb_fail(err, CB_INVALID, "%s: axes must count up, %" PRId64 " follows %" PRId64,
+            return cb_fail(err, CB_INVALID,
+                           "%s: axes must be in ascending order, but %" PRId64 " follows %" PRId64,
                            cb_infer_name(x), axes->dim[i], axes->dim[i - 1]);
         }
     }
     return CB_OK;
 }
 
-/* Computes the remaining shape; `count` gets the number of elements that are reduced to one. */
+/* Computes the remaining shape; `count` receives the number of elements that are reduced to one. */
 static cb_shape reduced_shape(const cb_shape *in, const cb_shape *axes, bool keepdims,
                               int64_t *count) {
     cb_shape out = {0};

@@ -1,4 +1,4 @@
-/* infer_rules.h: the shape rules. Included by infer*.c alone.
+/* infer_rules.h: the shape rules. Only infer*.c include it.
  *
  * A rule checks dtypes, shapes and attributes and fills dtype and shape of each output. Fresh
  * outputs are row-major; a view writes stride and offset itself. Errors start with the op's name.

@@ -21,7 +21,7 @@ const cb_op_def *cb_op_def_of(cb_opcode code) { return &defs[code]; }
 
 cb_status cb_op_check_call(cb_opcode code, uint32_t n_ins, cb_error *err) {
     if ((int)code < 0 || code >= CB_OP_COUNT)
-        return cb_fail(err, CB_INVALID, "no op has the number %d", (int)code);
+        return cb_fail(err, CB_INVALID, "unknown op %d", (int)code);
     const cb_op_def *def = cb_op_def_of(code);
     if (n_ins >= (uint32_t)def->min_ins && (def->max_ins < 0 || n_ins <= (uint32_t)def->max_ins))
         return CB_OK;

@@ -111,7 +111,7 @@ static cb_status read_int(parser *p, int64_t *out) {
     return CB_OK;
 }
 
-/* Reads an id; CB_NONE is not one. */
+/* Reads an id; CB_NONE is refused. */
 static cb_status read_id(parser *p, const char *what, uint32_t *out) {
     int64_t value;
     CB_TRY(read_int(p, &value));
@@ -207,10 +207,10 @@ static cb_status read_out_ids(parser *p, uint32_t *n) {
         CB_TRY(read_id(p, "value", &id));
         if (id != p->graph->values.len + *n) {
             return cb_fail(p->err, CB_INVALID,
-                           "line %zu: values count up: expected %%%zu, found %%%" PRIu32, p->line,
-                           p->graph->values.len + *n, id);
+                           "line %zu: values must count up: expected %%%zu, found %%%" PRIu32,
+                           p->line, p->graph->values.len + *n, id);
         }
-        if (++*n > CB_MAX_OUTS) return bad(p, "no op has so many outputs");
+        if (++*n > CB_MAX_OUTS) return bad(p, "too many outputs for any op");
     } while (accept(p, ','));
     return CB_OK;
 }
@@ -269,7 +269,7 @@ static cb_status read_types(parser *p, cb_op_form *form, uint32_t n) {
     return CB_OK;
 }
 
-/* Reads what follows the types: @"place", phase=, region=, constraint=, origin=. If one is
+/* Reads the marks after the types: @"location", phase=, region=, constraint=, origin=. If one is
  * repeated, the last counts. */
 static cb_status read_marks(parser *p, cb_op_form *form) {
     while (!at_line_end(p)) {
@@ -285,7 +285,7 @@ static cb_status read_marks(parser *p, cb_op_form *form) {
         else if (same(key, "constraint"))
             CB_TRY(read_word_of(p, &cb_constraint_words, &form->constraint));
         else if (same(key, "origin")) CB_TRY(read_id(p, "origin", &form->origin));
-        else return bad(p, "unknown mark; there are phase, region, constraint and origin");
+        else return bad(p, "unknown mark; use phase, region, constraint or origin");
     }
     return CB_OK;
 }
@@ -332,7 +332,7 @@ static cb_status read_region(parser *p) {
     bool has_parent, has_limit;
     cb_error why = {0};
     CB_TRY(read_id(p, "region", &id));
-    if (id != p->graph->regions.len) return bad(p, "regions count up from 0");
+    if (id != p->graph->regions.len) return bad(p, "regions must count up from 0");
     if (next_is(p, '"')) CB_TRY(read_string(p, &name));
     CB_TRY(read_key(p, "parent"));
     CB_TRY(read_optional(p, &has_parent, &parent));
@@ -367,7 +367,7 @@ static cb_status read_output(parser *p) {
 static cb_status read_mark_of_backward(parser *p) {
     while (accept(p, '-')) continue;
     if (!same(word(p), "backward")) return expected(p, "--- backward");
-    if (p->backward_starts != CB_NONE) return bad(p, "a second --- backward");
+    if (p->backward_starts != CB_NONE) return bad(p, "there is already a --- backward");
     p->backward_starts = (cb_op_id)p->graph->ops.len;
     return CB_OK;
 }
@@ -379,7 +379,7 @@ static cb_status read_header(parser *p) {
     CB_TRY(read_int(p, &version));
     if (version == CB_FORM_VERSION) return CB_OK;
     return cb_fail(p->err, CB_UNSUPPORTED,
-                   "line %zu: format version %" PRId64 ", this library reads version %d", p->line,
+                   "line %zu: format version %" PRId64 "; this library reads version %d", p->line,
                    version, CB_FORM_VERSION);
 }
 

@@ -1,4 +1,5 @@
-/* text.h: the text form, for reading, golden tests and files; it parses back to the same graph.
+/* text.h: the text form of a graph, for people, golden tests and files. It parses back to the same
+ * graph.
  *
  *     cutback.graph 1
  *     region 0 "block0" parent=none limit=none
@@ -10,9 +11,9 @@
  *     output "w" %12 grad input=0
  *
  * Numbers after % are value ids and must count up. Types are stated and checked against the
- * inferred ones. Behind them may stand a place, phase, region, constraint and origin. Blank lines
- * and lines that begin with # are skipped. Input is untrusted: every mistake is an error with its
- * line. */
+ * inferred ones. They may be followed by a location, phase, region, constraint and origin. Blank
+ * lines and lines that begin with # are skipped. Input is untrusted: every mistake is an error with
+ * its line. */
 #ifndef CB_IR_TEXT_H
 #define CB_IR_TEXT_H
 

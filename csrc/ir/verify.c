@@ -44,7 +44,7 @@ static cb_status check_op_fields(const cb_graph *g, size_t id, const cursor *at,
     }
     for (uint32_t i = 0; i < op->n_in; i++) {
         if (g->in_value.at[op->in_begin + i] >= op->out_begin)
-            return bad_op(g, id, "reads a value that is not there yet", err);
+            return bad_op(g, id, "reads a value that does not exist yet", err);
     }
     if (op->attrs >= g->attrs.len) return bad_op(g, id, "no such attributes", err);
     if (op->phase > CB_BACKWARD) return bad_op(g, id, "no such phase", err);
@@ -139,7 +139,7 @@ static cb_status check_ops(const cb_graph *g, cb_error *err) {
     if (at.values != g->values.len || at.storages != g->storages.len ||
         at.in_value != g->in_value.len || at.inputs != g->inputs.len) {
         status =
-            cb_fail(err, CB_INTERNAL, "verify: values, storages or inputs that belong to no op");
+            cb_fail(err, CB_INTERNAL, "verify: some values, storages or inputs belong to no op");
     }
 done:
     cb_arena_free(&scratch);
@@ -154,7 +154,8 @@ static cb_status check_regions(const cb_graph *g, cb_error *err) {
         if (is_id_or_none(r->name, g->names.len) && (r->parent == CB_NONE || r->parent < i))
             continue;
         return cb_fail(err, CB_INTERNAL,
-                       "verify: region %zu: no such name, or its parent does not come before", i);
+                       "verify: region %zu: no such name, or its parent does not come before it",
+                       i);
     }
     return CB_OK;
 }

@@ -1,5 +1,5 @@
-/* verify.h: checks the invariants of a graph at each stage boundary. Runs after every stage in
- * debug builds and in all tests. */
+/* verify.h: checks the invariants of a graph at each stage boundary. Runs after every stage, in all
+ * builds. */
 #ifndef CB_IR_VERIFY_H
 #define CB_IR_VERIFY_H
 

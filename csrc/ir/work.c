@@ -25,7 +25,7 @@ int64_t cb_row_blocks(int64_t rows, int64_t columns) {
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* Flops for each element of the larger of input 0 and output 0. */
+/* Returns the flops per element of input 0 or output 0, whichever is larger. */
 static double weight_of(cb_opcode code) {
     switch (code) {
         case CB_OP_DIV:
@@ -79,7 +79,7 @@ static uint64_t size_of(const cb_value *v) {
     return (uint64_t)cb_numel(&v->shape) * cb_dtype_size(v->dtype);
 }
 
-/* Bytes of the distinct elements that the value shows. */
+/* Returns the bytes of the distinct elements that the value shows. */
 static uint64_t read_bytes(const cb_value *v) {
     uint64_t bytes = cb_dtype_size(v->dtype);
     for (int32_t k = 0; k < v->shape.rank; k++)
@@ -98,7 +98,7 @@ static uint64_t moved_bytes(const cb_graph *g, cb_op_id id) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < op->n_in; i++) {
         bool again =
-            false; /* a short look back: ops with many inputs are joins of different values */
+            false; /* compared with the last 4 only: ops with many inputs join different values */
         for (uint32_t k = i > 4 ? i - 4 : 0; k < i; k++) again |= ins[k] == ins[i];
         if (again) continue;
         bytes += picks_from(op->code, i) ? size_of(&g->values.at[op->out_begin])
@@ -127,8 +127,8 @@ static double conv_flops(const cb_graph *g, cb_op_id id) {
     return 2.0 * (double)cb_numel(y) * (double)(w->dim[1] * w->dim[2] * w->dim[3]);
 }
 
-/* Two products of the forward, or five of the backward, and the exponentials; with `causal`, of the
- * pairs below the diagonal. */
+/* Counts the two products of the forward, or the five of the backward, and the exponentials. With
+ * `causal`, only pairs up to the diagonal count. */
 static double attention_flops(const cb_graph *g, cb_op_id id) {
     const bool is_forward = g->ops.at[id].code == CB_OP_ATTENTION;
     const cb_value_id *ins = cb_op_ins(g, id) + (is_forward ? 0 : 1);

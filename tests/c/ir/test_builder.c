@@ -44,7 +44,7 @@ TEST(failures_leave_nothing) {
     CHECK_FAIL(cb_build_full(g, &DIMS(-1), CB_F32, 1, &out, &err), CB_INVALID, "negative");
     CHECK_FAIL(cb_build_sum(g, x, 1, (int64_t[]){2}, false, &out, &err), CB_INVALID, "no axis 2");
     CHECK_FAIL(cb_build_sum(g, x, 2, (int64_t[]){0, -2}, false, &out, &err), CB_INVALID,
-               "count up");
+               "ascending order");
     CHECK_FAIL(cb_build_sum_to(g, x, &DIMS(2, 3), &out, &err), CB_INVALID,
                "did not come from broadcasting");
     CHECK_FAIL(cb_build_swap_last(g, n, &out, &err), CB_INVALID, "no two axes");

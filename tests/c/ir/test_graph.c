@@ -77,11 +77,11 @@ TEST(outputs_and_regions) {
     CHECK_FAIL(cb_graph_append_output(g, y, "y", CB_OUTPUT_STATE, 0, &err), CB_INVALID,
                "give it the role state");
     CHECK_FAIL(cb_graph_append_output(g, y, "y", CB_OUTPUT_STATE, 1, &err), CB_INVALID,
-               "state is f32 (3,), its input 1 is f32 (2,)");
+               "state is f32 (3,), but its input 1 is f32 (2,)");
     CHECK_FAIL(cb_graph_append_output(g, y, "y", CB_OUTPUT_GRAD, 2, &err), CB_INVALID,
                "has 2 inputs");
     CHECK_FAIL(cb_graph_append_output(g, y, "y", (cb_output_kind)7, 0, &err), CB_INVALID,
-               "no kind");
+               "unknown kind");
     CHECK(g->outputs.len == 0);
     CHECK_OK(cb_graph_append_output(g, y, "y", CB_OUTPUT_RESULT, CB_NONE, &err));
     CHECK_OK(cb_graph_append_output(g, y, NULL, CB_OUTPUT_GRAD, 0, &err));

@@ -54,8 +54,8 @@ TEST(ops) {
     DAMAGED(g->ops.at[2].n_in = 2, "wrong number of inputs");
     DAMAGED(g->ops.at[2].out_begin = 1, "outputs do not follow");
     DAMAGED(g->ops.at[4].n_out = 2, "outputs do not follow");
-    DAMAGED(g->in_value.at[0] = 2, "op 2 (transpose): reads a value that is not there yet");
-    DAMAGED(g->in_value.at[0] = 4000000, "not there yet");
+    DAMAGED(g->in_value.at[0] = 2, "op 2 (transpose): reads a value that does not exist yet");
+    DAMAGED(g->in_value.at[0] = 4000000, "does not exist yet");
     DAMAGED(g->ops.at[2].attrs = 4000, "no such attributes");
     DAMAGED(g->ops.at[2].phase = 2, "no such phase");
     DAMAGED(g->ops.at[2].constraint = CB_CONSTRAINT_COUNT, "no such constraint");
