@@ -1,6 +1,6 @@
 /* A member does the arithmetic of an op, or reads one input for all members that use it, so a run
- * reads each input once. The planner counts writes by value, and one launch. Scratch is rounded up
- * to the arena's alignment, so that a run's scratch can be divided among its members. */
+ * reads each input once. The planner counts writes per value, and one launch per run. Scratch is
+ * rounded up to the arena's alignment, so that a run's scratch can be divided among its members. */
 #include "contract.h"
 
 #include "../base/sort.h"
@@ -85,14 +85,14 @@ static bool is_near(const contracting *x, uint32_t op, uint32_t value) {
     return x->by->kernel[op] != CB_NONE && x->by->kernel[maker] == x->by->kernel[op];
 }
 
-/* Returns, as a bit, the member that reads a value from memory for all that use it. */
+/* Adds to `uses` the bit of the member that reads this value from memory for all its users. */
 static cb_status load(contracting *x, uint32_t op, uint32_t id, uint32_t in, uint32_t *n,
                       uint64_t *uses) {
     const uint32_t first = x->out->in_begin[op], known = x->n_in - first,
                    place = input_place(x, first, x->value[x->by->root[in]]);
     if (place >= CB_MOST_INNER_INPUTS)
         return cb_fail(x->err, CB_UNSUPPORTED,
-                       "groups: that of %s reads more than %d values; make it smaller",
+                       "groups: the group of %s reads more than %d values; make it smaller",
                        x->p->op_name[id], CB_MOST_INNER_INPUTS);
     if (place == known) {
         x->load[place] = (uint8_t)*n;

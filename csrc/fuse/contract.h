@@ -1,6 +1,6 @@
-/* contract.h: makes the problem of groups: each op of a grouping is one op, with an inside if it
- * has several members. Value ids count the outputs of the problem's ops in order; the storage of a
- * value has the value's id. */
+/* contract.h: makes the problem in which each group is one op. Ops with several members have an
+ * inside. Value ids count the outputs of the problem's ops in order; the storage of a value has the
+ * value's id. */
 #ifndef CB_FUSE_CONTRACT_H
 #define CB_FUSE_CONTRACT_H
 

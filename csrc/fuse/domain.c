@@ -194,7 +194,8 @@ static axes merged(const cb_shape *shape, const int64_t *stride) {
     return w;
 }
 
-/* True if the value is the same for each element of a strided row: strides of 0 along it. */
+/* Returns CB_VIEW_ROW if the value is the same for each element of a strided row, that is, if its
+ * strides along the row are 0. */
 static cb_view view_across(const axes *w, const cb_domain *domain) {
     const int outer = w->rank - 3; /* the axis along the strided rows */
     if (w->count != domain->count || w->rank < 2 || outer > 0) return CB_VIEW_OTHER;

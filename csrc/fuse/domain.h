@@ -4,8 +4,8 @@
  *
  *     part        shape of its results      what it does in the group
  *     MAP         count elements            element i from element i of each input
- * ROW_WISE count elements softmax, norms and their gradients: a row from a row; likewise the
- * gradient of ROWS with an index
+ *     ROW_WISE    count elements            softmax, norms and their gradients: a row from a row;
+ *                                           also the gradients of ROWS that take an index
  *     ROWS        one per row               sum, mean, amax, amin over the columns; cross-entropy;
  *                                           gather of one element of each row
  *     ROW_MAP     one per row               pointwise on values with one per row
@@ -27,8 +27,8 @@
  * Rows are strided if the group reduces an inner axis. Then `inner` rows are adjacent in memory, so
  * that element c of row r is element (r / inner * columns + c) * inner + r % inner of the domain,
  * and only MAP, ACROSS, ROW_MAP, LINES, TOTAL and ONE are parts. A line is the `inner` elements at
- * one c. Inputs from outside are read in any way. There are at least two rows, so that one per row
- * differs from a single element.
+ * one c. Inputs from outside are read in any way. There are at least two rows, so that a value with
+ * one element per row differs from a single element.
  *
  * Nothing here depends on the machine that runs the group. */
 #ifndef CB_FUSE_DOMAIN_H
@@ -36,9 +36,10 @@
 
 #include "../ir/op.h"
 
-/* Shorter rows cost more than they save; sums over longer ones are cut into segments, which are
- * separate tasks. CB_ROWS_ENOUGH rows are enough tasks, and may be longer. An op with positions in
- * rows does not join shorter rows than CB_ROW_INDEXED: rows with positions run one by one. */
+/* Rows shorter than CB_ROW_MIN cost more than they save. Sums over rows longer than CB_ROW_MAX are
+ * cut into segments, which are separate tasks; CB_ROWS_ENOUGH rows are enough tasks, so they may be
+ * longer. Ops that index into rows join only rows of at least CB_ROW_INDEXED elements, because such
+ * rows run one by one. */
 #define CB_ROW_MIN 4
 #define CB_ROW_INDEXED 32
 #define CB_ROW_MAX ((int64_t)1 << 16)

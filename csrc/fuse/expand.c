@@ -143,7 +143,7 @@ static uint32_t add_life(expanding *x, uint32_t storage, uint64_t bytes, cb_life
     return x->n_instance++;
 }
 
-/* Returns the values that a step reads, in the order of the plan's list. */
+/* Finds the instances that a step reads, in the order of the plan's list. */
 static void find_instances(expanding *x, uint32_t step) {
     const cb_lives *old = &x->plan->lives;
     const uint32_t op = x->plan->schedule.step[step];

@@ -11,7 +11,8 @@ typedef struct cb_life { /* the life of an instance of the plan */
     uint32_t made, last; /* group indices; last == n_group: held to the end */
     uint64_t offset;     /* in the arena */
     bool is_local;       /* exists only in group `made`, without bytes in the arena */
-    bool is_shared;      /* true for scratch in the same place as that of an earlier instance */
+    bool is_shared;      /* true if it is scratch in the same memory as that of an earlier instance
+                            */
     uint32_t shared;     /* that instance, if `is_shared` */
     bool is_gone;        /* ends before a step runs, so it takes no bytes */
     bool takes_over;     /* begins in the memory of another instance, which ends with group `made`

@@ -84,7 +84,7 @@ static void mark_ops(finding *x) {
     }
 }
 
-/* True if two ops could be in one group, by their phase and region. */
+/* True if two ops have the same phase and region, as members of one group must. */
 static bool same_place(const finding *x, uint32_t a, uint32_t b) {
     const uint32_t late = x->g->backward_starts;
     return (a >= late) == (b >= late) && x->p->op_region[a] == x->p->op_region[b];
@@ -274,10 +274,10 @@ static cb_status make_kernels(finding *x, cb_error *err) {
     return CB_OK;
 }
 
-/* ---- wishes ---------------------------------------------------------------------------------- */
+/* ---- requested inlinings --------------------------------------------------------------------- */
 
-/* Values that may be inlined into one op or group. Values that were not examined yet come first, in
- * rising order, so that readers are examined before their inputs. */
+/* Values that may be inlined into one op or group. Those that have not been examined come first, in
+ * ascending order, so that readers are examined before their inputs. */
 typedef struct wishes {
     uint32_t reader; /* one of its ops */
     uint32_t n_open, open[WISHES_MOST];
@@ -306,7 +306,7 @@ static void open_value(const finding *x, wishes *w, uint32_t value) {
     w->open[at] = value;
 }
 
-/* Adds the inputs from elsewhere of the ops that make a value. */
+/* Adds the inputs of the ops that make a value, except those made in the same group. */
 static void open_slice(finding *x, wishes *w, uint32_t maker) {
     const uint32_t set = x->set[maker], alone[] = {maker};
     const uint32_t *op = set == CB_NONE ? alone : x->op + x->begin[set];

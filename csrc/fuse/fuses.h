@@ -16,14 +16,14 @@ typedef bool (*cb_fuses_fn)(cb_opcode code, cb_part part, const cb_domain *domai
 bool cb_part_fuses(cb_fuses_fn fuses, cb_opcode code, cb_part part, const cb_domain *domain,
                    const cb_dtype *dtype, uint32_t n_in, uint32_t n_out);
 
-/* Backends that run the executor's microcode fuse these: pointwise ops, reductions and rows of
- * floats, with bools for ops that compare and choose, and integers that are indices. Fused and
- * unfused execution give bitwise identical results. */
+/* The cb_fuses_fn of backends that run the executor's microcode. They fuse pointwise ops,
+ * reductions and row-wise ops on floats, also with bools (comparisons and selections) and with
+ * integer indices. Fused and unfused execution give bitwise identical results. */
 bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_domain *domain, const cb_dtype *in,
                      uint32_t n_in, const cb_dtype *out, uint32_t n_out);
 
-/* The reason why a group ends: why the first step that was passed over, after the last one that
- * joined, did not join. */
+/* The reason why a group ends: why the first step passed over after the last member did not join.
+ */
 typedef enum cb_group_end {
     CB_END_NONE = 0, /* not known */
     CB_END_PROGRAM,  /* no step was left */

@@ -16,7 +16,7 @@ typedef struct making {
     uint32_t *set; /* [ops] the requested group, or n_group + op; CB_NONE: a view */
     cb_steps steps;
     cb_joining joining;
-    uint8_t *slice;                           /* [ops] members of the slices of: */
+    uint8_t *slice; /* [ops] 1: needed by a marked op or an inlined value */
     uint32_t n_marked, marked[CB_GROUP_MOST]; /* rising */
 } making;
 
@@ -288,7 +288,7 @@ static const char *reason_of(cb_group_end end) {
             return "it reads a result in a different order than it is made in, or before it "
                    "is complete";
         case CB_END_LIMIT: return "the group would have too many ops";
-        default: return "it runs by itself";
+        default: return "it runs separately";
     }
 }
 
@@ -301,9 +301,9 @@ static cb_group_end join_marked(making *x, uint32_t *op) {
     return CB_END_NONE;
 }
 
-/* Tries the marked ops, those of an op and those inlined into it, as one group. CB_END_NONE means
- * that they run; otherwise *op does not. Ops of a kernel may need its rows, which none of them
- * determines. */
+/* Tries to run the marked ops, those of an op and those inlined into it, as one group. Returns
+ * CB_END_NONE if they fit; otherwise *op is the one that does not. Ops of a kernel may need the
+ * kernel's rows, which no single op determines. */
 static cb_group_end try_marked(making *x, uint32_t host, uint32_t *op) {
     const uint32_t set = x->set[x->out->member[x->out->begin[host]]];
     cb_joining_start(&x->joining, (cb_domain){0});
@@ -412,8 +412,8 @@ static bool take_in(making *x, uint32_t host, uint32_t value) {
     return false;
 }
 
-/* Keeps the requested inlinings of one op, from the last value to the first, that fit the ones kept
- * before. Moves them to the front and returns their number. */
+/* Keeps the requested inlinings of one op that fit together, trying them from the last value to the
+ * first. Moves them to the front and returns their number. */
 static uint32_t keep_fitting(making *x, cb_grouped_inlining *wish, uint32_t n) {
     const uint32_t op = wish->op;
     uint32_t kept = 0;

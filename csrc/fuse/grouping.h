@@ -63,8 +63,8 @@ static inline bool cb_is_member_value(const cb_grouping *x, const cb_graph *g, u
     const bool first = g->ops.at[g->values.at[value].producer].out_begin == value;
     return first || x->is_read[value] || x->is_given[value];
 }
-/* True if the op represents the tangent: it is in the backward, and reads no value of it. Such an
- * op is never in a group. */
+/* True if the op represents the tangent: it is in the backward, and reads no value made there. Such
+ * an op is never in a group. */
 bool cb_is_tangent(const cb_graph *g, uint32_t op);
 /* Marks with 1 in `slice` [ops of the graph] the members of its op that make a value; entries that
  * are not 0 stay unchanged. */

@@ -18,8 +18,7 @@ static cb_status read_id(const reading *r, const cb_json *node, uint32_t *out) {
 static cb_status want_list(const reading *r, const cb_json *node, uint32_t n) {
     if (node->kind == CB_JSON_ARRAY && (n ? node->n == n : node->n > 0)) return CB_OK;
     return cb_fail(r->err, CB_INVALID,
-                   "line %u: groups are lists of ids, none of them empty, and "
-                   "inlinings are pairs of ids",
+                   "line %u: groups must be non-empty lists of ids, and inlinings pairs of ids",
                    node->line);
 }
 

@@ -1,5 +1,5 @@
-/* Groups as text, for reading: one op of the problem on each line, and its members by the names
- * that the problem of single ops gives them. Values have the ids of the joint graph.
+/* Writes groups as text for people: one op of the problem on each line, with its members under the
+ * names that they have in the problem of single ops. Values have the ids of the joint graph.
  *
  *     cutback.groups 1
  *     op 4: matmul_4(%4)

@@ -14,7 +14,7 @@ static cb_status fail(const checking *c, uint32_t op, const char *what) {
                    c->p->op_name[c->x->member[c->x->begin[op]]], what);
 }
 
-/* Checks that each op of the graph except views occurs once, where op_of says. */
+/* Checks that each op of the graph, except views, is a member once, of the op that op_of names. */
 static cb_status check_members(const checking *c) {
     const cb_grouping *x = c->x;
     uint32_t n_work = 0;

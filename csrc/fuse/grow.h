@@ -1,5 +1,5 @@
-/* grow.h: grows one group: decides, by their computation, which steps may run in it, and which of
- * the next steps join. room.h handles memory. */
+/* grow.h: grows one group: decides from what the steps compute which of them may run in it, and
+ * which of the next steps join. room.h handles memory. */
 #ifndef CB_FUSE_GROW_H
 #define CB_FUSE_GROW_H
 

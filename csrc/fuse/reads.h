@@ -1,11 +1,11 @@
-/* reads.h: tells which reads are allowed inside one group. It has the table at the top of domain.h
- * as functions, for building groups and for checking them. */
+/* reads.h: tells which reads are allowed inside one group. It implements the table at the top of
+ * domain.h, both for building groups and for checking them. */
 #ifndef CB_FUSE_READS_H
 #define CB_FUSE_READS_H
 
 #include "domain.h"
 
-/* The kinds of values from the point of view of a group. */
+/* The kinds of values that an instruction of a group may read. */
 typedef enum cb_made {
     CB_MADE_OUTSIDE = 0,
     CB_MADE_FULL, /* one element for each element of the domain */
@@ -18,7 +18,7 @@ typedef enum cb_made {
 /* Returns the kind of this output of an instruction; `late`: the instruction reads something
  * LATE. */
 cb_made cb_made_by(cb_opcode code, cb_part part, uint32_t output, bool late);
-/* True if an instruction may read such a value through such a view. */
+/* True if an instruction may read a value of kind `made` through this view. */
 bool cb_may_read(cb_opcode code, cb_part part, uint32_t input, cb_made made, cb_view view);
 
 /* Properties that the parts of a group must share. Start with zeros. */

@@ -31,13 +31,13 @@ static uint64_t bytes_of(const cb_room *r, uint32_t place) {
     return r->steps->plan->lives.instance[place].bytes;
 }
 
-/* True if it still has readers, or is held to the end. */
+/* True if the value still has readers or is held to the end. */
 static bool stays(const cb_room *r, uint32_t place) {
     return r->left[place] > 0 || !is_placed(r, place) ||
            r->units->life[place].last == r->units->n_group;
 }
 
-/* Returns the bytes of this kind: of the current group, or before it. */
+/* Returns the counter that this place belongs to: bytes made in the current group, or before it. */
 static uint64_t *tally_of(cb_room *r, uint32_t place) {
     const uint32_t maker = r->steps->maker[place];
     const bool is_own = maker != CB_NONE && r->group[r->unit_of[maker]] == r->current;
@@ -164,7 +164,7 @@ static uint32_t count_steps(const cb_groups *u, const uint32_t *unit, uint32_t n
     return n_step;
 }
 
-/* Returns the bytes that units take over which have just run as one group. */
+/* Returns the bytes taken over by units that have just run as one group. */
 static uint64_t taken_together(const cb_room *r, const cb_joining *joining, const uint32_t *unit,
                                uint32_t n) {
     const cb_taking x = {.steps = r->steps,

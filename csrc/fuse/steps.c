@@ -9,8 +9,8 @@ static bool reads(const cb_graph *g, cb_op_id id, cb_value_id first, uint32_t n)
     return is;
 }
 
-/* True if no op reads the outputs after the first. Only norms with a constant weight are like that,
- * such as norms of groups of channels. */
+/* True if no op reads the outputs after the first. This happens only for norms with a constant
+ * weight, such as norms of groups of channels. */
 static bool has_one_result(const cb_graph *g, cb_op_id id) {
     const cb_op *op = &g->ops.at[id];
     const bool is_norm = op->code == CB_OP_LAYER_NORM_BWD || op->code == CB_OP_RMS_NORM_BWD;

@@ -1,5 +1,5 @@
-/* steps.h: a plan's schedule in the form for building groups: the steps that run, with their reads
- * and outputs.
+/* steps.h: a plan's schedule in the form needed to build groups: the steps that run, with their
+ * reads and outputs.
  *
  * A place is the memory of a value: an instance of the plan, or, numbered after those, a storage in
  * an argument's memory. */
@@ -18,7 +18,7 @@ typedef struct cb_steps {
     const cb_problem *p;
     const cb_plan *plan;
     uint32_t n_place;
-    uint32_t *maker; /* [n_place] step that makes it; CB_NONE: the caller does */
+    uint32_t *maker; /* [n_place] step that makes its value; CB_NONE: the caller does */
     uint32_t *reads; /* [n_place] number of reads by steps that are not views, counting each input;
                         for a gradient that an update consumes, also the reads of its parameter */
     uint32_t *gradient_at; /* [n_place] for a parameter, the place of the gradient that its update
@@ -27,8 +27,8 @@ typedef struct cb_steps {
 
 CB_MUST_CHECK cb_status cb_steps_init(cb_steps *s, const cb_graph *g, const cb_problem *p,
                                       const cb_plan *plan, cb_arena *arena, cb_error *err);
-/* Does the same before planning, with every op once: only storages have places. Fills the parts of
- * `plan` that this uses. */
+/* Like cb_steps_init, but before planning, with every op run once; only storages have places. Fills
+ * the parts of `plan` that are needed for this. */
 CB_MUST_CHECK cb_status cb_steps_once(cb_steps *s, cb_plan *plan, const cb_graph *g,
                                       const cb_problem *p, cb_arena *arena, cb_error *err);
 
@@ -52,7 +52,7 @@ static inline uint32_t cb_place_out(const cb_steps *s, uint32_t step, uint32_t k
     return cb_place_of(s, cb_step_op(s, step)->out_begin + k,
                        lives->value_instance_out[lives->out_begin[step] + k]);
 }
-/* Returns where the gradient is that the update of this place consumes, or CB_NONE. */
+/* Returns the place of the gradient that the update of this parameter consumes, or CB_NONE. */
 static inline uint32_t cb_gradient_of(const cb_steps *s, uint32_t place) {
     return s->gradient_at ? s->gradient_at[place] : CB_NONE;
 }

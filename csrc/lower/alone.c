@@ -2,7 +2,7 @@
 
 #include "../fuse/reads.h"
 
-/* No op of a group reads sums of columns, so those without memory are not read at all. */
+/* Inside a group nothing reads sums of columns, so a sum without memory has no reader. */
 static bool has_one_result(const cb_program *p, const cb_instr *instr) {
     bool is = instr->n_out > 1;
     for (uint32_t k = 1; k < instr->n_out; k++)

@@ -205,7 +205,8 @@ static cb_status annotate_update(job *j, const cb_output *output) {
                          j->err);
 }
 
-/* Keeps copies of the caller's indices: they stay the same as when they were checked. */
+/* Forbids to recompute copies of the caller's indices, so that all readers see the numbers that
+ * were checked. */
 static void keep_indices(job *j) {
     cb_problem *p = j->p;
     for (cb_op_id id = 0; is_inside(j) && id < p->n_op; id++)

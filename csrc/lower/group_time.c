@@ -10,8 +10,10 @@
 
 #include "../fuse/grow.h"
 
-#define SHARED 0.9     /* share of their expensive part in an op and its gradient; measured */
-#define EXPOSED 0.3    /* share of the smaller one that does not overlap; measured */
+#define SHARED 0.9 /* share of their expensive part in an op and its gradient; measured */
+#define EXPOSED \
+    0.3                /* share of the smaller of arithmetic and traffic that does not overlap;
+                          measured */
 #define STREAM 0.7     /* flops for reading or writing an element of an array */
 #define GATHERED 1.5   /* flops for an element of an operand whose rows are not contiguous */
 #define ONE_NUMBER 300 /* flops for reducing the lanes of a sum to a number */
@@ -51,7 +53,7 @@ typedef struct timing {
 } timing;
 
 /* Returns the output that this operand shows, numbered so that a recomputed value has the number of
- * the first; CB_NONE: it comes from outside. */
+ * its first computation; CB_NONE: it comes from outside the group. */
 static uint32_t number_of(const timing *t, const cb_operand *x) {
     for (uint32_t i = 0; i < t->n; i++) {
         for (uint32_t k = 0; k < t->instr[i].n_out; k++) {
@@ -101,7 +103,7 @@ static double arithmetic_s(timing *t) {
     double sum = 0;
     for (uint32_t i = 0; i < t->n; i++) {
         const double own = instr_s(t, i);
-        double there = 0; /* of it */
+        double there = 0; /* the part that another instruction has computed */
         t->same[i] = i;
         for (uint32_t k = i; k-- > 0;)
             if (computes_the_same(t, i, k)) t->same[i] = t->same[k];
@@ -112,8 +114,8 @@ static double arithmetic_s(timing *t) {
     return sum;
 }
 
-/* Returns the number of sums over a row that are reduced to a number: for a mean and a spread, or a
- * maximum and a sum, and for values of the next pass. */
+/* Returns how many sums or maxima the instruction reduces to single numbers. A row-wise op has
+ * about three per row, such as a mean, a variance and a value of the next pass. */
 static double numbers_of(const timing *t, const cb_instr *instr, const cb_domain *domain) {
     const double rows = domain->columns ? (double)(domain->count / domain->columns) : 0;
     const cb_operand *out = &t->program->operand[t->program->operand_id[instr->out_begin]];
@@ -148,7 +150,7 @@ static laid laid_out(const cb_operand *x, const cb_domain *domain) {
     return run % (domain->columns ? domain->columns : domain->count) == 0 ? IN_MEMORY : IN_PIECES;
 }
 
-/* True if an earlier instruction or operand has read the same. */
+/* True if an earlier instruction or operand has read the same elements. */
 static bool is_read_before(const timing *t, uint32_t i, uint32_t in) {
     bool known = false;
     for (uint32_t k = 0; k <= i && !known; k++) {
@@ -176,7 +178,8 @@ static double flops_of_streams(const timing *t, uint32_t i, const cb_domain *dom
     return flops * (double)domain->count;
 }
 
-/* Returns the additional flops that depend on how a group is laid over its domain. */
+/* Returns the additional flops that depend on how a group's operands are laid out over its domain.
+ */
 static double flops_of_rows(const timing *t, const cb_domain *domain) {
     double flops = 0;
     for (uint32_t i = 0; i < t->n; i++) {

@@ -5,8 +5,9 @@
 #include "../plan/model/cost.h"
 #include "program.h"
 
-/* Returns the picoseconds of a group that moves this many bytes: the larger of its arithmetic and
- * its traffic, a part of the smaller, and a launch. The problem is that of single ops. */
+/* Returns the picoseconds that a group takes if it moves `bytes` bytes: the larger of its
+ * arithmetic and its traffic, a part of the smaller, and a launch. `p` is the problem of single
+ * ops. */
 int64_t cb_group_time_ps(const cb_program *program, const cb_group *group, const cb_problem *p,
                          uint64_t bytes, const cb_device *device);
 

@@ -102,8 +102,8 @@ static void mark_steady(const cb_graph *g, bool *steady) {
     }
 }
 
-/* True if an op of the graph makes these indices as positions of elements, below a bound that its
- * input's shape gives. */
+/* True if an op of the graph makes these indices as positions of elements, which are below a bound
+ * given by the shape of its input. */
 static bool are_positions(const cb_graph *g, const bound *own) {
     const cb_op_id root = root_of(g, own->index);
     if (!cb_makes_positions(g->ops.at[root].code)) return false;

@@ -6,8 +6,7 @@
 
 #include "../ir/graph.h"
 
-/* True if integers made by such an op are positions of elements of its input, so that no input can
- * bring them out of range. */
+/* True if the op returns positions of elements of its input, which are in range for every input. */
 static inline bool cb_makes_positions(cb_opcode code) {
     return code == CB_OP_MAX_POOL2D || code == CB_OP_ARGMAX;
 }
@@ -17,9 +16,9 @@ bool cb_copies_indices(const cb_graph *g, cb_op_id id);
  * no op reads such indices. */
 CB_MUST_CHECK cb_status cb_copy_index_inputs(const cb_graph *g, cb_alloc *alloc, cb_graph **out,
                                              cb_error *err);
-/* Finds an op of a joint graph whose indices may be out of range although the forward has run:
- * no op that the forward's outputs need checks the same copy against the same bound. CB_NONE: there
- * is none. */
+/* Finds an op of a joint graph whose indices may prove out of range after the forward: no op that
+ * the forward's outputs need checks the same copy against the same bound. CB_NONE: there is none.
+ */
 CB_MUST_CHECK cb_status cb_find_late_check(const cb_graph *joint, cb_op_id *out, cb_error *err);
 
 #endif

@@ -71,8 +71,8 @@ static cb_status make_tables(lowering *x) {
     return CB_OK;
 }
 
-/* Goes in the plan's order, not in that of groups, because results belong to the first run that
- * makes them. */
+/* Follows the order of the plan, not that of the groups, because results belong to the first run
+ * that makes them. */
 static cb_status find_reruns(lowering *x) {
     const cb_schedule *s = &x->plan->schedule;
     const cb_lives *lives = &x->plan->lives;

@@ -1,7 +1,7 @@
-/* moves.h: copies of a plan with offload to the host and back. Internal.
+/* moves.h: turns the offload of a plan into copies to the host and back. Internal.
  *
- * A plan copies while it computes: a copy out has a start and an end, and so has a copy back. A
- * program runs both as single copies, in the order of the plan: a copy out after the last group
+ * In a plan, copies overlap with computation: each copy out or back has a start and an end. A
+ * program makes each in a single step, in the order of the plan: a copy out after the last group
  * before its step, a copy back before the first group after it. The program's buffers have the
  * lives of the plan, which cover both copies, so the plan's memory suffices. */
 #ifndef CB_LOWER_MOVES_H

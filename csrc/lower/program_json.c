@@ -14,9 +14,9 @@
  * Bytes are the minimum traffic to memory: a value from outside counts once, for any number of
  * readers and views; elements that strides of 0 repeat count once; of an indexed table, only the
  * picked elements count. `locals` are the values that never exist in memory. `apart_bytes` is the
- * traffic of the ops one by one. `before` is the op that did not join, or null if there is none; if
- * the group's op cannot be in any group, it is that op. `waits_for` is the op that makes an input
- * of `before`, if that is the reason ("wait"). */
+ * traffic if each op ran separately. `before` is the op that did not join, or null if there is
+ * none; if the group's op cannot be in any group, it is that op. `waits_for` is the op that makes
+ * an input of `before`, if that is the reason ("wait"). */
 #include "group_time.h"
 #include "program.h"
 
@@ -41,7 +41,7 @@ typedef struct writing {
     uint32_t *read;          /* [n_memory] group + 1 in which it was read last; `bytes` are of this
                                 group */
     uint64_t *bytes;         /* [n_memory] */
-    uint64_t in, out, apart; /* bytes of the current group; bytes of its ops one by one */
+    uint64_t in, out, apart; /* bytes of the current group; bytes if its ops ran separately */
 } writing;
 
 /* ---- bytes ----------------------------------------------------------------------------------- */

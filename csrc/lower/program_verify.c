@@ -14,8 +14,8 @@ typedef struct check {
     uint8_t *written;                  /* [n_buffer] */
     uint8_t *output_written;           /* [n_output] */
     uint8_t *local_written;            /* [n_local] */
-    uint8_t *is_scratch;               /* [n_buffer] true for the scratch of an instruction so
-                                          far */
+    uint8_t *is_scratch;               /* [n_buffer] true if an instruction so far uses it as
+                                          scratch */
     uint8_t *is_taken;                 /* [n_buffer] true if another buffer takes it over in its
                                           last group */
     uint8_t *made;                     /* [n_buffer + n_output + n_local] cb_made in the group */
@@ -25,7 +25,7 @@ typedef struct check {
     uint32_t n_active;
 } check;
 
-/* Returns the size of the memory that contains the operand. */
+/* Computes the size of the memory that contains the operand. */
 static cb_status room_of(const check *c, uint32_t id, const cb_operand *x, uint64_t *room) {
     const cb_program *p = c->p;
     const uint32_t sizes[] = {p->n_buffer, p->n_input, p->n_output, p->n_local};
@@ -132,7 +132,8 @@ static cb_status taken_wrong(const check *c, uint32_t b, const char *what) {
                    c->p->buffer[b].over, what);
 }
 
-/* True if group `g` copies the buffer to the host after it runs, or back before. */
+/* True if group `g` copies the buffer to the host after it runs (`leaving`), or back before it
+ * runs. */
 static bool moves_in(const cb_program *p, uint32_t g, uint32_t buffer, bool leaving) {
     if (!p->move_begin) return false;
     for (uint32_t m = p->move_begin[g]; m < p->move_begin[g + 1]; m++) {
@@ -142,7 +143,7 @@ static bool moves_in(const cb_program *p, uint32_t g, uint32_t buffer, bool leav
 }
 
 /* Checks that each buffer is taken over at most once, in its last group, and by a buffer of the
- * same size. It began in an earlier group, or comes back from the host for this one. */
+ * same size. It must have begun in an earlier group, or come back from the host for this one. */
 static cb_status check_taken(check *c) {
     const cb_program *p = c->p;
     for (uint32_t b = 0; b < p->n_buffer; b++) {
@@ -322,7 +323,7 @@ static cb_status check_parts(const check *c, uint32_t g) {
     if (group->n_instr == 1 && !cb_group_fuses(group)) {
         if (instr->part == CB_PART_NONE && group->domain.count == 0 && group->domain.columns == 0)
             return CB_OK;
-        return part_wrong(c, g, instr, "it is alone in its group but has a part");
+        return part_wrong(c, g, instr, "it is the only instruction of its group but has a part");
     }
     for (uint32_t i = 0; i < group->n_instr; i++) CB_TRY(check_part(c, g, &instr[i], &parts));
     for (uint32_t i = 0; i < group->n_instr; i++) {
@@ -332,7 +333,7 @@ static cb_status check_parts(const check *c, uint32_t g) {
     if (!cb_parts_agree(&parts))
         return part_wrong(c, g, instr, "another instruction computes in f64");
     if (cb_parts_fit(&parts, &group->domain)) return CB_OK;
-    return part_wrong(c, g, instr, "its rows hold part of what must stay whole");
+    return part_wrong(c, g, instr, "its rows split what must stay together");
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -358,8 +359,7 @@ static cb_status check_scratch(check *c, uint32_t g, const cb_instr *instr) {
         c->is_scratch[scratch] = 1;
         return CB_OK;
     }
-    return cb_fail(c->err, CB_INTERNAL, "program: the scratch of group %" PRIu32 " is not there",
-                   g);
+    return cb_fail(c->err, CB_INTERNAL, "program: group %" PRIu32 " has no valid scratch", g);
 }
 
 static cb_status move_wrong(const check *c, uint32_t m, const char *what) {
@@ -454,7 +454,8 @@ static cb_status check_take_over(const check *c, uint32_t b) {
     if (!is_pointwise(p, group) && !adds_to(p, group, x))
         return taken_wrong(c, b, "the group is not pointwise");
     if (from.n_read != 1 || !x || from.reader > use_of(p, group, b).writer)
-        return taken_wrong(c, b, "the group does not read that once, and then write this");
+        return taken_wrong(
+            c, b, "the group does not read the old buffer once before it writes the new one");
     if (x->offset != 0 || !cb_is_contiguous(&x->shape, x->stride) ||
         (uint64_t)cb_numel(&x->shape) * cb_dtype_size(x->dtype) != to->bytes)
         return taken_wrong(c, b, "the group reads it in a different order than it writes");

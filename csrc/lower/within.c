@@ -98,7 +98,7 @@ static cb_status try_lowest(within *w, uint64_t limit, both *out) {
     return CB_OK;
 }
 
-/* Notes a program for the refusal, which names the smallest program of all that were tried. */
+/* Records a program for the refusal, which names the smallest of all programs that were tried. */
 static void note_program(const within *w, const both *b, cb_error *why) {
     const cb_plan *plan = b->plan;
     const uint64_t bytes = bytes_of(b, w->asked.measure), known = why->refusal.smallest_bytes;
@@ -107,7 +107,7 @@ static void note_program(const within *w, const both *b, cb_error *why) {
     cb_refusal_set_op(&why->refusal, w->of->p, plan->schedule.step[plan->lives.peak_step]);
 }
 
-/* Tries the plan of a kind of budget that asks for a small one. If its program is larger than the
+/* Tries the plan for a kind of budget that requests a small one. If its program is larger than the
  * limit, `why` gets its bytes, and `out` stays empty. */
 static cb_status try_small(within *w, cb_budget_kind kind, uint64_t limit, cb_error *why,
                            both *out) {
@@ -123,8 +123,8 @@ static cb_status try_small(within *w, cb_budget_kind kind, uint64_t limit, cb_er
     return CB_OK;
 }
 
-/* Handles the case that no plan fits op by op, and that the program at position 0 does not fit. Of
- * two plans, the smaller one may have the larger program, so both are tried. err->refusal gets the
+/* Handles the case that neither a plan of single ops nor the program at position 0 fits. Of two
+ * plans, the smaller one may have the larger program, so both are tried. err->refusal gets the
  * bytes of the smallest program, so that it never names more bytes than "min" takes. */
 static cb_status try_smallest(within *w, uint64_t limit, both *out) {
     cb_error why = *w->err;
@@ -136,7 +136,7 @@ static cb_status try_smallest(within *w, uint64_t limit, both *out) {
     return CB_INFEASIBLE;
 }
 
-/* Returns the answer to a budget in bytes that is too small for saving everything. */
+/* Finds the answer to a budget in bytes that is too small for saving everything. */
 static cb_status choose_within(within *w, uint64_t limit, both *out) {
     const cb_status status = make(w, &w->asked, out);
     if (status != CB_OK && status != CB_INFEASIBLE) return status;
@@ -147,7 +147,7 @@ static cb_status choose_within(within *w, uint64_t limit, both *out) {
     return out->plan ? CB_OK : try_smallest(w, limit, out);
 }
 
-/* Returns the smallest program, which need not be that of the smallest plan. */
+/* Finds the smallest program, which need not be that of the smallest plan. */
 static cb_status choose_smallest(within *w, both *out) {
     CB_TRY(make(w, &w->asked, out));
     if (w->asked.kind == CB_BUDGET_MIN && w->asked.share > 0) return CB_OK;
@@ -169,7 +169,7 @@ static bool is_for_programs(const within *w) {
            (b->measure == CB_MEASURE_ARENA || b->measure == CB_MEASURE_LIVE);
 }
 
-/* Returns the bytes of a position, between the bytes of two programs. */
+/* If a position was requested, converts it to bytes, between the bytes of two programs. */
 static cb_status resolve(within *w, uint64_t taken, cb_ends *ends) {
     *ends = (cb_ends){.everything = taken};
     if (w->asked.kind != CB_BUDGET_POSITION) return CB_OK;
@@ -242,7 +242,7 @@ uint64_t cb_bytes_within(const cb_problem *p, cb_measure measure, const cb_plan 
 
 /* ---- groups or single ops -------------------------------------------------------------------- */
 
-/* Returns the bytes of the program for this budget. */
+/* Computes the bytes of the program for this budget. */
 static cb_status measure_program(const cb_lowered *of, const cb_plan_options *options,
                                  const cb_budget *budget, cb_alloc *alloc, uint64_t *bytes,
                                  cb_error *err) {

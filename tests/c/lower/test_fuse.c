@@ -168,7 +168,8 @@ TEST(verifier_finds_what_is_wrong_in_a_group) {
     CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "its part is not that of its op");
     map->part = CB_PART_MAP;
     alone->part = CB_PART_MAP;
-    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "it is alone in its group but has a part");
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL,
+               "it is the only instruction of its group but has a part");
     alone->part = CB_PART_NONE;
     domain->count++;
     CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "its part is not that of its op");
@@ -280,7 +281,7 @@ TEST(scratch_is_shared_by_who_copies_the_same) {
     CHECK(shared[1]->part == CB_PART_ROW_WISE && shared[0]->scratch == shared[1]->scratch);
     CHECK(shared[0]->scratch != CB_NONE && p->buffer[shared[0]->scratch].bytes == 64);
     p->operand_id[shared[1]->in_begin + 2] = p->input[2].operand;
-    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "the scratch of group");
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "has no valid scratch");
     cb_program_free(p);
     check_nomem(&alloc, &m, fuses_all);
     model_free(&m);

@@ -247,7 +247,7 @@ def test_groups_may_be_listed():
         ([[3, 4]], TypeError, "nor a dict of groups"),
         ({"inlinings": []}, ValueError, "expected the key 'groups'"),
         ({"groups": [], "more": []}, ValueError, "expected the key 'groups'"),
-        ({"groups": [3]}, ValueError, "groups are lists of ids"),
+        ({"groups": [3]}, ValueError, "groups must be non-empty lists of ids"),
         ({"groups": [["3"]]}, ValueError, "groups: an id"),
         ({"groups": [[3.5]]}, ValueError, "groups: an id"),
         ({"groups": [{3, 4}]}, TypeError, "'set' object cannot be interpreted as an integer"),
