@@ -1,6 +1,6 @@
-/* Numbers of rows that are side by side become streams of vectors; sums and extremes of rows become
- * sums and extremes of columns, whose rows are the elements at one place of each row; and what is
- * summed over lines is stored, line by line. */
+/* If rows are side by side, a number of a row becomes an element of a vector, which operations
+ * access as a stream. Sums and extremes of rows become sums and extremes of columns, which add one
+ * element of each row at a time. Elements that are summed over lines are stored line by line. */
 #include "across.h"
 
 static int16_t new_vectors(cb_translation *x, int16_t first) {
@@ -13,7 +13,7 @@ static cb_x_op over_columns(cb_x_op op) {
     return op == CB_X_ACC ? CB_X_COLUMN : op == CB_X_AMAX ? CB_X_COLUMN_MAX : CB_X_COLUMN_MIN;
 }
 
-/* Keeps the elements of a sum over lines until some lines are complete. */
+/* Stores the elements of a sum over lines until some lines are complete. */
 static void keep_line(cb_translation *x, cb_micro *micro) {
     cb_microcode *m = x->m;
     const int16_t acc = micro->dst;

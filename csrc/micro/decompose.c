@@ -52,8 +52,9 @@ static int64_t period_of(const cb_walk *w, int64_t count) {
     return w->stride[0][0] == 0 ? count / w->dim[0] : 0;
 }
 
-/* The length of a row that is a multiple of `period`, the common period of all repeating operands,
- * so that these are gathered once for many rows. 0 if no such row consists of whole vectors. */
+/* Returns the length of a row that is a multiple of `period`, the common period of all repeating
+ * operands, so that these are gathered once for many rows. Returns 0 if no such row consists of
+ * whole vectors. */
 static int64_t repeating_columns(int64_t period, int64_t count) {
     int64_t columns = period;
     while ((columns < REPEATED_ROW || columns % CB_X_LANES) && columns <= CB_X_CHUNK / 2 &&
@@ -64,8 +65,8 @@ static int64_t repeating_columns(int64_t period, int64_t count) {
 }
 _Static_assert(CB_X_LANES % CB_PHILOX_BLOCK == 0, "rows of whole vectors cut no block of draws");
 
-/* The longest row in which every operand has a constant stride. If that is too short, a row after
- * which operands repeat, else the whole domain. */
+/* Returns the length of the longest row in which every operand has a constant stride. If that is
+ * too short, returns the length after which operands repeat, or else that of the whole domain. */
 static int64_t flat_columns(const cb_program *p, const cb_group *g, const cb_alone *alone,
                             int64_t count) {
     int64_t columns = count, period = -1;
@@ -91,7 +92,7 @@ static int64_t flat_columns(const cb_program *p, const cb_group *g, const cb_alo
     return repeating ? repeating : count;
 }
 
-/* True if any operand is f64; then all of the group is computed in f64. */
+/* True if any operand is f64; then the whole group is computed in f64. */
 static bool is_wide(const cb_program *p, const cb_group *g) {
     for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
         const uint32_t *ins = p->operand_id + p->instr[i].in_begin;
@@ -121,7 +122,7 @@ cb_status cb_microcode_of(const cb_program *program, uint32_t group, const cb_x_
         cb_t_instruction(&x, i, part_of(&program->instr[i], &alone));
     cb_t_arrange(&x);
     if (!x.is_full) return CB_OK;
-    return cb_fail(err, CB_UNSUPPORTED, "microcode: group %u does not fit the tables", group);
+    return cb_fail(err, CB_UNSUPPORTED, "microcode: group %u does not fit into the tables", group);
 }
 
 cb_status cb_microcode_keep(cb_microcode *m, cb_arena *memory, cb_error *err) {

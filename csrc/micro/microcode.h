@@ -105,16 +105,16 @@ typedef struct cb_x_pieces { /* sums of pieces of rows */
     int16_t stream, acc;
     bool is_whole;      /* a power of two elements: whole lanes, one leaf (fuse/domain.h) */
     int16_t log_length; /* if is_whole: a piece has 2^log_length elements */
-    int16_t phase;      /* if batches add it up (together.h) */
+    int16_t phase;      /* the phase after which batches add it up (together.h) */
     int64_t length;
     bool is_mean;
 } cb_x_pieces;
 
-/* If rows are side by side, a line is one element of each. Its sum goes to the result, or is
- * part of a total whose leaves do not begin where lines do. The phase leaves the elements of some
+/* If rows are side by side, a line is one element of each. Its sum goes to the result, or is part
+ * of a total whose leaves do not begin where lines do. The phase stores the elements of several
  * lines, one after another, in vectors from acc_lanes[acc] on. */
 typedef struct cb_x_line_sum {
-    uint32_t tensor; /* the result, one element a line; a total has none */
+    uint32_t tensor; /* the result, one element per line; unused for a total */
     int16_t acc, number, phase;
     int16_t total; /* -1: none */
     bool is_mean;
@@ -157,11 +157,11 @@ typedef struct cb_x_limits {
     X(cb_x_number, number, n_number, CB_X_NUMBERS)                                        \
     X(cb_x_stream, stream, n_stream, CB_X_STREAMS)                                        \
     X(double, constant, n_scalar, CB_X_SCALARS)           /* numbers that never change */ \
-    X(cb_x_row_value, load, n_load, CB_X_ROW_VALUES)      /* one for each row, which is read */    \
-    X(cb_x_row_value, store, n_store, CB_X_ROW_VALUES)    /* written */                   \
-    X(cb_x_row_value, once, n_once, CB_X_ROW_VALUES)      /* one for all rows, which is read */    \
-    X(cb_x_row_value, give, n_give, CB_X_ROW_VALUES)      /* written at the end */       \
-    X(cb_x_row_value, line, n_line, CB_X_ROW_VALUES)      /* one for each line, which is read */   \
+    X(cb_x_row_value, load, n_load, CB_X_ROW_VALUES)      /* one per row, read */         \
+    X(cb_x_row_value, store, n_store, CB_X_ROW_VALUES)    /* one per row, written */      \
+    X(cb_x_row_value, once, n_once, CB_X_ROW_VALUES)      /* one for all rows, read */    \
+    X(cb_x_row_value, give, n_give, CB_X_ROW_VALUES)      /* one for all, written last */ \
+    X(cb_x_row_value, line, n_line, CB_X_ROW_VALUES)      /* one per line, read */        \
     X(cb_x_line_sum, line_sum, n_line_sum, CB_X_ACCS)                                     \
     X(cb_x_total, total, n_total, CB_X_TOTALS)                                            \
     X(cb_x_columns, column, n_columns, CB_X_ROW_VALUES)                                   \

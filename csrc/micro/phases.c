@@ -141,7 +141,7 @@ static bool is_read_too_late(const cb_microcode *m, const cb_micro *micro) {
     return is;
 }
 
-/* Checks for overwritten arrays; the ops then run one by one. */
+/* Rejects groups that read an array after it was overwritten; their ops run one by one. */
 static void check_overwritten(cb_translation *x) {
     for (int k = 0; k < x->m->n_micro; k++)
         x->is_full |= !x->m->micro[k].is_dead && is_read_too_late(x->m, &x->m->micro[k]);

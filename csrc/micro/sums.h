@@ -15,10 +15,10 @@ enum {
 /* Number of rows that are summed before they are added to the column sums of their block; shorter
  * chains have smaller errors. */
 #define CB_RUN_ROWS 128
-/* Adjacent strided rows (fuse/domain.h) have one element each in a line. Short lines are taken
- * several at a time, a band: line c of a sum is added in group c mod the lines of a band, and the
- * groups of a block of bands are added in order. A band fills whole iterations but for a
- * sixteenth. */
+/* A line has one element of each of several adjacent strided rows (fuse/domain.h). Short lines are
+ * processed several at a time, as a band: line c of a sum is added in group c mod the lines of a
+ * band, and the groups of a block of bands are added in order. At most a sixteenth of the
+ * iterations over a band is unused. */
 #define CB_BAND_MIN 256
 #define CB_BAND_MAX 1024
 static inline int64_t cb_band_lines(int64_t inner) {

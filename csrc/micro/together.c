@@ -13,7 +13,7 @@ static bool accumulates(const cb_micro *micro) {
     return micro->op == CB_X_ACC || micro->op == CB_X_AMAX || micro->op == CB_X_AMIN;
 }
 
-/* True if an operation has positions in rows: these are found in one row at a time. */
+/* True if an operation accesses its row by index, which works only on one row at a time. */
 static bool has_positions(const cb_microcode *m) {
     bool has = false;
     for (int k = 0; k < m->n_micro; k++)
@@ -98,8 +98,8 @@ static cb_x_pieces *pieces_of(const cb_microcode *m, int16_t acc) {
     return &m->pieces[k];
 }
 
-/* True if rows or pieces cut the lanes of a sum: a batch of one row, too, adds up its terms when
- * the phase has run. */
+/* True if rows or pieces cut the lanes of a sum: then even a batch of one row adds up its terms
+ * after the phase. */
 static bool is_cut(const cb_microcode *m, int16_t acc) {
     if (m->acc_kind[acc] == CB_X_TOTAL_SUM) return m->columns % CB_X_LANES != 0;
     if (m->acc_kind[acc] != CB_X_PIECE_SUM) return false;

@@ -344,7 +344,7 @@ static void translate_scatter_add(cb_translation *x, uint32_t at) {
     cb_t_give_full(x, instr->out_begin, cb_t_value(x, CB_X_ADD_AT, base, index, add), false);
 }
 
-/* 1 if the row has a label, 0 if it is ignored. */
+/* Returns 1 if the row has a label, 0 if it is ignored. */
 static cb_x_ref counts_where(cb_translation *x, cb_x_ref label) {
     return cb_t_number(x, CB_X_GE, label, cb_t_constant(x, 0), CB_T_NOTHING);
 }

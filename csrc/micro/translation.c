@@ -114,8 +114,8 @@ static const cb_x_number *find_number(const cb_translation *x, cb_x_op op, cb_x_
     return NULL;
 }
 
-/* Computes a number from numbers, in the first place where all of them are available, and as often
- * as the most frequently computed of them. */
+/* Computes a number from other numbers, as soon as all of these are available, and as often as the
+ * most frequently computed of them. */
 cb_x_ref cb_t_number(cb_translation *x, cb_x_op op, cb_x_ref a, cb_x_ref b, cb_x_ref c) {
     const cb_x_number *known = find_number(x, op, a, b, c);
     if (known) return cb_t_number_ref(known->dst);
@@ -154,7 +154,7 @@ static const cb_x_number *find_over_row(const cb_translation *x, cb_x_op op, cb_
     return NULL;
 }
 
-/* The sum, maximum or minimum of a vector value over the row. */
+/* Returns the sum, maximum or minimum of a vector value over the row. */
 cb_x_ref cb_t_over_row(cb_translation *x, cb_x_op op, cb_x_ref of) {
     const cb_x_number *known = find_over_row(x, op, of);
     if (known) return cb_t_number_ref(known->dst);
@@ -168,7 +168,8 @@ cb_x_ref cb_t_over_row(cb_translation *x, cb_x_op op, cb_x_ref of) {
     return cb_t_number_ref(dst);
 }
 
-/* The element of a vector value at a position of the row; undefined if the position is -1. */
+/* Returns the element of a vector value at a position of the row; undefined if the position is -1.
+ */
 cb_x_ref cb_t_take(cb_translation *x, cb_x_ref of, cb_x_ref at) {
     cb_micro *micro = cb_t_emit(x, CB_X_TAKE, of, at, CB_T_NOTHING);
     micro->dst = cb_t_new_scalar(x, (int16_t)(micro->phase + 1), CB_X_OF_ROW);
@@ -216,7 +217,8 @@ cb_walk cb_t_walk_of(const cb_operand *o) {
 
 bool cb_t_is_whole(const cb_operand *o) { return cb_is_contiguous(&o->shape, o->stride); }
 
-/* The stride within rows of an operand from outside the group: 0, 1, or -1 for anything else. */
+/* Returns the stride within rows of an operand from outside the group: 0, 1, or -1 for any other.
+ */
 static int64_t row_stride(const cb_operand *o, int64_t columns) {
     if (cb_t_is_whole(o)) return 1;
     cb_walk w = cb_t_walk_of(o);
@@ -273,7 +275,7 @@ bool cb_t_is_of_line(const cb_translation *x, cb_x_ref ref) {
     return ref.kind == CB_X_NUMBER && x->when[ref.id] == CB_X_OF_LINE;
 }
 
-/* Whether an operand has one element for each line, a constant stride from one to the next. */
+/* True if an operand has one element per line, at a constant stride. */
 static bool is_one_a_line(const cb_translation *x, const cb_operand *o) {
     const cb_walk w = cb_t_walk_of(o);
     const int last = w.rank - 1;
@@ -282,7 +284,7 @@ static bool is_one_a_line(const cb_translation *x, const cb_operand *o) {
     return w.dim[last] == x->domain.inner && last > 0 && w.dim[last - 1] % x->domain.columns == 0;
 }
 
-/* The constant that an operation returns in every element, as its dtype holds it. */
+/* Returns the constant that an operation returns in every element, converted to its dtype. */
 cb_x_ref cb_t_filled_with(cb_translation *x, const cb_instr *instr) {
     const double v = instr->attrs.f[0];
     switch (cb_t_operand(x, instr->out_begin)->dtype) {
@@ -293,7 +295,8 @@ cb_x_ref cb_t_filled_with(cb_translation *x, const cb_instr *instr) {
     }
 }
 
-/* The instruction of an earlier group that has filled an operand with a constant; NULL: none. */
+/* Returns the instruction of an earlier group that has filled an operand with a constant, or NULL.
+ */
 static const cb_instr *filled_by(const cb_translation *x, const cb_operand *o) {
     const cb_program *p = x->p;
     const uint32_t made = o->space == CB_SPACE_ARENA ? p->buffer[o->buffer].made : p->n_group;
@@ -349,7 +352,7 @@ cb_x_ref cb_t_read_column(cb_translation *x, uint32_t tensor) {
     return full ? cb_t_filled_with(x, full) : read_stream(x, tensor, 1);
 }
 
-/* a b; a itself if b is the constant 1. */
+/* Returns a b, or `a` itself if b is the constant 1. */
 cb_x_ref cb_t_times(cb_translation *x, cb_x_ref a, cb_x_ref b) {
     const bool is_one = b.kind == CB_X_NUMBER && x->is_constant[b.id] && x->m->constant[b.id] == 1;
     return is_one ? a : cb_t_of_two(x, CB_X_MUL, a, b);
@@ -367,7 +370,7 @@ static cb_x_ref rounded(cb_translation *x, uint32_t tensor, cb_x_ref ref) {
     return cb_t_of_one(x, op, ref);
 }
 
-/* The stream of the array that a result overwrites; -1: none is read. */
+/* Returns the stream whose array a result overwrites; -1: the group reads no such stream. */
 static int16_t taken_over(const cb_translation *x, const cb_operand *o) {
     const cb_buffer *to = o->space == CB_SPACE_ARENA ? &x->p->buffer[o->buffer] : NULL;
     for (int16_t k = 0; to && to->takes_over && k < x->m->n_stream; k++) {

@@ -54,7 +54,7 @@ void cb_t_give_name(cb_translation *x, uint32_t tensor, cb_x_ref ref);
 cb_x_ref cb_t_filled_with(cb_translation *x, const cb_instr *instr);
 cb_x_ref cb_t_times(cb_translation *x, cb_x_ref a, cb_x_ref b);
 cb_x_ref cb_t_read_full(cb_translation *x, uint32_t tensor);
-/* Whether a reference is a number that is one a line: read by vector operations only. */
+/* True if a reference is to a number per line, which only vector operations can read. */
 bool cb_t_is_of_line(const cb_translation *x, cb_x_ref ref);
 cb_x_ref cb_t_read_number(cb_translation *x, uint32_t tensor, bool is_once);
 cb_x_ref cb_t_read_index(cb_translation *x, uint32_t instr, uint32_t input, int64_t ignored);

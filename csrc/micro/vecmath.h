@@ -55,7 +55,7 @@ static inline float cb_clamp_f32(float x, float most) {
     return cb_f32_of_bits(sign | magnitude);
 }
 
-/* The magnitude of x, limited to `most`. */
+/* Returns the magnitude of x, limited to `most`. */
 static inline float cb_magnitude_f32(float x, float most) { return cb_clamp_f32(fabsf(x), most); }
 
 /* 1 / x; both must be normal. */
