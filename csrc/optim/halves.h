@@ -14,7 +14,8 @@
 /* Compiled for each instruction set (kern_halves.c). */
 typedef struct cb_half_fns {
     void (*widen)(cb_dtype dtype, const uint16_t *x, float *to, int64_t n);
-    /* Converts the weights of a row to f32 in `weight`, which for a master copy is the copy. */
+    /* Converts the weights of a row to f32 in `weight`. For a master copy, `weight` is the copy
+     * itself. */
     void (*open[CB_HALF_FORM_COUNT])(const cb_optim_row *row, int64_t at, int64_t n, float *weight);
     void (*close[CB_HALF_FORM_COUNT])(const cb_optim_row *row, int64_t at, int64_t n,
                                       const float *weight);

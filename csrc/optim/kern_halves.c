@@ -17,7 +17,7 @@ static inline uint32_t bits_with_nan(float x) {
 }
 
 /* ---- a master copy in f32. If it no longer rounds to the weight, because the weight was written
- * from outside, it is made from the weight again */
+ * from outside, it is recreated from the weight */
 
 static void open_master(const cb_optim_row *row, int64_t at, int64_t n, float *weight) {
     const uint16_t *restrict p = (const uint16_t *)row->param + at;

@@ -48,8 +48,8 @@ size_t cb_optim_state_align(const cb_optimizer *o, uint32_t i, const cb_optim_ro
                                      : cb_dtype_size(cb_optim_dtype(row));
 }
 
-/* Returns the elements of a state of two square matrices with this side; 0 if the side is too
- * long. */
+/* Returns the number of elements of two square matrices with this side; 0 if the side is too long.
+ */
 static int64_t squares_of(const cb_optimizer *o, const double *hyper, int64_t side) {
     return (double)side <= hyper[o->most_side] ? 2 * side * side : 0;
 }
@@ -144,8 +144,8 @@ static cb_status check_dtype(const cb_optimizer *o, const cb_optim_row *row, uin
     }
     if (o->is_f32 && row->dtype != CB_F32) {
         return cb_fail(err, CB_UNSUPPORTED,
-                       "%s: row %u is %s; an optimizer that was recorded steps only f32 parameters",
-                       o->name, i, name);
+                       "%s: row %u is %s; a recorded optimizer steps only f32 parameters", o->name,
+                       i, name);
     }
     if (is_half && !o->factors && !o->has_halves) {
         return cb_fail(err, CB_UNSUPPORTED,
@@ -201,9 +201,10 @@ cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_optim_table *x, c
     int64_t left = INT64_MAX / 64;
     for (uint32_t i = 0; i < x->n_rows; i++) {
         if (x->rows[i].n < 0 || x->rows[i].n > left) {
-            return cb_fail(err, CB_INVALID, "%s: row %u has %lld elements%s", o->name, i,
-                           (long long)x->rows[i].n,
-                           x->rows[i].n < 0 ? "" : "; those of all rows cannot be counted");
+            return cb_fail(
+                err, CB_INVALID, "%s: row %u has %lld elements%s", o->name, i,
+                (long long)x->rows[i].n,
+                x->rows[i].n < 0 ? "" : "; the elements of all rows together cannot be counted");
         }
         left -= x->rows[i].n;
     }

@@ -1,4 +1,4 @@
-/* Newton-Schulz iteration with polynomials of degree five: using only matrix products, x converges
+/* Newton-Schulz iteration with polynomials of degree five: using only matrix products, it takes x
  * approximately to U V^T of its singular value decomposition. Matrices of one shape are batched in
  * scratch, up to MOST_BYTES, and each product covers the whole batch. The coefficient a is added to
  * the diagonal of b (x x^T) + c (x x^T)^2, so an iteration is three products. For a tall matrix the

@@ -108,7 +108,8 @@ void cb_tensor_table_set(cb_tensor_table *x, uint32_t i, const cb_optim_row *row
     *old = *row;
 }
 
-/* Rows and arrays decide between equal addresses, so that an error always names the same pair. */
+/* Spans with equal addresses are ordered by row and array, so that an error always names the same
+ * pair. */
 static int by_address(const void *a, const void *b) {
     const span *x = a, *y = b;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;

@@ -1,4 +1,4 @@
-/* table.h: the tensor table of cutback.h; functions for the layer above. */
+/* table.h: functions on the tensor table of cutback.h, for the layer above. */
 #ifndef CB_OPTIM_TABLE_H
 #define CB_OPTIM_TABLE_H
 

@@ -1,4 +1,5 @@
-/* Adamax (Kingma, Ba 2015): Adam with a decaying maximum of gradients in place of the root of v.
+/* Adamax (Kingma, Ba 2015): Adam with a decaying maximum of the gradients' magnitudes in place of
+ * the root of v.
  *
  *     g <- -g with maximize;  g <- g + weight_decay p
  *     m <- beta1 m + (1 - beta1) g         u <- max(beta2 u, |g| + eps)

@@ -299,7 +299,7 @@ def test_options_are_refused_by_name():
 
     with pytest.raises(TypeError, match="needs lr"):
         needs()
-    with pytest.raises(NotImplementedError, match="recorded steps only f32 parameters"):
+    with pytest.raises(NotImplementedError, match="recorded optimizer steps only f32 parameters"):
         needs(lr=1.0).step([np.zeros(3)], [np.zeros(3)])
 
 
