@@ -18,7 +18,7 @@
 typedef struct question {
     cb_budget budget;
     double position; /* -1: not a position */
-    cb_ends ends;    /* of a position */
+    cb_ends ends;    /* the ends of a position */
 } question;
 
 typedef struct known_ends {
@@ -28,8 +28,8 @@ typedef struct known_ends {
     cb_schedule lowest; /* the plan at position 0 */
 } known_ends;
 
-/* The search for peaks with late backward ops. All other code uses only reruns of the forward: the
- * planner's `facts.all` is false. */
+/* The search for peaks that may delay ops of the backward. All other code reruns only ops of the
+ * forward: the planner's `facts.all` is false. */
 typedef struct late_search {
     bool wanted; /* the problem allows late ops and has some */
     cb_facts facts;
@@ -43,7 +43,7 @@ typedef struct planner {
     const cb_problem *p;
     const cb_plan_options *o;
     cb_poll poll;        /* the caller's, except that CB_POLL_FINISH may be ignored */
-    bool ignores_finish; /* now */
+    bool ignores_finish; /* CB_POLL_FINISH is being ignored */
     bool is_last;        /* this is the last question */
     cb_arena *scratch;
     cb_arena searching; /* memory of the searches */
@@ -51,7 +51,7 @@ typedef struct planner {
     cb_sim sim;
     cb_cut cut;
     cb_reference save_all;
-    const question *question; /* [n_question] questions that were asked together */
+    const question *question; /* [n_question] the questions of this request */
     uint32_t n_question;
     known_ends ends[CB_MEASURE_COUNT];
     cb_searcher *searcher[2]; /* searchers for peaks and for saved bytes; NULL: not made yet */
@@ -129,7 +129,7 @@ static cb_status ask_searcher(planner *r, const cb_goal *goal, cb_found *found, 
     return cb_searcher_ask(*searcher, goal, found, err);
 }
 
-/* Returns the better of the frontier's plan and the search's. With insides or inlinings only the
+/* Finds the better of the frontier's plan and the search's. With insides or inlinings only the
  * search knows what outputs share. In small problems each value is a large share of the memory, and
  * the frontier has no plan between two points. The frontier's bound holds for both. */
 static cb_status find_saved_by_both(planner *r, const cb_goal *goal, cb_found *found,
@@ -170,7 +170,7 @@ static cb_status ask_without(void *user, const cb_goal *goal, cb_found *found, c
     return ask_searcher(user, goal, found, err);
 }
 
-/* Searches for moves know no late ops of the backward, but the plan without moves may have some. */
+/* Searches for moves never delay ops of the backward, but the plan without moves may do so. */
 static cb_status bound_late_moves(planner *r, const cb_goal *goal, cb_offloaded *found,
                                   cb_error *err) {
     cb_found known = {.cost_ps = found->time_ps, .bytes = found->bytes, .least_extra_ps = -1};
@@ -203,7 +203,7 @@ static cb_status choose_for(planner *r, const cb_goal *goal, cb_plan *plan, cb_f
     return CB_OK;
 }
 
-/* The smallest plan is searched for within a share of extra time, or without a limit if the
+/* Searches for the smallest plan within a share of extra time, or without a limit if the
  * constraints alone take more and the caller gave no share. */
 static cb_status choose_found(planner *r, const cb_budget *budget, const cb_goal *goal,
                               cb_plan *plan, cb_found *found, cb_error *err) {
@@ -408,7 +408,7 @@ static void add_question(const planner *r, const cb_budget *b, cb_refusal *out) 
             cb_held_bytes(&r->facts) + (b->measure == CB_MEASURE_TOTAL ? r->p->static_bytes : 0);
 }
 
-/* An impossible budget does not affect the others. */
+/* Records why one budget cannot be met; the other budgets are not affected. */
 static cb_status refuse_alone(const planner *r, const cb_budget *budget, cb_status status,
                               cb_answer *answer, cb_error *err) {
     if (status != CB_INFEASIBLE) return cb_fail(err, status, "%s", answer->why.text);

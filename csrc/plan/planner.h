@@ -13,9 +13,8 @@ typedef struct cb_plan_options {
     const cb_device *device; /* NULL: "cpu" */
     cb_poll poll;
     cb_progress *progress; /* filled before each poll; may be NULL */
-    cb_threads *threads;   /* threads for the search; NULL: only the caller's thread. The plan does
-                              not depend on them
-                              */
+    cb_threads *threads;   /* threads for the search; NULL: only the caller's. They do not affect
+                              the plan */
     bool ignores_finish;   /* CB_POLL_FINISH does not end a search */
 } cb_plan_options;
 
@@ -39,8 +38,8 @@ CB_MUST_CHECK cb_status cb_plan_ends(const cb_problem *p, const cb_plan_options 
                                      cb_measure measure, cb_alloc *alloc, cb_ends *out,
                                      cb_error *err);
 
-/* A planner for several requests, if one budget depends on the plan for another: searches are
- * shared. Problem, options and allocator are borrowed. */
+/* A planner that answers several requests and shares searches between them, for budgets that depend
+ * on the plan for another budget. Problem, options and allocator are borrowed. */
 typedef struct cb_planner cb_planner;
 CB_MUST_CHECK cb_status cb_planner_new(const cb_problem *p, const cb_plan_options *options,
                                        cb_alloc *alloc, cb_planner **out, cb_error *err);
@@ -48,10 +47,10 @@ void cb_planner_free(cb_planner *self); /* NULL is fine */
 /* Answers a budget like cb_plan_make. */
 CB_MUST_CHECK cb_status cb_planner_ask(cb_planner *self, const cb_budget *budget, cb_plan **out,
                                        cb_error *err);
-/* Call it after a request about a peak. An answer that costs at most this share of time is no
- * slower than the plan at position 0. */
+/* Must be called after a request about a peak. An answer that takes at most this share of extra
+ * time is no slower than the plan at position 0. */
 double cb_planner_little_extra(const cb_planner *self);
-/* Returns the plan at position 0 of the measure of `like`. CB_POLL_FINISH never ends this. */
+/* Makes the plan at position 0 of the measure of `like`. CB_POLL_FINISH never ends this. */
 CB_MUST_CHECK cb_status cb_planner_smallest(cb_planner *self, const cb_budget *like, cb_plan **out,
                                             cb_error *err);
 

@@ -8,7 +8,7 @@ cb_status cb_refuse_saved(cb_error *err) {
                    "plan: offload needs a budget on live, arena or total, not on saved");
 }
 
-/* Copies to the host move all outputs of an op, and PyTorch has no ops with insides. */
+/* Offload moves all outputs of an op, and PyTorch has no ops with insides. */
 cb_status cb_check_insides(const cb_problem *p, cb_preset preset, const cb_facts *f,
                            const cb_budget *b, cb_error *err) {
     if (b->offload != CB_OFFLOAD_ASKED || f->offloads)
@@ -28,18 +28,18 @@ static cb_status check_budget(const cb_budget *b, cb_error *err) {
     if ((unsigned)b->offload >= CB_OFFLOAD_COUNT)
         return cb_fail(err, CB_INVALID, "plan: unknown kind of offload %d", (int)b->offload);
     if (b->offload != CB_OFFLOAD_ASKED && b->kind == CB_BUDGET_NONE)
-        return cb_fail(err, CB_INVALID, "plan: offload goes with a budget; give one");
+        return cb_fail(err, CB_INVALID, "plan: offload requires a budget");
     if (b->offload != CB_OFFLOAD_ASKED && b->measure == CB_MEASURE_SAVED)
         return cb_refuse_saved(err);
     if (b->kind == CB_BUDGET_SHARE && !(b->share > 0 && b->share <= 1)) {
-        return cb_fail(err, CB_INVALID, "budget: a share of %g; it must be above 0 and at most 1",
+        return cb_fail(err, CB_INVALID, "budget: the share is %g; it must be above 0 and at most 1",
                        b->share);
     }
     if (b->kind == CB_BUDGET_POSITION && !(b->share >= 0 && b->share <= 1))
         return cb_fail(err, CB_INVALID, "budget: position %g is not in [0, 1]", b->share);
     if (b->kind == CB_BUDGET_MIN && !(b->share >= 0 && b->share <= CB_MOST_EXTRA)) {
         return cb_fail(err, CB_INVALID,
-                       "budget: an extra time of %g; it must be a share from 0 to %d", b->share,
+                       "budget: the extra time is %g; it must be a share from 0 to %d", b->share,
                        CB_MOST_EXTRA);
     }
     return CB_OK;

@@ -52,9 +52,9 @@ static void start_following(const maker *m) {
     }
 }
 
-/* Run i of the cut may be recomputed in steps before `until`[i]. Goes from the last op to the
- * first. A storage is needed while one of its readers is; an op is recomputed while its result is
- * needed; its first run is dropped while no first run reads its result. */
+/* Run i of the cut may be recomputed in steps before `until`[i]. Visits the ops from last to first.
+ * A storage is needed while one of its readers is; an op is recomputed while its result is needed;
+ * its first run is dropped while no first run reads its result. */
 void cb_frontier_follow(const maker *m, const uint32_t *until) {
     const cb_facts *f = m->f;
     const cb_problem *p = f->p;
@@ -112,8 +112,8 @@ static void add_saved(const maker *m, changes *c, uint32_t region) {
     sum_up(c->bytes, c->n_step, region == CB_NONE ? (int64_t)m->t->held_bytes : 0);
 }
 
-/* Call it after cb_frontier_follow. Computes the real bytes and times of the steps, and whether
- * regions keep their limits. */
+/* Must be called after cb_frontier_follow. Computes the real bytes and times of the steps, and
+ * whether regions keep their limits. */
 void cb_frontier_measure(const maker *m, changes *c) {
     const cb_facts *f = m->f;
     memset(c->time, 0, ((size_t)c->n_step + 1) * sizeof *c->time);

@@ -1,9 +1,9 @@
-/* frontier_parts.h: the parts of making a frontier. Included only by frontier_*.c, each of which
- * builds on those before it:
+/* frontier_parts.h: declarations shared by the files that make a frontier. Only frontier_*.c
+ * include it; each of them builds on those before it:
  *
  *     frontier_cost    the real cost of a family of nested sets
- * frontier_fill points between the steps: greedily, and by mixing the sets before and after a large
- * step
+ *     frontier_fill    points between the steps: greedily, and by mixing the sets before and after
+ *                      a large step
  *     frontier_make    the network with times, its steps, and the best of all points
  *
  * The network has one time for each op that runs again. The exception is an op whose result only
@@ -34,9 +34,10 @@ typedef struct maker {
     uint32_t *drop;   /* [n_op] its first run is dropped in steps before this one */
     uint32_t *need;   /* [n_storage] the backward needs it in steps before this one */
     uint32_t *use;    /* [n_storage] a first run reads it from this step on */
-    uint32_t *shown; /* [n_value] like `need` and `use`, of a value: what a view reads beside its */
-    uint32_t *watch; /*           own storage goes with the view */
-    int64_t *time;   /* [n_node] time of each node of the network */
+    uint32_t *shown;  /* [n_value] like `need`, for a value: it decides when a view of it is
+                        recomputed */
+    uint32_t *watch;  /* like `use`, for a value */
+    int64_t *time;    /* [n_node] time of each node of the network */
     /* the steps of the frontier, node by node */
     uint32_t *begin; /* [n_step + 1] into `node` */
     uint32_t *node;
@@ -68,11 +69,11 @@ CB_MUST_CHECK bool cb_changes_init(changes *c, cb_arena *arena, uint32_t n_step)
 /* Run i of the cut may be recomputed in steps before `until`[i]. Computes `again`, `drop`, `need`
  * and `use`, from the last op to the first. */
 void cb_frontier_follow(const maker *m, const uint32_t *until);
-/* Call it after cb_frontier_follow. Computes the real bytes and times of the steps, and whether
- * regions keep their limits. */
+/* Must be called after cb_frontier_follow. Computes the real bytes and times of the steps, and
+ * whether regions keep their limits. */
 void cb_frontier_measure(const maker *m, changes *c);
 CB_MUST_CHECK cb_status cb_frontier_add_point(maker *m, cb_tradeoff point, cb_error *err);
-/* Call it after the frontier has been made. */
+/* Must be called after the frontier has been made. */
 CB_MUST_CHECK cb_status cb_frontier_add_fills(maker *m, cb_error *err);
 
 #endif

@@ -224,7 +224,7 @@ typedef struct preset_rules {
                             largest input; 0: no such rule */
     bool brief;          /* a brief product is recomputed in spite of `never` */
     bool slim;           /* so is a product that is bound by memory */
-    bool balanced;       /* counts arithmetic: it ends chains that fuse, and members cost time */
+    bool balanced;       /* counts arithmetic, which ends fused chains and is charged for members */
 } preset_rules;
 
 static const preset_rules rules_of[CB_PRESET_COUNT] = {

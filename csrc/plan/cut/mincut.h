@@ -53,7 +53,8 @@ CB_MUST_CHECK cb_status cb_cut_preset(cb_cut *cut, cb_preset preset, cb_error *e
 /* Does the same with costs in bytes only: recomputing a small result of a reduction costs
  * nothing. */
 CB_MUST_CHECK cb_status cb_cut_preset_by_bytes(cb_cut *cut, cb_preset preset, cb_error *err);
-/* True if the preset may recompute this unit, apart from wishes and rules about chains of ops. */
+/* True if the preset may recompute this unit, ignoring the user's wishes and the rules about chains
+ * of ops. */
 bool cb_preset_allows(const cb_facts *f, cb_preset preset, uint32_t unit);
 
 #endif

@@ -7,7 +7,7 @@
 #include "../model/names.h"
 #include "../schedule/decisions.h"
 
-#define LOOK_BACK 2000 /* lines */
+#define LOOK_BACK 2000 /* compare a line with this many before it */
 #define EXPLAIN_EFFORT \
     2000000 /* about this many simulated steps; at 3,000 ops a fifth of a
                                   second */
@@ -46,7 +46,7 @@ static void mark_peak(const cb_plan *plan, bool *alive) {
     }
 }
 
-/* True if both would be one row of a summary. */
+/* True if a summary would put both lines into one row. */
 static bool alike(const cb_explanation *e, const cb_explained *a, const cb_explained *b) {
     const cb_problem *p = e->p;
     const cb_plan *plan = e->plan;
@@ -56,8 +56,8 @@ static bool alike(const cb_explanation *e, const cb_explained *a, const cb_expla
            strcmp(p->value_type[a->value], p->value_type[b->value]) == 0;
 }
 
-/* Returns the first of each kind of line, then the largest; at most `most`. Lines are sorted by
- * size, so similar ones are near each other. */
+/* Chooses the first line of each kind, then the largest lines; at most `most` in all. Lines are
+ * sorted by size, so similar ones are near each other. */
 static void choose_lines(cb_explanation *e, uint32_t most, bool *chosen) {
     for (uint32_t i = 0; i < e->n_line && e->n_tried < most; i++) {
         bool first = true;
@@ -127,7 +127,7 @@ static cb_status list_readers(const cb_facts *f, cb_arena *arena, cb_explanation
     return CB_OK;
 }
 
-/* ---- what is late ---------------------------------------------------------------------------- */
+/* ---- delayed ops ----------------------------------------------------------------------------- */
 
 static int compare_delayed(const void *a, const void *b) {
     const cb_delayed *x = a, *y = b;

@@ -118,7 +118,7 @@ void cb_whatif_free(cb_whatif *w) {
     cb_arena_free(&w->arena);
 }
 
-/* ---- another one ----------------------------------------------------------------------------- */
+/* ---- the alternative ------------------------------------------------------------------------- */
 
 static bool has_pair(const cb_whatif *w, cb_pair pair) {
     size_t low = 0, high = w->pairs.list.len;

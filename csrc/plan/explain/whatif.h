@@ -4,7 +4,7 @@
  *     CB_TRY(cb_whatif_flip(&w, storage, &change, err));      if (change.known) ...
  *     cb_whatif_free(&w);
  *
- * The other decision is tried by the simulator, so the change is exact. A saved value is recomputed
+ * The simulator evaluates the other decision, so the change is exact. A saved value is recomputed
  * right before the first op of the backward that reads it, together with its inputs that are no
  * longer alive and may run again; a value that is recomputed is kept from the forward. All other
  * decisions stay the same. Lives are not placed again, so bytes are those of the measures `live`
@@ -15,7 +15,7 @@
 #include "../schedule/sim.h"
 
 typedef struct cb_change { /* the other plan minus this one */
-    bool known;            /* there is another choice, and it was tried */
+    bool known;            /* true if there is another choice and it was tried */
     int64_t peak_bytes, saved_bytes, time_ps;
 } cb_change;
 

@@ -15,7 +15,7 @@ typedef struct answer {
     uint64_t saved_bytes;
 } answer;
 
-/* A storage counts once, however many saved values it holds; the caller's storages do not count. */
+/* Sums the bytes of the saved storages, each counted once. The caller's storages do not count. */
 static cb_status count_bytes(const cb_problem *p, cb_arena *arena, answer *a, cb_error *err) {
     bool *counted = CB_NEW(arena, bool, p->n_storage);
     if (!counted) return cb_no_memory(err);

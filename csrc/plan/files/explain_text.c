@@ -30,7 +30,7 @@ static const char *time_text(int64_t ps, char buffer[32]) {
     return buffer;
 }
 
-/* "+1.50 MiB", "-3 B", "0 B" */
+/* Writes a text like "+1.50 MiB", "-3 B" or "0 B". */
 static const char *change_text(int64_t change, char buffer[33]) {
     buffer[0] = change < 0 ? '-' : '+';
     (void)bytes_text(change < 0 ? (uint64_t)-change : (uint64_t)change, buffer + (change != 0));
@@ -200,7 +200,7 @@ static void put_once(cb_str *out, const cb_explanation *e) {
     if (left > 0) cb_str_addf(out, "  and %u smaller ones of other kinds\n", left);
 }
 
-/* Lists delayed ops. They cost no time, since each runs once, only later. */
+/* Lists delayed ops. They take no extra time, because each runs once, only later. */
 static void put_delayed(cb_str *out, const cb_explanation *e) {
     char bytes[32], op[CB_OP_TEXT], before[CB_OP_TEXT];
     if (e->n_delayed == 0) return;

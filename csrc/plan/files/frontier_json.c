@@ -27,7 +27,7 @@ static cb_status measure(const cb_facts *f, const bool *recompute, cb_sim *sim, 
 static cb_status measure_preset(cb_cut *cut, cb_preset preset, cb_sim *sim, cb_pairs *pairs,
                                 baseline *out, cb_error *err) {
     CB_TRY(cb_cut_poll(cut, err));
-    /* it needs single ops */
+    /* this preset needs single ops */
     if (preset == CB_PRESET_TORCH_COMPAT && cut->f->unit_begin) return CB_OK;
     cb_status status = cb_cut_preset(cut, preset, err);
     if (status == CB_INFEASIBLE || status == CB_UNSUPPORTED) return CB_OK;
@@ -35,7 +35,8 @@ static cb_status measure_preset(cb_cut *cut, cb_preset preset, cb_sim *sim, cb_p
     return measure(cut->f, cut->recompute, sim, pairs, out, err);
 }
 
-/* Plain checkpointing: values that leave a region are saved, values inside it are recomputed. */
+/* Measures plain checkpointing: values that leave a region are saved, values inside it are
+ * recomputed. */
 static cb_status measure_regions(const cb_facts *f, cb_sim *sim, cb_pairs *pairs, baseline *out,
                                  cb_error *err) {
     const cb_problem *p = f->p;

@@ -43,8 +43,8 @@ void cb_plan_put_numbers(cb_json_writer *w, const cb_plan *plan) {
     cb_json_end(w, '}');
 }
 
-/* 7: op 7 runs. ["out", 7]: its outputs move. ["run", 7, [0, 2]]: it runs and makes these outputs.
- * ["run", 7, [0, 2], [5]]: and value 5 is inlined. */
+/* Writes a step. 7: op 7 runs. ["out", 7]: its outputs move to the host. ["run", 7, [0, 2]]: op 7
+ * runs and makes outputs 0 and 2. ["run", 7, [0, 2], [5]]: value 5 is also inlined. */
 static void put_step(cb_json_writer *w, const cb_problem *p, const cb_schedule *s, uint32_t step) {
     cb_action action = cb_action_at(s, step);
     uint32_t op = s->step[step], made = cb_made_at(p, s, step);
@@ -104,7 +104,8 @@ static void put_decisions(cb_json_writer *w, const cb_problem *p, const cb_plan 
     cb_json_end(w, ']');
 }
 
-/* One row per life: storage (null: scratch of a step), first step, last step, bytes, offset. */
+/* Writes one row per life: storage (null: scratch of a step), first step, last step, bytes, offset.
+ */
 static void put_lives(cb_json_writer *w, const cb_plan *plan) {
     cb_json_begin(w, "lives", '[');
     for (uint32_t i = 0; i < plan->lives.n_instance; i++) {
@@ -138,8 +139,8 @@ cb_status cb_plan_to_json(const cb_problem *p, const cb_plan *plan, cb_str *out,
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Accepts a plan of the same problem without reruns of backward ops: it is a plan of this problem
- * too. */
+/* Also accepts the fingerprint of the same problem without reruns of backward ops, because its
+ * plans are valid for this problem too. */
 static cb_status check_fingerprint(const cb_problem *p, const cb_json *root, cb_error *err) {
     const cb_json *node;
     cb_problem narrow = *p;

@@ -18,7 +18,7 @@ CB_MUST_CHECK cb_status cb_evaluate_to_json(const cb_problem *p, const cb_device
                                             cb_alloc *alloc, const char *text, size_t length,
                                             cb_str *out, cb_error *err);
 
-/* Writes "fingerprint", ..., "budget_bytes"; and the object "numbers". */
+/* Write the keys "fingerprint", ..., "budget_bytes", and the object "numbers". */
 void cb_plan_put_question(cb_json_writer *w, const cb_plan *plan);
 void cb_plan_put_numbers(cb_json_writer *w, const cb_plan *plan);
 

@@ -1,6 +1,6 @@
-/* Problems from JSON; docs/problem.md states the schema. The reader does not validate: it builds
- * what the text says, and cb_problem_verify checks it. Version 1 has no ops with an inside and no
- * inlinings; version 2 has no repeated collectives and no memory taken over.
+/* Problems from JSON; docs/problem.md states the schema. The reader does not validate the problem:
+ * it builds what the text describes, and cb_problem_verify checks it. Version 1 has no ops with an
+ * inside and no inlinings; version 2 has no repeated collectives and no memory taken over.
  *
  * Long texts are read op by op (cb_json_unfold). */
 #include <inttypes.h>
@@ -29,7 +29,7 @@ typedef struct reader {
 
 enum { STORAGES = 0, OPS, FOLDS }; /* the lists of a long text that are folded */
 
-/* The objects of an array: its children, or those that are unfolded. */
+/* The objects of an array: its children, or objects that are unfolded one by one. */
 typedef struct objects {
     cb_json_fold *fold; /* NULL: the objects are children */
     const cb_json *next;
@@ -272,15 +272,15 @@ static cb_status read_over(const reader *r, const cb_json *node, uint32_t op) {
     return read_ids(r, list, "over", p->over + p->over_begin[op]);
 }
 
-/* Lists were counted before anything was allocated for them; in a long text, by the spelling of
- * their keys. */
+/* Checks that a list fits. Lists were counted before anything was allocated for them; in a long
+ * text they were found by the spelling of their keys, so keys with escapes were missed. */
 static cb_status want_room(const reader *r, const cb_json *node, const char *key, uint64_t used,
                            uint64_t room) {
     const cb_json *list = cb_json_get(node, key);
     if (!list || list->kind != CB_JSON_ARRAY || used + list->n <= room) return CB_OK;
     return cb_fail(r->err, CB_INVALID,
-                   "line %u: the key \"%s\" is spelled with escapes; write it without", list->line,
-                   key);
+                   "line %u: the key \"%s\" is spelled with escapes; write it without them",
+                   list->line, key);
 }
 
 static cb_status check_room(const reader *r, const cb_json *node, uint32_t op) {
@@ -362,7 +362,7 @@ static cb_status read_inlining(const reader *r, const cb_json *node, cb_inlining
     return read_u64(r, node, "workspace", MOST_WHOLE, &x->workspace);
 }
 
-/* They were counted before, so there is room; a file may name them in any order. */
+/* The inlinings were counted before, so there is room. A file may list them in any order. */
 static cb_status read_inlinings(const reader *r, const cb_json *root) {
     cb_problem *p = r->p;
     const cb_json *list;
@@ -438,8 +438,8 @@ static cb_status check_fingerprint(const reader *r, const cb_json *root) {
     (void)snprintf(own, sizeof own, "%016" PRIx64, cb_problem_fingerprint(r->p));
     if (strcmp(own, node->as.string) == 0) return CB_OK;
     return cb_fail(r->err, CB_INVALID,
-                   "problem: the file says fingerprint %.32s, its content has %s; after a change "
-                   "by hand remove the line",
+                   "problem: the file states the fingerprint %.32s, but its content has %s; remove "
+                   "that line after editing the file",
                    node->as.string, own);
 }
 

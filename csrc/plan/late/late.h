@@ -1,4 +1,4 @@
-/* late.h: the search for a budget if ops of the backward may run late and may run again. Internal.
+/* late.h: the search for a budget when ops of the backward may run late or again. Internal.
  *
  * Two searchers answer: one reruns only ops of the forward, the other also those of the backward
  * (facts.h: `all`), and the better plan is the answer. Neither is enough, because more choices make
@@ -12,8 +12,8 @@
 
 typedef struct cb_late cb_late; /* allocated in an arena */
 
-/* Keeps in place the ops of the backward whose values the final effects read (cb_problem_tail); a
- * late op could run after such an effect. */
+/* Forbids delaying the ops of the backward whose values the final effects read (cb_problem_tail),
+ * because a late op could run after such an effect. */
 void cb_late_keep_ends(cb_facts *f);
 
 /* `forward` reruns only ops of the forward, and is borrowed. `tools` are those of the searcher for
@@ -21,7 +21,7 @@ void cb_late_keep_ends(cb_facts *f);
 CB_MUST_CHECK cb_status cb_late_new(const cb_search_tools *tools, cb_searcher *forward,
                                     cb_arena *arena, cb_late **out, cb_error *err);
 void cb_late_free(cb_late *s); /* NULL is fine */
-/* Like cb_searcher_expect, for both. */
+/* Like cb_searcher_expect, for both searchers. */
 void cb_late_expect(cb_late *s, const cb_goal *goal, uint32_t n);
 /* Like cb_searcher_ask. The bound holds for plans of both searchers. */
 CB_MUST_CHECK cb_status cb_late_ask(cb_late *s, const cb_goal *goal, cb_found *out, cb_error *err);

@@ -11,7 +11,7 @@
 #define MOST_SUMMANDS 256 /* terms in the time of an op with an inside, and of its inlined values */
 
 _Static_assert(1 + CB_MOST_MEMBERS + CB_MOST_INNER_OUTPUTS + CB_MOST_INLININGS <= MOST_SUMMANDS,
-               "what is summed up");
+               "the array holds all summands");
 
 _Static_assert(CB_WORK_CLASS_COUNT == 5 && CB_WORK_INT == 4, "the columns of the table");
 
@@ -50,11 +50,10 @@ cb_status cb_unknown_device(const char *name, cb_error *err) {
         if (i > 0) strcat(list, ", ");
         strcat(list, devices[i].name);
     }
-    return cb_fail(
-        err, CB_INVALID,
-        "no device is called \"%.40s\"; there are %s. A device of your own is a JSON file "
-        "(docs/planner.md, section 6)",
-        name, list);
+    return cb_fail(err, CB_INVALID,
+                   "no device is called \"%.40s\"; choose %s, or describe your own device in a "
+                   "JSON file (docs/planner.md, section 6)",
+                   name, list);
 }
 
 double cb_arithmetic_s(const cb_device *device, uint32_t flags, uint32_t work_class, double flops) {

@@ -1,4 +1,4 @@
-/* cost.h: converts work to time, in integer picoseconds; the only place that does. */
+/* cost.h: converts work to time, in integer picoseconds. No other file does. */
 #ifndef CB_PLAN_COST_H
 #define CB_PLAN_COST_H
 
@@ -30,8 +30,7 @@ int64_t cb_op_time_ps(const cb_problem *p, uint32_t op, const cb_device *device)
 /* Does the same for a run that makes these outputs (inside.h). For an op with an inside the time is
  * a sum: of the op's own work, of the members of its slice, and of writing each output. */
 int64_t cb_run_time_ps(const cb_problem *p, uint32_t op, uint32_t made, const cb_device *device);
-/* These return the parts of that sum: the op's own work; one member, by index; writing one
- * output. */
+/* Return the parts of that sum: the op's own work, one member, and writing one output. */
 int64_t cb_own_time_ps(const cb_problem *p, uint32_t op, const cb_device *device);
 int64_t cb_member_time_ps(const cb_problem *p, uint32_t op, uint32_t member,
                           const cb_device *device);
@@ -46,7 +45,7 @@ double cb_link_bytes_per_s(const cb_problem *p, const cb_device *device);
  * which no plan uses. */
 int64_t cb_copy_time_ps(uint64_t bytes, double link_bytes_per_s);
 
-/* The caller's function that is polled to decide whether to go on. */
+/* The caller's function that decides whether the work goes on. */
 typedef struct cb_poll {
     cb_poll_fn ask; /* may be NULL: go on */
     void *user;
@@ -54,7 +53,7 @@ typedef struct cb_poll {
 static inline int cb_poll_answer(cb_poll poll) {
     return poll.ask ? poll.ask(poll.user) : CB_POLL_GO;
 }
-/* A poll that only stops for CB_POLL_CANCEL or an invalid answer: CB_POLL_FINISH is for searches,
+/* Polls, and returns true for CB_POLL_CANCEL or an invalid answer. CB_POLL_FINISH is for searches,
  * which can end with a plan. */
 static inline bool cb_poll_cancels(cb_poll poll) {
     int answer = cb_poll_answer(poll);

@@ -71,8 +71,8 @@ static cb_status read_row(const cb_json *root, cb_device *d, cb_error *err) {
     CB_TRY(cb_known_keys(root, "device", known, sizeof known / sizeof *known, err));
     CB_TRY(cb_json_want(root, "name", CB_JSON_STRING, &node, err));
     if (node->n == 0 || node->n > LONGEST_NAME)
-        return cb_fail(err, CB_INVALID, "device: a name has 1 to %d bytes, not %u", LONGEST_NAME,
-                       node->n);
+        return cb_fail(err, CB_INVALID, "device: a name must have 1 to %d bytes, not %u",
+                       LONGEST_NAME, node->n);
     d->name = node->as.string;
     CB_TRY(read_rates(root, "flops_per_s", d->flops_per_s, err));
     if (cb_json_get(root, "point_per_s"))

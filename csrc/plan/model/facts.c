@@ -213,7 +213,7 @@ static void mark_held(cb_facts *f) {
         f->held[p->value_storage[p->forward_output[i]]] = true;
 }
 
-/* ---- what the user wants --------------------------------------------------------------------- */
+/* ---- the user's constraints ------------------------------------------------------------------ */
 
 static bool is_must(uint8_t wish) {
     return wish == CB_MUST_SAVE || wish == CB_MUST_RECOMPUTE || wish == CB_MUST_OFFLOAD;

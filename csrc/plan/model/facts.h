@@ -81,10 +81,10 @@ bool cb_inside_region(const cb_facts *f, uint32_t storage, uint32_t region);
 
 #define CB_AGAINST_PREFERENCE 4 /* factor on the cost of violating a PREFER_* */
 
-/* True if a plan may run the op again, or for the first time after its place in the base order. Ops
- * of the forward that may run twice may, whatever they make: held outputs belong to the first run
- * (schedule.h). With `all`, ops of the backward may as well, except collectives and the first op.
- * The search, the floor and explain all use this. */
+/* True if a plan may run the op again, or for the first time after its place in the base order.
+ * Every op of the forward that may run twice qualifies, even if it makes held outputs, because
+ * these belong to the first run (schedule.h). With `all`, ops of the backward qualify as well,
+ * except collectives and the first op. The search, the floor and explain all use this. */
 bool cb_may_rerun(const cb_facts *f, uint32_t unit);
 /* Computes the same for all units, in `out` [n_unit], except for those whose outputs all stay to
  * the end, because rerunning them frees nothing. */
@@ -155,16 +155,16 @@ static inline bool cb_unit_inlines(const cb_facts *f, uint32_t unit) {
     return f->inlines && f->inlines[unit];
 }
 /* True if the value is a forward value that the end of the backward needs and the cut may make
- * there: it is not a view, and nothing holds it in memory from its first run on. Not for problems
- * with insides or inlinings. */
+ * there: it is not a view, and nothing holds it in memory from its first run on. Must not be used
+ * for problems with insides or inlinings. */
 bool cb_may_remake_at_end(const cb_facts *f, uint32_t value);
 /* Returns the cost in searches of a rerun that makes these outputs. */
 int64_t cb_again_cost_ps(const cb_facts *f, uint32_t op, uint32_t made);
 
 #define CB_OP_TEXT 160
-/* "matmul_12 (model.py:3)" */
+/* Writes a text like "matmul_12 (model.py:3)" to `buffer`, and returns it. */
 const char *cb_op_text(const cb_problem *p, uint32_t op, char buffer[CB_OP_TEXT]);
-/* Name and source line of an op; CB_NONE leaves them empty. */
+/* Sets the op of a refusal: its name and source line. */
 void cb_refusal_set_op(cb_refusal *refusal, const cb_problem *p, uint32_t op);
 
 #endif

@@ -1,5 +1,5 @@
 /* The inlinings of an op are sorted by value, and readers of an inlined value come after it. So one
- * pass from the last to the first goes from readers to their inputs. */
+ * pass from the last to the first visits readers before their inputs. */
 #include "inlining.h"
 
 #include <math.h>
@@ -112,7 +112,8 @@ uint32_t cb_count_reads(const cb_problem *p, uint32_t op, uint64_t taken) {
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-/* Checks that the op can make the value alone, in memory that holds no other value. */
+/* Checks that the op can make this value without its other outputs, in memory that holds no other
+ * value. */
 static cb_status verify_value(const cb_problem *p, const cb_inlining *x, const uint32_t *root,
                               const uint32_t *shared, cb_error *err) {
     uint32_t s = p->value_storage[x->value], from = p->value_op[x->value];

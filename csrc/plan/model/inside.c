@@ -40,10 +40,10 @@ uint64_t cb_run_workspace(const cb_problem *p, uint32_t op, uint32_t made) {
 
 cb_status cb_refuse_insides(const cb_problem *p, const char *what, cb_error *err) {
     if (!p->member_begin) return CB_OK;
-    return cb_fail(err, CB_UNSUPPORTED,
-                   "%s: not possible where ops have insides, as groups=True makes them; plan "
-                   "without groups",
-                   what);
+    return cb_fail(
+        err, CB_UNSUPPORTED,
+        "%s: not supported for ops with insides, which groups=True makes; plan without groups",
+        what);
 }
 
 /* ---- checks ---------------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
 /* inside.h: ops with an inside. Internal.
  *
  * Most ops make all of their outputs whenever they run. An op with an inside is a group of members
- * that run as one: a run makes some of its outputs and executes the slice of the inside that those
- * need: the members that lead to them, and the inputs that these read. Values that members make for
+ * that run as one: a run makes some of its outputs and executes the slice that they need: the
+ * members that lead to them, and the inputs that these members read. Values that members make for
  * each other take no bytes.
  *
  *     in 0 --> member 0 --> member 1 --> output 0       outputs {0}: members 0 and 1, input 0
@@ -39,7 +39,7 @@ static inline uint32_t cb_all_made(const cb_problem *p, uint32_t op) {
 static inline bool cb_makes(uint32_t made, uint32_t output) {
     return made == CB_ALL_OUTPUTS || made >> output & 1;
 }
-/* `made`: outputs of the op, none beyond those that it has, or CB_ALL_OUTPUTS. */
+/* Returns the slice of the outputs `made`: a set of existing outputs, or CB_ALL_OUTPUTS. */
 cb_slice cb_slice_of(const cb_problem *p, uint32_t op, uint32_t made);
 static inline bool cb_slice_reads(cb_slice slice, uint32_t input) {
     return slice.inputs == UINT64_MAX || (slice.inputs >> input & 1);

@@ -24,8 +24,8 @@ CB_MUST_CHECK cb_status cb_name_index(const cb_json *node, const char *what,
  * typo. */
 CB_MUST_CHECK cb_status cb_known_keys(const cb_json *object, const char *what,
                                       const char *const *known, uint32_t n, cb_error *err);
-/* Checks that the document is an object with this `format` and a version from 1 to `newest`, which
- * `version` gets. */
+/* Checks that the document is an object with this `format` and a version from 1 to `newest`, and
+ * stores it in `version`. */
 CB_MUST_CHECK cb_status cb_check_format(const cb_json *root, const char *format, int64_t newest,
                                         int64_t *version, cb_error *err);
 /* Like cb_problem_from_json, for text that has been parsed. */

@@ -1,7 +1,7 @@
 /* over.h: outputs that take over the memory of an input. An op lists the inputs whose memory its
  * only output may take, by their indices in the op's list of inputs, in order of preference. Plans
- * do not decide about it: the output takes the memory if the life of such an input ends with the
- * step. Internal.
+ * do not choose: the output takes the memory if the life of such an input ends with the step.
+ * Internal.
  *
  * The two lives then share their bytes: they count once while the step runs, and both have the same
  * offset in the arena. An inlined value (inlining.h) may read the same memory in another order, so
@@ -11,7 +11,7 @@
 
 #include "problem.h"
 
-/* Returns the indices that an op lists. */
+/* Return the number of inputs that an op lists, and their indices. */
 static inline uint32_t cb_count_over(const cb_problem *p, uint32_t op) {
     return p->over_begin ? p->over_begin[op + 1] - p->over_begin[op] : 0;
 }
@@ -27,7 +27,7 @@ static inline uint64_t cb_over_bytes(const cb_problem *p, uint32_t op) {
     return p->storage_bytes[p->value_storage[p->out_begin[op]]];
 }
 
-/* Returns the same problem, in the same memory, without memory that is taken over. Shares refer to
+/* Returns a shallow copy of the problem in which outputs take over no memory. Shares refer to
  * saving everything in that problem, so they are the same bytes whether or not outputs take over
  * memory. */
 static inline cb_problem cb_without_over(const cb_problem *p) {
@@ -40,7 +40,7 @@ static inline cb_problem cb_without_over(const cb_problem *p) {
  * those held or returned. */
 void cb_mark_kept(const cb_problem *p, bool *out);
 /* Returns why the output of `op` may not take over the memory of input `at`; NULL: bytes and lives
- * allow it. The caller must know whether the kernel allows it. `kept` as from cb_mark_kept. */
+ * allow it. Whether the kernel allows it is not checked. `kept` comes from cb_mark_kept. */
 const char *cb_over_refusal(const cb_problem *p, const bool *kept, uint32_t op, uint32_t at);
 
 /* Lists, for each op, the inputs that `may` allows and cb_over_refusal does not refuse. Replaces

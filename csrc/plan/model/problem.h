@@ -76,7 +76,7 @@ typedef struct cb_member { /* a member of an op with an inside (inside.h), which
 /* A value that may be inlined into runs of one of its readers (inlining.h), and what that adds to a
  * run. */
 typedef struct cb_inlining {
-    uint32_t value, op; /* the inlined value, and the op into whose runs */
+    uint32_t value, op; /* the inlined value, and the op into whose runs it may be inlined */
     double flops;
     uint64_t bytes;     /* moved */
     int64_t time_ps;    /* measured picoseconds, -1: use the cost model */
@@ -171,7 +171,7 @@ static inline uint64_t cb_value_bytes(const cb_problem *p, uint32_t value) {
     return p->value_bytes[value] == UINT64_MAX ? p->storage_bytes[p->value_storage[value]]
                                                : p->value_bytes[value];
 }
-/* Returns the flags for which an op runs exactly once. */
+/* Returns the flags because of which an op runs exactly once; 0 if there are none. */
 static inline uint32_t cb_once_flags(const cb_problem *p, uint32_t op) {
     uint32_t once = p->op_flags[op] & CB_POP_ONCE;
     return p->collective_again ? once & ~(uint32_t)CB_POP_COLLECTIVE : once;

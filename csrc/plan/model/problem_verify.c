@@ -121,7 +121,7 @@ static cb_status verify_work(const cb_problem *p, uint32_t op, cb_error *err) {
                        p->op_class[op]);
     if (p->op_time_ps[op] < -1 || p->op_time_ps[op] > MOST_TIME) {
         return cb_fail(err, CB_INVALID,
-                       "op %u (%s): a time of %lld ps; it must be -1 (unknown) or 0..2^50", op,
+                       "op %u (%s): the time is %lld ps; it must be -1 (unknown) or 0..2^50", op,
                        name, (long long)p->op_time_ps[op]);
     }
     if (p->op_region[op] != CB_NONE && p->op_region[op] >= p->n_region) {
@@ -168,7 +168,8 @@ typedef struct storage_facts {
     uint32_t *read; /* the last op that reads it; CB_NONE: not yet known */
 } storage_facts;
 
-/* One op allocates a storage; all other values of it are views (or the same memory, mutated). */
+/* Checks that one op allocates each storage, and that all its other values are views (or the same
+ * memory, mutated). */
 static cb_status verify_outputs(const cb_problem *p, uint32_t op, storage_facts *f, cb_error *err) {
     uint32_t flags = p->op_flags[op], *root = f->root;
     for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++)
@@ -190,8 +191,8 @@ static cb_status verify_outputs(const cb_problem *p, uint32_t op, storage_facts 
         bool is_static = p->storage_flags[s] & CB_STORE_STATIC;
         if ((flags & CB_POP_PLACEHOLDER) && !is_static) {
             return cb_fail(err, CB_INVALID,
-                           "value %u of placeholder %s: its storage %u must be static, it belongs "
-                           "to the caller",
+                           "value %u of placeholder %s: its storage %u must be static, because it "
+                           "belongs to the caller",
                            v, p->op_name[op], s);
         }
         bool alias = f->read[s] == op;

@@ -1,8 +1,7 @@
 /* Three answers compete: the one without offload (search.c), the plans of joint searches, and those
- * of searches without reruns. The latter two are searched on a ladder of targets like that of
- * ladder.h. A rung depends only on the problem and its target, and its plan counts only if it is
- * no faster than a bound; so the answer is chosen from a fixed set, and the promises of the ladder
- * hold.
+ * of searches without reruns. The latter two use a ladder of targets like that of ladder.h. A rung
+ * depends only on the problem and its target, and its plan counts only if it is no faster than a
+ * bound; so the answer is chosen from a fixed set, and the promises of the ladder hold.
  *
  * Both searches share the code that chooses the winning plan (weigh.h), but not the code that
  * chooses which rungs to search (pick.h): here a rung has two searches, each with its own bound and
@@ -28,8 +27,10 @@
 #include "offload_search.h"
 
 #define LADDER_STRIDE 2 /* every second rung of the ladder, because a joint search takes longer */
-#define MOST_FAILED 2   /* rungs in a row that end the search for the smallest, */
-#define VAIN_EFFORT 4e4 /* or this many, times ops, without reruns */
+#define MOST_FAILED \
+    2                   /* the search for the smallest plan ends after this many rungs in a row
+                           without success, */
+#define VAIN_EFFORT 4e4 /* or, without reruns, after this many divided by the number of ops */
 
 typedef struct rung {
     cb_candidate joint, only; /* pairs in the arena; NULL: no plan counts */
@@ -56,14 +57,14 @@ typedef struct offload_chooser {
     cb_schedule answer; /* the best schedule so far, if any */
     cb_best best;
     uint64_t smallest;        /* bytes of the smallest plan that was measured */
-    uint64_t must_host_bytes; /* bytes of values that must leave */
+    uint64_t must_host_bytes; /* bytes of values that must be offloaded */
     bool weighs_all;          /* also measures plans that cannot be used */
 } offload_chooser;
 
 /* ---- bounds ---------------------------------------------------------------------------------- */
 
-/* Lower bound on the extra time x of plans of this size: by each tangent x >= constant - slope
- * bytes - link (reach + slope x). */
+/* Returns a lower bound on the extra time x of plans of this size. Each tangent gives x >= constant
+ * - slope bytes - link (reach + slope x). */
 static double bound_of(const offload_chooser *z, uint64_t bytes) {
     double link = cb_link_bytes_per_s(z->f->p, z->f->device) * 1e-12, best = 0;
     for (size_t i = 0; i < z->ladder.n_tangent; i++) {
@@ -74,13 +75,13 @@ static double bound_of(const offload_chooser *z, uint64_t bytes) {
     return best;
 }
 
-/* Lower bound for plans of this size without reruns. */
+/* Returns a lower bound for plans of this size without reruns. */
 static double only_bound_of(const offload_chooser *z, uint64_t bytes) {
     double link = cb_link_bytes_per_s(z->f->p, z->f->device) * 1e-12;
     return 2 * ((double)z->ladder.whole - (double)bytes) / link;
 }
 
-/* Lower bound for the plans of a rung that count. */
+/* Returns a lower bound for the plans of a rung that count. */
 static double least_of(const offload_chooser *z, uint32_t r) {
     double least = (double)z->f->once_ps + z->least_ps[r];
     bool only = z->goal->offload == CB_OFFLOAD_ONLY;
@@ -156,7 +157,7 @@ static uint64_t next_target(const offload_chooser *z, uint32_t r) {
     return r + LADDER_STRIDE < z->n_rung ? z->target[r + LADDER_STRIDE] : 0;
 }
 
-/* Returns the fastest candidate that counts for rung `r` and takes at least `least`. */
+/* Stores the fastest candidate that counts for rung `r` and takes at least `least`. */
 static cb_status keep_winner(offload_chooser *z, uint32_t r, double least, cb_candidate *out,
                              cb_error *err) {
     uint32_t i = cb_candidates_fitting(z->candidates, z->target[r]);
@@ -178,7 +179,7 @@ static cb_status search_for(offload_chooser *z, uint32_t r, bool reruns, const c
     return keep_winner(z, r, least, out, err);
 }
 
-/* If prices of the ladder reach no plan, the ladder's search provides a start. */
+/* If no plan can be reached by prices alone, the ladder's search provides a starting point. */
 static cb_status search_joint(offload_chooser *z, uint32_t r, cb_error *err) {
     const cb_candidate *seed = NULL;
     if (z->at[r].has_joint) return CB_OK;
@@ -290,8 +291,8 @@ static cb_status consider_small_rungs(offload_chooser *z, cb_error *err) {
     return CB_OK;
 }
 
-/* Handles a budget that no plan meets: finds the smallest plan at any cost, for the error. It goes
- * up from the last rung, as long as a plan may be smaller than the one found. So the result does
+/* Handles a budget that no plan meets: finds the smallest plan at any cost, for the error. It
+ * climbs from the last rung as long as a plan may be smaller than the one found. So the result does
  * not depend on the budget, and a budget of its size is met. */
 static cb_status find_smallest(offload_chooser *z, cb_error *err) {
     uint64_t free_of = beside(z);
@@ -357,7 +358,7 @@ static bool has_demands(const offload_chooser *z) {
     return must;
 }
 
-/* Returns the answer without offload, or that of saving everything if nothing may run again. */
+/* Considers the answer without offload, or saving everything if nothing may run again. */
 static cb_status consider_runs(offload_chooser *z, cb_sim *sim, cb_error *err) {
     cb_found found = {.pairs = {.arena = z->arena}};
     cb_schedule schedule;

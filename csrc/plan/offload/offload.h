@@ -26,7 +26,7 @@ CB_MUST_CHECK cb_status cb_search_offload(const cb_search_tools *tools, cb_ask_w
                                           const cb_goal *goal, cb_arena *arena, cb_offloaded *out,
                                           cb_error *err);
 /* Makes the schedule of a preset's pairs, with the values that constraints ask to offload on the
- * host. These may have at most `pinned_bytes`; 0: any number. */
+ * host. These take at most `pinned_bytes`; 0: no limit. */
 CB_MUST_CHECK cb_status cb_offload_preset(const cb_facts *f, uint64_t pinned_bytes,
                                           const cb_pairs *pairs, cb_arena *arena, cb_schedule *out,
                                           cb_error *err);

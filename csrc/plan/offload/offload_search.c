@@ -4,8 +4,8 @@
  * plans; prices of the link come from a fixed list, from a free link to one that is busy all the
  * time.
  *
- * Then come crossover (improve.c), and moves of single pairs on the fastest plan, evaluated one by
- * one. */
+ * Then come crossover (improve.c), and changes of single pairs of the fastest plan, evaluated one
+ * by one. */
 #include "offload_search.h"
 
 #include <math.h>
@@ -237,7 +237,7 @@ static cb_status reload(cb_offload_search *h, cb_error *err) {
     return copy_pairs(h->next.list.at, h->next.list.len, &h->now.pairs) ? CB_OK : cb_no_memory(err);
 }
 
-/* Returns `now` without `gone` and with `added` (0: none). */
+/* Sets `next` to `now` without `gone` (0: removes nothing) and with `added`. */
 static bool change(cb_offload_search *h, cb_pair gone, const cb_pair *added, size_t n) {
     cb_pairs *out = &h->next;
     out->list.len = 0;
@@ -371,7 +371,7 @@ static bool list_kept(const cb_offload_search *h, cb_arena *scratch, move *list,
     return true;
 }
 
-/* Moves kept values if that takes no more time, to make room for others. */
+/* Moves kept values to the host if that takes no more time, which makes room for others. */
 static cb_status use_link(cb_offload_search *h, uint32_t *left, cb_error *err) {
     cb_arena scratch;
     cb_arena_init(&scratch, h->t->scratch->alloc);
@@ -415,7 +415,7 @@ static cb_status polish(cb_offload_search *h, cb_error *err) {
     return CB_OK;
 }
 
-/* Returns the fastest candidate that fits, if it beats `now`. */
+/* Sets `now` to the fastest candidate that fits, if that is faster. */
 static cb_status take_best(cb_offload_search *h, cb_error *err) {
     const cb_candidates *all = h->t->candidates;
     uint32_t at = cb_candidates_fitting(all, h->t->target);

@@ -24,7 +24,7 @@ typedef struct cb_offload_search {
     double link_ps;  /* picoseconds for a byte in one direction */
     bool reruns;     /* ops may run again */
     cb_pairs pairs, next;
-    /* fastest that fits, by price of the link; the last is the initial plan */
+    /* the fastest plan that fits, for each price of the link; the last is the initial plan */
     cb_offload_plan best[CB_OFFLOAD_LINK_PRICES + 1];
     cb_offload_plan now; /* the plan changed by moves */
 } cb_offload_search;

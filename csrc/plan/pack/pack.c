@@ -10,7 +10,7 @@
  * Three rules keep the search from repeating failures. A life that failed at its offset *sleeps*
  * until a life that overlaps it in time is placed, so no layout is built twice in another order. A
  * level that fails *blames* the levels that explain the failure, and the search jumps back to the
- * deepest one, so it does not retry lives elsewhere in time. And an attempt ends after a slowly
+ * deepest of these, so it does not retry unrelated lives. And an attempt ends after a slowly
  * growing number of dead ends; the next attempt uses other ranks for its choices and another way to
  * search. MiniMalloc (Moffitt, ASPLOS 2023) searches by sections, dominance and canonical order;
  * backjumping comes from constraint solving (Prosser 1993). */
@@ -28,10 +28,8 @@
 #define LOOSE_DEAD_ENDS 4    /* dead ends before an attempt raises its capacity */
 #define CAREFUL_DEAD_ENDS 20 /* the same for an attempt that searches thoroughly */
 #define LOOSE_STEPS 32       /* steps from the smallest to the largest capacity */
-#define WAYS 3               /* ways to search of later attempts */
-#define ROUND_ATTEMPTS \
-    6 /* number of attempts after which all ranks have been tried with all
-                                rules */
+#define WAYS 3               /* number of ways to search that later attempts use */
+#define ROUND_ATTEMPTS 6     /* attempts after which every rank has been combined with every rule */
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
@@ -127,7 +125,7 @@ cb_status cb_pack_init(cb_pack *z, const cb_pack_life *life, uint32_t n, cb_aren
 
 /* ---- choices --------------------------------------------------------------------------------- */
 
-/* Returns the unplaced life that would end lowest; of several, the one that ranks first. */
+/* Returns the unplaced life that would end lowest; of several, the one with the best rank. */
 static uint32_t find_pivot(cb_pack *z) {
     uint64_t end = UINT64_MAX;
     uint32_t k = 0;
@@ -268,8 +266,7 @@ static cb_status wait_for(cb_pack *z, cb_error *err) {
     return cb_fail(err, CB_CANCELLED, "plan: cancelled");
 }
 
-/* Takes the next choice of the level above `depth` that fits; returns false if there is none
- * left. */
+/* Takes the next choice that fits at level depth + 1; returns false if there is none left. */
 static bool next_choice(cb_pack *z, uint32_t depth) {
     cb_pack_level *level = &z->level[depth + 1];
     while (level->choice < level->n_choice) {
@@ -283,9 +280,9 @@ static bool next_choice(cb_pack *z, uint32_t depth) {
     return false;
 }
 
-/* Backtracks when nothing is left to try above `depth`, to a level where a change may help; the
- * life of that level has failed. `depth` gets the number of lives that stay placed; `ended`: none
- * could be removed. Returns false if out of memory. */
+/* Backtracks, when nothing is left to try at level depth + 1, to a level where a change may help;
+ * the life of that level has failed. `depth` receives the number of lives that stay placed; `ended`
+ * is true if no life could be removed. Returns false if out of memory. */
 static bool go_back(cb_pack *z, uint32_t *depth, bool *ended) {
     const uint32_t failed = *depth + 1;
     const uint32_t to = z->way.jumps ? cb_pack_find_blamed(z, failed) : *depth;

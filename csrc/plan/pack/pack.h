@@ -11,8 +11,8 @@
 
 #include "pack_state.h"
 
-#define CB_PACK_ORDERS 6         /* other orders of lives */
-#define CB_PACK_EFFORT 24000000u /* work limit of a search: some ten milliseconds */
+#define CB_PACK_ORDERS 6         /* number of slower rules */
+#define CB_PACK_EFFORT 24000000u /* work limit of a search: about ten milliseconds */
 
 /* `fits` is false if there are too many lives for the work limit. Memory comes from `arena`. */
 CB_MUST_CHECK cb_status cb_pack_init(cb_pack *z, const cb_pack_life *life, uint32_t n,
@@ -29,7 +29,7 @@ typedef enum cb_pack_rule { /* the order of lives */
 } cb_pack_rule;
 
 /* Runs one attempt that starts with the capacity `least` and raises it, up to `most`, whenever it
- * makes no progress: much faster than a search for each capacity. It proves nothing. */
+ * makes no progress. This is much faster than a search for each capacity, but proves nothing. */
 CB_MUST_CHECK cb_status cb_pack_loosely(cb_pack *z, uint64_t least, uint64_t most,
                                         cb_pack_rule rule, bool *found, cb_error *err);
 

@@ -79,10 +79,10 @@ typedef struct cb_pack {
     uint32_t full;          /* a section that the unplaced lives do not fit */
     uint64_t *offset;       /* [n] offset of a placed life; lowest possible offset of an unplaced
                                one */
-    uint32_t *under;        /* [n] the life on which they would rest; CB_NONE: none */
+    uint32_t *under;        /* [n] the life on which each would rest; CB_NONE: none */
     uint32_t *level_of;     /* [n] level of a placed life; levels count from 1 */
     uint32_t *asleep;       /* [n] the level at which it failed at its offset; 0: awake */
-    cb_pack_rank *rank;     /* [n] falling */
+    cb_pack_rank *rank;     /* [n] in descending order */
     uint32_t *position;     /* [n] in `rank` */
     cb_pack_block *block;   /* [n_block] blocks of CB_PACK_BLOCK ranks each */
     uint32_t n_block;
@@ -91,7 +91,8 @@ typedef struct cb_pack {
     uint32_t *begun_begin; /* [n_section + 1] into `begun` */
     uint32_t *begun;       /* [n] lives, by their first section */
     uint32_t *met;         /* [n + 1] see cb_pack_find_open */
-    uint64_t *wakes;       /* [n] where sleeping lives can wake up, found in `woken_in` */
+    uint64_t *wakes;       /* [n] offset at which a sleeping life can wake up, computed in round
+                              `woken_in` */
     uint32_t *woken_in, round;
     cb_pack_level *level; /* [n + 2] */
     uint64_t *blamed;     /* [n + 2][n_word] for each level, a bit for each level to blame */
@@ -115,10 +116,10 @@ const cb_pack_block *cb_pack_look_at(cb_pack *z, uint32_t block);
 
 /* Sets `rest` for the state in which no life is placed. */
 void cb_pack_sum(cb_pack *z);
-/* Call it after cb_pack_sum: sets the other parts of that state, with sorted ranks. */
+/* Must be called after cb_pack_sum. Sets the rest of that state, with sorted ranks. */
 void cb_pack_clear(cb_pack *z);
-/* Examines what has changed. Returns false if no order of the unplaced lives fits in the section
- * `full`. */
+/* Checks the sections that have changed. Returns false if no order of the unplaced lives fits in
+ * the section `full`. */
 bool cb_pack_promises(cb_pack *z);
 /* Returns false if a section of `i` becomes `full` when `i` is placed. */
 bool cb_pack_fits_above(cb_pack *z, uint32_t i);

@@ -1,6 +1,6 @@
-/* Gaps are the nodes of a treap: ordered by width and place from left to right, and by a hash of
- * their number from the root down. So paths are short for any widths. A gap leaves the tree before
- * its width changes. */
+/* Gaps are the nodes of a treap, sorted from left to right by width and position, and from the root
+ * down by a hash of their number. So paths are short for any widths. A gap is removed from the tree
+ * before its width changes. */
 #include "best_fit.h"
 
 #define IN_USE (CB_NONE - 1) /* value of `left` for a block that is not in the tree */

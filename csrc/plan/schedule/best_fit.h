@@ -14,14 +14,14 @@ typedef struct cb_fit_block { /* a gap, or memory in use */
 typedef struct cb_fit {
     cb_arena *arena;
     CB_VEC(cb_fit_block) block; /* contiguous in memory, up to `top` */
-    uint32_t root;              /* root of the tree of gaps, by width and place */
+    uint32_t root;              /* root of the tree of gaps, sorted by width and position */
     uint32_t last;              /* block that ends at `top`; CB_NONE: none */
     uint32_t spare;             /* block that is not in use; `behind` leads to the next */
     uint64_t top;
 } cb_fit;
 
 void cb_fit_init(cb_fit *w, cb_arena *arena);
-/* `block` gets the handle for cb_fit_give. Returns false if out of memory. */
+/* `block` receives the handle for cb_fit_give. Returns false if out of memory. */
 CB_MUST_CHECK bool cb_fit_take(cb_fit *w, uint64_t bytes, uint32_t *block);
 void cb_fit_give(cb_fit *w, uint32_t block);
 

@@ -3,7 +3,7 @@
 #define MOST_OUTPUTS 64 /* outputs of a carrier */
 
 /* Marks of a storage: it must not move; more than one op picks it; its copy takes too long; it is
- * an output, which must exist at its time no matter who owns its memory. */
+ * an output, which must exist when it is due, whoever owns its memory. */
 enum { STAYS = 1, SEVERAL = 2, LONG = 4, GIVEN = 8 };
 
 typedef struct finder {
@@ -33,7 +33,7 @@ static void mark_staying(const finder *z) {
         z->mark[p->value_storage[p->backward_output[i]]] = STAYS | GIVEN;
     for (uint32_t v = 0; v < p->n_value; v++) {
         uint32_t s = p->value_storage[v], op = p->value_op[v];
-        bool fixed = f->once[op] || f->stays[op]; /* the view cannot be made elsewhere */
+        bool fixed = f->once[op] || f->stays[op]; /* the view cannot be made at another time */
         bool once =
             (p->op_flags[op] & CB_POP_MUTATES) || ((p->op_flags[op] & CB_POP_VIEW) && fixed);
         if (once && f->root[s] != op) z->mark[s] |= STAYS;
@@ -149,7 +149,7 @@ static cb_status add_wishes(const finder *z, bool firm, cb_error *err) {
             z->out->must[z->out->carrier[s]] = true;
         if (!must || z->out->carrier[s] != CB_NONE) continue;
         return cb_fail(err, CB_INVALID,
-                       "MUST_OFFLOAD of %s: its memory cannot leave (%s); save it instead",
+                       "MUST_OFFLOAD of %s: its memory cannot be offloaded (%s); save it instead",
                        cb_op_text(p, p->value_op[v], text),
                        z->mark[s] & LONG ? "its copy would take 1,000 s or more"
                        : f->held[s]      ? "it is an output, which stays alive"

@@ -11,12 +11,12 @@
 typedef struct cb_carriers {
     uint32_t *carrier; /* [n_storage] the op that moves it; CB_NONE: it stays */
     int64_t *copy_ps;  /* [n_op] a carrier's copy in one direction */
-    bool *must;        /* [n_op] carriers that leave in every plan */
+    bool *must;        /* [n_op] carriers whose storages are offloaded in every plan */
 } cb_carriers;
 
-/* Allocates in `arena`. Values that must be offloaded leave; if `firm`, also those with a
- * preference for it. Returns CB_UNSUPPORTED if there is no link, and CB_INVALID if a value that
- * must leave cannot; the text names it. */
+/* Allocates in `arena`. Values that must be offloaded are; if `firm`, so are those with a
+ * preference for it. Returns CB_UNSUPPORTED if there is no link, and CB_INVALID if a value must be
+ * offloaded but cannot be; the text names it. */
 CB_MUST_CHECK cb_status cb_find_carriers(const cb_facts *f, bool firm, cb_arena *arena,
                                          cb_carriers *out, cb_error *err);
 

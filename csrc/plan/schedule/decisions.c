@@ -1,5 +1,5 @@
-/* A step is a base step when its op has not run yet, comes later in the base order than all base
- * steps before, and runs in the forward if it is of the forward. All others are reruns, including
+/* A step is a base step if its op has not run yet, comes after all earlier base steps in the base
+ * order, and, if it is an op of the forward, runs in the forward. All others are reruns, including
  * the first run of an op without a base run. A rerun belongs to the first base step that needs it,
  * directly or through other reruns, so anchors propagate backwards from readers to their inputs. */
 #include "decisions.h"
@@ -135,7 +135,7 @@ static bool may_be_late(const cb_facts *f, const cb_schedule *s, uint32_t step, 
     return true;
 }
 
-/* True if it keeps a value from the forward to the backward that must be recomputed. */
+/* True if the schedule keeps a value that must be recomputed from the forward to the backward. */
 static bool saves_forbidden(const cb_facts *f, const cb_schedule *s, const cb_lives *lives) {
     for (uint32_t i = 0; i < lives->n_instance; i++) {
         const cb_instance *life = &lives->instance[i];

@@ -16,10 +16,10 @@ typedef struct cb_decisions {
 CB_MUST_CHECK cb_status cb_decisions_of(const cb_facts *f, const cb_schedule *s, cb_arena *arena,
                                         cb_decisions *out, cb_error *err);
 
-/* True if the schedule is in the class of the search and its lower bound (docs/planner.md, section
- * 3): base ops run in order. Ops that may run again (cb_may_rerun) may do so anywhere after their
- * place in the order, and so may their first run; all others run at their place. Values that must
- * be recomputed are not kept from the forward to the backward. */
+/* Sets `out` to true if the schedule is in the class of the search and its lower bound
+ * (docs/planner.md, section 3): base ops run in order. Ops that may run again (cb_may_rerun) may do
+ * so, or have their first run, anywhere after their position in the order; all others run at their
+ * position. Values that must be recomputed are not kept from the forward to the backward. */
 CB_MUST_CHECK cb_status cb_in_bound_class(const cb_facts *f, const cb_schedule *s,
                                           const cb_lives *lives, bool *out, cb_error *err);
 

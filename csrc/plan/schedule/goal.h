@@ -4,22 +4,24 @@
 
 #include "sim.h"
 
-#define CB_MIN_SHARE 0.4    /* default extra time of CB_BUDGET_MIN */
-#define CB_LITTLE_EXTRA 0.1 /* budgets whose answer costs less do not consider position 0 */
+#define CB_MIN_SHARE 0.4 /* default extra time of CB_BUDGET_MIN */
+#define CB_LITTLE_EXTRA \
+    0.1 /* if an answer takes less extra time, the plan at position 0 is not
+                               considered */
 
 typedef struct cb_goal {
     cb_measure measure;
     uint64_t bytes; /* most bytes allowed */
-    bool smallest; /* CB_BUDGET_MIN: ignore `bytes`, take the smallest whose extra time stays within
-                      `share` */
-    double share;  /* of once_ps */
-    bool quick;    /* like `smallest` with less effort, for position 0 */
+    bool smallest;  /* CB_BUDGET_MIN: ignore `bytes` and find the smallest plan whose extra time is
+                      within `share` */
+    double share;   /* of once_ps */
+    bool quick;     /* like `smallest` with less effort, for position 0 */
     cb_offload offload;
     uint64_t pinned_bytes; /* maximum bytes that the host may hold */
     bool exact;            /* see cb_budget */
     bool skips_bound;      /* the answer needs no lower bound on its time */
-    int64_t known_ps; /* time of a known plan that meets it: only faster ones are useful; 0: none is
-                         known */
+    int64_t known_ps; /* time of a known plan that meets the goal: only faster plans are useful; 0:
+                         no plan is known */
     cb_poll poll;
     cb_progress *progress; /* filled before each poll; may be NULL */
 } cb_goal;

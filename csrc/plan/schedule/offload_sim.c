@@ -1,6 +1,6 @@
 /* Three passes build a plan as sim.c does. The first finds the steps, fetches among them, and what
  * each reads; the second, which runs are needed; the third, the lives over these runs. Then fetches
- * get their places, and the copy lanes are simulated.
+ * get their positions, and the copy lanes are simulated.
  *
  *   run          | a | b | c |   ...   | g | h |
  *   out lane         [ a out    ]                   a keeps its memory until the copy has ended
@@ -88,7 +88,7 @@ static bool run_op(cb_offload_sim *m, uint32_t op, uint32_t anchor) {
     return true;
 }
 
-/* Marks the latest outputs of `op` as leaving: adds their lives, each once, to `gone`. */
+/* Marks the latest outputs of `op` as offloaded: adds their lives, each once, to `gone`. */
 static bool add_departure(cb_offload_sim *m, uint32_t op) {
     const cb_problem *p = m->f->p;
     cb_sim_departure d = {
@@ -160,7 +160,7 @@ static bool any_input_due(const cb_offload_sim *m, uint32_t op, uint32_t anchor)
 /* Runs or fetches what the inputs of `top` need, then runs `top`. */
 static bool run_with_inputs(cb_offload_sim *m, uint32_t top, uint32_t anchor) {
     const cb_problem *p = m->f->p;
-    if (!any_input_due(m, top, anchor)) return run_op(m, top, anchor); /* usual */
+    if (!any_input_due(m, top, anchor)) return run_op(m, top, anchor); /* the common case */
     m->stack.len = 0;
     if (!CB_PUSH(&m->arena, m->stack, top) || !CB_PUSH(&m->arena, m->stack, p->in_begin[top]))
         return false;
@@ -193,7 +193,7 @@ static bool run_early(cb_offload_sim *m, cb_pair pair, uint32_t anchor) {
     return !runs || run_with_inputs(m, op, anchor);
 }
 
-/* Held values do not leave: their first life is that of their op's base run. */
+/* Held values are not offloaded: their first life is that of their op's base run. */
 static bool hold_first_value(cb_offload_sim *m, uint32_t value) {
     const cb_facts *f = m->f;
     uint32_t position = f->position[f->p->value_op[value]];

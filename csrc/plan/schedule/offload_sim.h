@@ -17,9 +17,9 @@ static inline cb_pair cb_pair_fetch(uint32_t anchor, uint32_t op) {
     return cb_pair_make(anchor, op) | CB_PAIR_FETCH;
 }
 
-/* Values that must be offloaded are offloaded for any pairs; if `firm`, also those with a
- * preference for it. Returns CB_UNSUPPORTED if there is no link, and CB_INVALID if a value that
- * must leave cannot; the text names it. */
+/* Values that must be offloaded are offloaded for any pairs; if `firm`, so are those with a
+ * preference for it. Returns CB_UNSUPPORTED if there is no link, and CB_INVALID if a value must be
+ * offloaded but cannot be; the text names it. */
 CB_MUST_CHECK cb_status cb_offload_sim_init(cb_offload_sim *m, const cb_facts *f, bool firm,
                                             cb_alloc *alloc, cb_error *err);
 void cb_offload_sim_free(cb_offload_sim *m);

@@ -1,5 +1,5 @@
-/* Makes the timeline of a plan that has been built (offload_sim.c): the places of fetches, and the
- * clock.
+/* Makes the timeline of a plan that has been built (offload_sim.c): the positions of fetches, and
+ * the clock.
  *
  * First each fetch gets its latest start, last reader first: its copy ends when its reader starts,
  * or when the next copy on the lane begins. Then, first reader first, it must not begin before
@@ -16,7 +16,8 @@ static const cb_sim_step *step_of(const cb_offload_sim *m, uint32_t run) {
 /* ---- memory taken over ----------------------------------------------------------------------- */
 
 /* Returns the bytes that the run's output takes over from an input. Values that leave for the host
- * keep their memory. With keep_saved so does what begins before the backward and is read in it. */
+ * keep their memory. With keep_saved, so do lives that begin before the backward and are read in
+ * it. */
 static uint64_t taken_bytes(const cb_offload_sim *m, uint32_t run) {
     const cb_problem *p = m->f->p;
     const cb_sim_step *step = step_of(m, run);
@@ -59,7 +60,7 @@ static uint64_t begin_fetch(cb_offload_sim *m, const cb_sim_fetch *x, uint32_t r
     return most;
 }
 
-/* ---- where fetches are sent for -------------------------------------------------------------- */
+/* ---- when fetches are requested -------------------------------------------------------------- */
 
 static uint64_t read_bytes(const cb_offload_sim *m, const cb_sim_fetch *x) {
     uint64_t bytes = 0;

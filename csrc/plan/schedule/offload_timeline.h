@@ -1,5 +1,5 @@
-/* offload_timeline.h: a plan with copies between device and host, first as built and then simulated
- * with a clock. Internal: used through offload_sim.h. */
+/* offload_timeline.h: a plan with copies between device and host: as built, and simulated with a
+ * clock. Internal: used through offload_sim.h. */
 #ifndef CB_PLAN_OFFLOAD_TIMELINE_H
 #define CB_PLAN_OFFLOAD_TIMELINE_H
 
@@ -23,10 +23,10 @@ typedef struct cb_sim_departure { /* a value that leaves */
     uint32_t fetches; /* fetches that are kept and still pending */
     uint32_t last;    /* run that uses it last so far */
     uint32_t next;    /* next departure after the same run; CB_NONE: it is the last */
-    int64_t end;      /* of the copy */
+    int64_t end;      /* end of the copy */
 } cb_sim_departure;
 
-typedef struct cb_sim_copy { /* that ends */
+typedef struct cb_sim_copy { /* a copy in progress */
     int64_t end;
     uint64_t bytes;
     uint32_t op;
@@ -79,8 +79,8 @@ typedef struct cb_offload_sim {
 } cb_offload_sim;
 #define CB_SIM_ACTION 30
 
-/* Call after the plan has been built: computes when copies run, which steps wait for them, and the
- * results. Uses up to `target` bytes if that saves time. */
+/* Must be called after the plan has been built. Computes when copies run, which steps wait for
+ * them, and the results. Uses up to `target` bytes if that saves time. */
 CB_MUST_CHECK bool cb_offload_sim_play(cb_offload_sim *m, uint64_t target);
 
 #endif

@@ -30,7 +30,7 @@ static inline bool cb_pair_fetches(cb_pair pair) { return pair & CB_PAIR_FETCH; 
 #define CB_EARLY (UINT32_C(1) << 30)
 static inline bool cb_pair_is_early(cb_pair pair) { return pair & CB_EARLY; }
 static inline uint32_t cb_pair_id(cb_pair pair) { return (uint32_t)(pair & ~CB_PAIR_FETCH); }
-/* Requests inlining; also such a bit. Not for early pairs. */
+/* Requests inlining: another bit of the op. Early pairs cannot have it. */
 #define CB_INLINE (UINT32_C(1) << 28)
 static inline bool cb_pair_inlines(cb_pair pair) { return pair & CB_INLINE; }
 static inline uint32_t cb_pair_op(cb_pair pair) {

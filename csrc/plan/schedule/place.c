@@ -1,19 +1,19 @@
-/* Offsets in the arena: dynamic storage allocation, which is NP-hard. One greedy pass an order:
- * take the lives in that order and give each the smallest gap that holds it among the lives it
- * overlaps in time (those placed so far, kept sorted by offset). Four orders, the smallest arena
- * wins. Where that is more than what lives at one moment, a search looks for offsets without a gap
- * there (pack.h), mostly with success. Where it has none, the order is changed a little, again and
- * again: a life that ends at the top comes before one that is in its way (hill climbing, as in
- * compilers for small processors).
+/* Assigns offsets in the arena. This is dynamic storage allocation, which is NP-hard. A greedy pass
+ * takes the lives in some order and gives each the smallest gap that holds it between the lives
+ * that it overlaps in time (those placed so far, sorted by offset). Of four orders, the one with
+ * the smallest arena wins. If that arena is larger than the peak of live bytes, a search tries to
+ * place everything without gaps at the peak (pack.h), and usually succeeds. If it fails, the order
+ * is changed repeatedly: a life that ends at the top is moved before one that is in its way (hill
+ * climbing, as in compilers for small processors).
  *
  *   offset |  [--- saved ---------------]          long and large lives first: short ones fill
  *          |  [tmp] [tmp]   [tmp] [tmp]            the gaps that are left
  *          +---------------------------- step
  *
- * A pass looks only at lives of the same window of time (blocks.h). From PATIENT_LIVES on there is
- * no search, and other orders are tried only if the first leaves much, and one more: lives that
- * meet the fullest moment first. From SWEPT_LIVES on there is one sweep through time (best_fit.h):
- * each life takes the smallest gap that is free when it begins.
+ * A pass examines only lives in the same window of time (blocks.h). With PATIENT_LIVES or more
+ * there is no search, and further orders are tried only if the first wastes much memory; one of
+ * them puts lives at the fullest moment first. With SWEPT_LIVES or more there is a single sweep
+ * through time (best_fit.h): each life takes the smallest gap that is free when it begins.
  */
 #include "../../base/sort.h"
 #include "../pack/blocks.h"
@@ -24,7 +24,7 @@
 #define PATIENT_LIVES 6000
 #define SWEPT_LIVES 40000
 #define LOAD_WEIGHT 1443
-#define CLIMB_LOOKS 10000000u /* work limit of climbing, in lives examined: some ten milliseconds */
+#define CLIMB_LOOKS 10000000u /* work limit of climbing, in lives: about ten milliseconds */
 #define CLIMB_TRIES 6u        /* limit of orders per life */
 #define QUICK_LIVES 1000      /* this many lives are packed in a few milliseconds */
 #define MANY_LIVES 2600       /* more than these take tenths of a second */
@@ -35,7 +35,9 @@
     200             /* many lives if it exceeds it by 1/200; then also with extra
                                  capacity */
 #define FAR_PART 50 /* a search within 1/200 is hopeless if the arena exceeds it by 1/50 */
-#define POLL_EVERY (1u << 24) /* work limit, in lives or gaps examined: some ten milliseconds */
+#define POLL_EVERY \
+    (1u << 24) /* poll after examining this many lives or gaps: about every ten
+                                 milliseconds */
 
 typedef enum order {
     BY_SIZE = 1,
@@ -186,7 +188,7 @@ static cb_status place_in_order(placement *z, order by, cb_blocks *b, cb_error *
 typedef struct climb {
     placement *z;
     placed *at;             /* [n] scratch */
-    const uint64_t *offset; /* [n_instance] of the best order so far, */
+    const uint64_t *offset; /* [n_instance] the offsets of the best order so far, */
     uint64_t top;           /* and the bytes that it needs */
     uint64_t chance;
     uint64_t looks; /* looks taken so far */

@@ -55,7 +55,8 @@ typedef struct cb_lives {
     uint32_t *value_instance_in;  /* per read, in the order of cb_read_run for each step: the
                                      instance read; CB_NONE: static, or not read by this run */
     uint32_t *in_begin;           /* [n_step + 1] into value_instance_in */
-    uint32_t *value_instance_out; /* likewise per step output; CB_NONE also if it is not made */
+    uint32_t *value_instance_out; /* likewise per step output; CB_NONE also if the run does not make
+                                     it */
     uint32_t *out_begin;          /* [n_step + 1] */
     uint32_t *scratch_instance;   /* [n_step] CB_NONE: no scratch */
     uint32_t *over; /* [n_instance] the instance whose memory it takes over (model/over.h), and

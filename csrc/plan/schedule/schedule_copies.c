@@ -106,8 +106,8 @@ static cb_status copy_out(walker *w, uint32_t step, uint32_t op) {
     uint32_t first = m->n_leaving;
     uint64_t bytes = 0;
     if (m->made_at[op] == CB_NONE) {
-        return cb_fail(w->err, CB_INVALID, "step %u: cannot offload %s, it is not live", step,
-                       p->op_name[op]);
+        return cb_fail(w->err, CB_INVALID, "step %u: cannot offload %s, because it is not alive",
+                       step, p->op_name[op]);
     }
     for (uint32_t v = p->out_begin[op]; v < p->out_begin[op + 1]; v++) {
         uint32_t s = p->value_storage[v], instance = w->value_instance[v];

@@ -1,5 +1,5 @@
-/* schedule_parts.h: the evaluator. Included by schedule_copies.c and by schedule_walk.c, which uses
- * it.
+/* schedule_parts.h: the evaluator. Only schedule_walk.c and schedule_copies.c include it; the
+ * former uses the latter.
  *
  * It processes a schedule once, checks every rule and records lives. It is kept simple, because the
  * planner's claims depend on it; tests/reference/evaluate.py is an independent implementation.
@@ -7,8 +7,8 @@
  *   - A value is live from the step that makes it until a step makes it again; a step reads the
  *     latest copy. A run makes those outputs of its op that its step lists, and reads the inputs
  *     that these need; the lives of other outputs do not change.
- * - A value that is inlined into a run takes no memory there: the run computes it for itself. It
- * reads the inputs of the value, not the value, which stays alive for other readers.
+ *   - A value that is inlined into a run takes no memory there: the run computes it itself. The run
+ *     reads the inputs of the value, not the value, which stays alive for other readers.
  *   - An instance is one life of one storage: it begins where its storage is allocated and ends
  *     with the last step that reads any value of it, views included.
  *   - Held values, and values in the caller's memory, belong to the first run that makes them. A
@@ -26,8 +26,8 @@
 #include "../model/updates.h"
 #include "schedule.h"
 
-typedef struct leaver { /* on its way to the host */
-    int64_t end;        /* of the copy */
+typedef struct leaver { /* a value on its way to the host */
+    int64_t end;        /* end of the copy */
     uint32_t instance, step;
     uint32_t copy; /* CB_NONE: the instance itself; otherwise the instance is held, and this one
                       counts the bytes of the copy */

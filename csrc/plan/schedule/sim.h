@@ -61,7 +61,7 @@ typedef struct cb_sim {
                                  inlinings */
     cb_taking taking;         /* values inlined at the current anchor */
     CB_VEC(uint64_t) taken;   /* [step.len] values inlined into each; empty without inlinings */
-    bool records;             /* visited units are noted in `taking` */
+    bool records;             /* visited units are recorded in `taking` */
     uint32_t crossing;        /* steps as built before the backward */
     uint32_t *held_forward, *held_end; /* storages with these flags */
     uint32_t *updating;                /* gradients that updates consume */

@@ -154,8 +154,8 @@ static bool push_reached(cb_sim *sim, uint32_t id, uint32_t top) {
     return CB_PUSH(&sim->arena, sim->stack, id);
 }
 
-/* Goes from the ops and units on the stack to the units that must run for them, and so on. The
- * initial entries have been visited already. */
+/* Visits the units that must run for the ops and units on the stack, then the units that must run
+ * for those, and so on. The initial entries have been visited already. */
 static bool spread_reach(cb_sim *sim, uint32_t anchor, uint32_t top) {
     const cb_facts *f = sim->f;
     const cb_problem *p = f->p;
@@ -368,7 +368,7 @@ static bool keep_forward(cb_sim *sim) {
     return true;
 }
 
-/* The vectors have held this much before, so there is room. */
+/* The vectors have held as much before, so there is room. */
 static void copy_forward(cb_sim *sim) {
     const cb_problem *p = sim->f->p;
     const cb_sim_forward *w = &sim->forward;

@@ -1,5 +1,5 @@
-/* sim_parts.h: declarations shared by the files of the simulator: sim_build.c, and sim_measure.c,
- * which uses it. */
+/* sim_parts.h: declarations shared by the two files of the simulator. sim_measure.c uses
+ * sim_build.c. */
 #ifndef CB_PLAN_SIM_PARTS_H
 #define CB_PLAN_SIM_PARTS_H
 

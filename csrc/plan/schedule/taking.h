@@ -26,8 +26,9 @@ typedef struct cb_taking {
     uint32_t round, n_wish;
     uint32_t *wished; /* [n_unit] round; NULL: no inlinings */
     uint32_t *taken;  /* [n_unit] round */
-    uint32_t *read;   /* [n_unit] round in which a run reads it */
-    uint64_t *host;   /* [n_unit] that run: top << 32 | op, or several */
+    uint32_t *read;   /* [n_unit] last round in which a run reads it */
+    uint64_t *host;   /* [n_unit] the run that reads it (top << 32 | op), or a mark for several runs
+                         */
 } cb_taking;
 
 CB_MUST_CHECK bool cb_taking_init(cb_taking *t, const cb_facts *f, cb_arena *arena);

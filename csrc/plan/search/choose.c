@@ -75,7 +75,7 @@ static bool may_fit(const cb_trial *t, const cb_candidate *c, uint64_t bytes) {
     return c->size + cb_beside_bytes(t->f, t->goal) <= bytes;
 }
 
-/* Takes a candidate, or the result of the sweep (then `c` describes that). */
+/* Measures a candidate or, if `s` is given, the result of the sweep (then `c` describes it). */
 static cb_status weigh(cb_chooser *k, const cb_candidate *c, const cb_swept *s, cb_weight *out,
                        cb_error *err) {
     return s ? measure(k, &s->schedule, out, err) : cb_weigh(k, c, out, err);

@@ -17,7 +17,7 @@ static const cb_candidate *find_winner(const cb_ladder *d, const cb_worker *c, u
     return counts ? best : NULL;
 }
 
-/* The nearest share at or above the target has prices to start from. */
+/* Returns the initial prices for a target: those of the nearest share at or above it. */
 static const cb_price_span *start_of(const cb_ladder *d, const cb_price_span *start,
                                      uint64_t target) {
     const double tenths = fmin(10 * (double)target / ((double)d->whole + 1), CB_LADDER_STARTS);
@@ -47,7 +47,7 @@ static double paged_share(const cb_ladder *d) {
     return cb_is_small_search(&d->first.moves) ? CB_PAGED_SMALL_SHARE : CB_PAGED_SHARE;
 }
 
-/* Rungs that windows reach are searched in order, like deep ones. */
+/* True if only windows reach the rung and such rungs must be searched in order, like deep ones. */
 static bool is_ordered_page(const cb_ladder *d, uint32_t r) {
     return d->orders_pages && r != CB_NONE && cb_ladder_is_paged(d, r);
 }
@@ -201,7 +201,8 @@ static bool is_worth_more(const cb_ladder *d, const deep_search *s) {
     return cb_is_small_search(&d->first.moves) && s->target[0] >= d->floor.bytes;
 }
 
-/* The ladder ends at the first missed deep target, so a target counts as missed only after this. */
+/* Runs the searches. The ladder ends at the first deep target that is missed, so a missed target is
+ * tried again with full effort if that is cheap. */
 static cb_status search_all(searches *s, cb_error *err) {
     if (s->n_attempt > 0) CB_TRY(cb_ladder_find_floor(s->d, err));
     CB_TRY(cb_workers_run(s->d->workers, s->n_attempt + s->n_near, search_one, s, err));
@@ -212,7 +213,7 @@ static cb_status search_all(searches *s, cb_error *err) {
     return CB_OK;
 }
 
-/* A following ladder starts from the rival's plan of the same target. */
+/* Gets the rival's plan of the same target, from which a following ladder starts. */
 static cb_status ask_rival(cb_ladder *d, uint32_t r, cb_error *err) {
     if (!d->follows || r >= d->rival->n_rung || d->target[r] != d->rival->target[r]) return CB_OK;
     return cb_ladder_climb(d->rival, r, &d->from_rival[r], err);
@@ -393,12 +394,12 @@ cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t targ
 
 /* ---- between two rungs ----------------------------------------------------------------------- */
 
-/* Goes from the rung's plan down to the next target, or to a plan no faster than that of the next
- * rung. */
+/* Searches downwards from the rung's plan, until the next target or a plan that is no faster than
+ * that of the next rung. */
 static cb_status search_stairs(cb_ladder *d, uint32_t r, cb_stairs *out, cb_error *err) {
     const double once = (double)d->first.t->f->once_ps;
     const uint64_t low = d->target[r + 1];
-    const uint64_t step = (d->target[r] - low) / CB_STAIRS_MOST + 1; /* so that targets fall */
+    const uint64_t step = (d->target[r] - low) / CB_STAIRS_MOST + 1; /* so that targets decrease */
     const cb_candidate *last = &d->plan[r], *next = NULL;
     uint64_t target = d->target[r];
     if (r + 1 < d->n_rung) CB_TRY(cb_ladder_climb(d, r + 1, &next, err));
@@ -434,7 +435,8 @@ cb_status cb_ladder_climb_stairs(cb_ladder *d, uint32_t r, const cb_stairs **sta
 
 /* ---- op by op -------------------------------------------------------------------------------- */
 
-/* If two searchers answer, that of the larger class builds. */
+/* True if this ladder builds plans op by op: of two searchers, the one with the larger class does.
+ */
 static bool may_build(const cb_ladder *d) {
     const cb_facts *f = d->first.t->f;
     if (!f->all && f->p->reruns == CB_RERUNS_ALL) return false;

@@ -11,7 +11,7 @@
  * Every path contains one of them or one that t reads. Otherwise the last storage of the path,
  * which an op after t reads, would have to be made after t, so the one before it would be read
  * after t, and so on to the first, which can no longer be made. Every t gives a floor, so any
- * choice of t is valid: we take those where most bytes are alive for certain, and others evenly
+ * choice of t is valid: we take those where the most bytes are certainly alive, and others evenly
  * spread. Only two kinds of ops are used: those that run exactly once, because others may run at
  * other times as well, and ops of the backward whose outputs are all held to the end, because their
  * first run stays in its place. For all others, only the values alive while they run count.
@@ -21,7 +21,7 @@
  * inline.
  *
  * If t may take over the memory of a value that it reads (over.h), that memory counts once. The
- * value is not there after t, so the rest of the proof is the same.
+ * value is gone after t, so the rest of the proof is the same.
  *
  * If ops of the backward may be late, an op before t may not have run yet. Then its outputs can
  * still be made, like values that can be recomputed. The ops that read s after t run after t in any

@@ -1,6 +1,6 @@
 /* Runs several walks, each from the results of earlier ones and with its own random numbers,
- * because with few ops the variety of tries decides. Two walks run at a time, so that two threads
- * have work. */
+ * because with few ops the result depends on how varied the attempts are. Two walks run at a time,
+ * so that two threads have work. */
 #include "front.h"
 
 #include "floor.h"
@@ -25,7 +25,7 @@ static uint64_t below(const cb_ladder *d, uint64_t target, uint64_t size) {
     return next < far ? next : far;
 }
 
-/* Descends the known plans and looks for faster ones. */
+/* Walks down the known plans and looks for faster ones. */
 static cb_status walk_known(const cb_ladder *d, cb_worker *c, uint32_t attempt, cb_error *err) {
     uint64_t target = d->whole;
     uint32_t at = cb_candidates_fitting(c->work, target);
@@ -38,8 +38,8 @@ static cb_status walk_known(const cb_ladder *d, cb_worker *c, uint32_t attempt, 
 }
 
 /* Searches below the smallest plan. Every second round uses the full effort before it ends and also
- * tries the floor as a target, because that leads elsewhere if there is no plan just below. The
- * next round walks the front again from the result, so later rounds start from other plans. */
+ * tries the floor as a target, which leads to other plans if there is none just below. The next
+ * round walks the front again from the result, so later rounds start from other plans. */
 static cb_status walk_on(const walks *w, cb_worker *c, uint32_t attempt, cb_error *err) {
     const cb_candidates *all = c->work;
     bool deep = w->round % 2 == 1;

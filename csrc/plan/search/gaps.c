@@ -29,11 +29,11 @@ int64_t cb_again_alone_ps(const cb_facts *f, uint32_t unit) {
     if (unit < f->p->n_op) return f->least_cost_ps[unit];
     uint32_t op = cb_unit_op(f, unit), value = f->p->out_begin[op] + (unit - f->unit_begin[op]);
     int64_t bent = cb_write_time_ps(f->p, value, f->device) + f->cost_ps[unit] - f->time_ps[unit];
-    if (f->least_cost_ps[unit] < bent) bent = f->least_cost_ps[unit]; /* taken in */
+    if (f->least_cost_ps[unit] < bent) bent = f->least_cost_ps[unit]; /* inlined */
     return bent < 0 ? 0 : bent;
 }
 
-/* Returns the units of an op: [*from, *to), or the op itself. */
+/* Sets [*from, *to) to the units of an op, or to the op itself. */
 static void units_of(const cb_facts *f, uint32_t op, uint32_t *from, uint32_t *to) {
     bool several = cb_has_units(f, op);
     *from = several ? f->unit_begin[op] : op;
@@ -67,7 +67,7 @@ static bool is_needed_later(const finder *z, uint32_t storage) {
     return z->earliest[storage] != CB_NONE && !cb_stays_to_end(z->f, storage);
 }
 
-/* ---- by when each op of the forward has run -------------------------------------------------- */
+/* ---- when each op of the forward must have run ----------------------------------------------- */
 
 static void take_least(uint32_t *least, uint32_t position) {
     if (position < *least) *least = position;
@@ -342,8 +342,8 @@ static bool note_forward_reads(finder *z, uint32_t unit, uint32_t k) {
     return true;
 }
 
-/* Returns the bytes that the run of a pinned op makes, plus its scratch; with several units, those
- * of the smallest unit. Held values are counted elsewhere. */
+/* Charges the bytes that the run of a pinned op makes, plus its scratch; with several units, those
+ * of the smallest unit. Held values are charged elsewhere. */
 static void charge_run(finder *z, uint32_t op, uint32_t k) {
     const cb_facts *f = z->f;
     const cb_problem *p = f->p;
@@ -443,8 +443,9 @@ static void set_start(finder *z, uint32_t op) {
 
 /* ---- the backward ---------------------------------------------------------------------------- */
 
-/* True if a run in a backward gap that starts at `from` may be a rerun for another output of the
- * op, in that output's main gap. Such a run has already been paid for. */
+/* Finds, for each unit, the moment `until` which a run in a gap of the backward may be the rerun of
+ * another output, in that output's main gap; such a run has already been paid for. Returns the
+ * units for which this holds at all moments; NULL: out of memory. */
 static bool *find_siblings(const finder *z, uint32_t *until) {
     const cb_facts *f = z->f;
     bool *endless = CB_NEW(z->arena, bool, f->n_unit);
@@ -552,7 +553,7 @@ static bool walk_backward(finder *z) {
     return true;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- all passes ------------------------------------------------------------------------------ */
 
 static bool allocate(finder *z, cb_arena *kept) {
     const cb_facts *f = z->f;

@@ -46,8 +46,8 @@ static void add_storage(const cb_facts *f, const cb_guess_uses *uses, uint32_t s
     if (from != CB_NONE) add(change, from, last < f->n_base ? last + 1 : f->n_base, bytes);
 }
 
-/* Returns the bytes made by the run of an op at its place in the order, or 0 if it does not run
- * there. */
+/* Returns the outputs made by the run of an op at its position in the order, or 0 if it does not
+ * run there. */
 static uint32_t made_in_place(const cb_facts *f, const cb_guess_uses *uses, uint32_t op) {
     uint32_t made = 0;
     if (f->position[op] >= f->base_backward) return cb_unit_made(f, op);

@@ -2,7 +2,7 @@
  *
  * The guess is the bound of prices.h over fewer plans: those that drop a forward value at most
  * once, between its last forward and its first backward read, and in which every op that the
- * forward needs runs at its place. Most fast plans are like that, so its prices lead to better
+ * forward needs runs at its position. Most fast plans are like that, so its prices lead to better
  * plans than those of the bound, and it estimates how much a search may still gain. It is not a
  * bound: a plan that runs an op again in the forward may beat it. Searches check for that. */
 #ifndef CB_PLAN_GUESS_H

@@ -2,7 +2,7 @@
  * edits sets and evaluates them with the simulator.
  *
  * Prices move identical layers together, so the largest plan that fits a budget is often far too
- * small: crossover at one threshold, found by bisection, recomputes some of these layers only. */
+ * small: crossover at one threshold, found by bisection, recomputes only some of these layers. */
 #include "improve.h"
 
 #include <math.h>
@@ -169,7 +169,7 @@ typedef struct rerun {
 } rerun;
 
 typedef struct block {
-    uint32_t begin, end; /* of `rerun` */
+    uint32_t begin, end; /* indices into `order` */
 } block;
 
 static int compare_reruns(const void *a, const void *b) {

@@ -118,8 +118,8 @@ static bool costs_little(const cb_ladder *d, uint64_t target) {
            cb_ladder_little_extra(d->rival) * (double)d->first.t->f->once_ps;
 }
 
-/* From the first target at which they cost more, runs a short search from them and from the plan at
- * the target above, until two targets in a row are missed. */
+/* From the first target at which plans of the other ladder cost more than that, runs a short search
+ * from them and from the plan at the target above, until two targets in a row are missed. */
 static cb_status follow(cb_ladder *d, cb_error *err) {
     const double share =
         cb_is_small_search(&d->first.moves) ? CB_FOLLOW_SMALL_SHARE : CB_FOLLOW_SHARE;

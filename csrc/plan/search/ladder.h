@@ -27,7 +27,7 @@ typedef struct cb_stairs {
 } cb_stairs;
 
 typedef struct cb_ladder {
-    cb_worker first;      /* the caller's */
+    cb_worker first;      /* the calling thread's worker */
     cb_workers *workers;  /* the first worker and those of other threads */
     cb_candidates *base;  /* plans of the searches that every budget needs first */
     cb_candidates *drops; /* plans of the steps on the bound. Every budget considers them as well.
@@ -53,13 +53,13 @@ typedef struct cb_ladder {
     cb_candidate *built;               /* [CB_RUNGS_MOST] see cb_ladder_build; NULL: none so far */
     bool has_built[CB_RUNGS_MOST];
     cb_stairs *stairs;             /* [CB_RUNGS_MOST] of a fine search; NULL: none so far */
-    cb_candidate last_deep;        /* of the last deep rung searched; size 0: it had none */
+    cb_candidate last_deep;        /* plan of the last deep rung searched; size 0: it has none */
     double deep_ps[CB_RUNGS_MOST]; /* extra time of the deep rungs searched: later ones take no
                                           less */
     const cb_facts *few;  /* set by the caller: facts of the original problem, if it has few enough
                              ops for a front (front.h); or NULL */
     cb_candidates *front; /* NULL: not walked so far */
-    bool has_front;       /* it is done */
+    bool has_front;       /* the front has been walked */
     cb_swept swept;       /* the smallest plan of the sweep, below all of the front */
     struct cb_ladder *rival;                       /* see cb_ladder_init; or NULL */
     bool follows;                                  /* see cb_ladder_follow */
@@ -104,9 +104,9 @@ double cb_ladder_little_extra(const cb_ladder *d);
 /* Makes a search by `c` start from the plans of the base and the front, and from the bounds that
    the base proved. */
 void cb_ladder_begin(const cb_ladder *d, cb_worker *c);
-/* True if windows added plans to the base; and if a near rung starts from them. The plan of such a
- * rung is no faster than that of the base at the target above. So only the first rung that fits may
- * hold an answer. */
+/* The first is true if windows added plans to the base, the second if near rung `r` starts from
+ * them. The plan of such a rung is no faster than that of the base at the target above. So only the
+ * first rung that fits may hold an answer. */
 static inline bool cb_ladder_pages(const cb_ladder *d) { return d->n_priced < d->n_near; }
 static inline bool cb_ladder_is_paged(const cb_ladder *d, uint32_t r) { return r >= d->n_priced; }
 /* Returns the extra time of the fastest plan of the base that fits, or infinity. */
@@ -118,11 +118,12 @@ uint32_t cb_ladder_first(const cb_ladder *d, uint64_t bytes);
 double cb_ladder_least(const cb_ladder *d, uint32_t r, bool deep);
 /* True if a plan of the searched rung `r` with this extra time may count. */
 bool cb_ladder_may_take(const cb_ladder *d, uint32_t r, int64_t time_ps);
-/* True if the rival's plan of near rung `r` is so close to the bound that budgets need no search of
- * this rung. Depends only on the rung, so the set of plans does not depend on the budget. */
+/* Sets `out` to true if the rival's plan of near rung `r` is so close to the bound that budgets
+ * need no search of this rung. Depends only on the rung, so the set of plans does not depend on the
+ * budget. */
 CB_MUST_CHECK cb_status cb_ladder_spares(cb_ladder *d, uint32_t r, bool *out, cb_error *err);
 /* Sets `least_ps` to the least extra time of the plan of near rung `r`, from a guess at its target.
- * It is at least cb_ladder_least, and worth computing before a search. */
+ * It is at least cb_ladder_least, and is worth computing before a search of the rung. */
 CB_MUST_CHECK cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error *err);
 /* Computes `floor`, once. */
 CB_MUST_CHECK cb_status cb_ladder_find_floor(cb_ladder *d, cb_error *err);
@@ -133,14 +134,14 @@ CB_MUST_CHECK cb_status cb_ladder_climb_many(cb_ladder *d, const bool *wanted, c
  * no plan. */
 CB_MUST_CHECK cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best,
                                         cb_error *err);
-/* With few ops, several plans may lie between two targets. For a rung that has a plan, `stairs`
- * gets those that are smaller and no faster; NULL: the search is not fine. A budget that the rung's
- * plan exceeds considers them. */
+/* With few ops, there may be several plans between two targets. For a rung that has a plan,
+ * `stairs` receives those that are smaller and no faster; NULL: the search is not fine. A budget
+ * that the rung's plan exceeds considers them. */
 CB_MUST_CHECK cb_status cb_ladder_climb_stairs(cb_ladder *d, uint32_t r, const cb_stairs **stairs,
                                                cb_error *err);
 /* With few ops, also searches the target of rung `r` op by op (local/beam.h), if the searched rung
- * has a plan. `found` gets the result if it is faster and counts for the rung; or NULL. No search
- * starts from it, so no other plan changes. */
+ * has a plan. `found` receives the result if it is faster and counts for the rung; otherwise NULL.
+ * No search starts from it, so no other plan changes. */
 CB_MUST_CHECK cb_status cb_ladder_build(cb_ladder *d, uint32_t r, const cb_candidate **found,
                                         cb_error *err);
 /* For a searched rung without a plan: true if a plan was found that is so small that it belongs to
@@ -164,7 +165,7 @@ CB_MUST_CHECK cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, cb
  * fits. */
 CB_MUST_CHECK cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t target,
                                          cb_candidate *out, cb_error *err);
-/* `bound_ps` gets a bound on the extra time of plans of `bytes` (prices.h), given a known plan with
+/* Computes a bound on the extra time of plans of `bytes` (prices.h), given a known plan with
  * `known_ps` of extra time. */
 CB_MUST_CHECK cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps,
                                         double *bound_ps, cb_error *err);

@@ -24,9 +24,9 @@ static cb_status consider_front(cb_chooser *k, cb_ladder *d, cb_error *err) {
     return cb_consider_swept(k, &d->swept, false, err);
 }
 
-/* Returns the fastest plan that a search at `target` finds. If offsets take more than `bytes`, the
- * search is repeated at a smaller target, because an arena is larger than its live bytes. Size 0:
- * none fits. */
+/* Finds the fastest plan with a search at `target`. If offsets take more than `bytes`, the search
+ * is repeated at a smaller target, because an arena is larger than its live bytes. Size 0: none
+ * fits. */
 static cb_status search_to_fit(cb_chooser *k, cb_ladder *d, const cb_candidate *from,
                                uint64_t bytes, uint64_t target, cb_candidate *out, cb_error *err) {
     for (int i = 0; i < CB_REFINED; i++) {
@@ -160,7 +160,7 @@ static cb_status consider_between(cb_chooser *k, cb_ladder *d, uint64_t missed, 
 }
 
 /* Near rungs from `first` on are worth a search only if the first deep rung has no plan that is
- * fast enough. Then all rungs that may have one are searched at once. `first` gets the rung to
+ * fast enough. Then all rungs that may have one are searched at once. `first` receives the rung to
  * continue from. */
 static cb_status skip_near(const cb_chooser *k, cb_ladder *d, double most_ps, uint32_t *first,
                            cb_error *err) {
@@ -221,7 +221,7 @@ static cb_status consider_all_small(cb_chooser *k, cb_ladder *d, cb_error *err) 
     return CB_OK;
 }
 
-/* Returns the answer of the goal `min` with this share of extra time. */
+/* Considers what the goal `min` considers with this share of extra time. */
 static cb_status consider_as_min(cb_chooser *k, cb_ladder *d, double share, cb_error *err) {
     cb_trial *t = k->t;
     const cb_goal *asked = t->goal;
@@ -391,7 +391,7 @@ static cb_status for_min(cb_chooser *k, cb_ladder *d,
     return status;
 }
 
-/* Returns the answer to position 0, which is searched for once for each measure. */
+/* Finds the answer to position 0, once for each measure. */
 static cb_status find_low(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
     const uint32_t measure = k->t->goal->measure;
     cb_chooser **known = &k->memo->low[measure];
@@ -425,8 +425,8 @@ static void take_smaller(cb_chooser *k, const cb_chooser *other) {
     k->smallest_op = other->smallest_op;
 }
 
-/* Returns the answer to `min` without consider_further, likewise. It is not larger than that to
- * position 0. */
+/* Finds the answer to `min` without consider_further, once for each measure. It is not larger than
+ * the answer to position 0. */
 static cb_status find_coarse(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
     cb_chooser **known = &k->memo->coarse[k->t->goal->measure];
     if (!*known) {
@@ -464,7 +464,7 @@ static cb_status hasten_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
     return status;
 }
 
-/* Returns the answer to `min`, likewise. It is not larger than the coarse one. */
+/* Finds the answer to `min`, once for each measure. It is not larger than the coarse one. */
 static cb_status find_min(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
     cb_chooser **known = &k->memo->min[k->t->goal->measure];
     if (!*known) {
@@ -514,7 +514,7 @@ static cb_status find_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
     return status;
 }
 
-/* ---- either ---------------------------------------------------------------------------------- */
+/* ---- any goal -------------------------------------------------------------------------------- */
 
 /* True if the answer to position 0 is known to take longer than another known plan: then it need
  * not be found. It is not larger than the smallest plan of the base, if that is fast enough. */

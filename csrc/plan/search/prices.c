@@ -144,7 +144,7 @@ static void reset_prices(cb_prices *z, uint64_t target) {
     memcpy(z->need, z->earliest, f->p->n_storage * sizeof *z->need);
 }
 
-/* Returns the positions [from, to) at which keeping the storage takes memory. */
+/* Finds the positions [from, to) at which keeping the storage takes memory. */
 static void find_gap(const cb_prices *z, uint32_t storage, uint32_t *from, uint32_t *to) {
     uint32_t end = z->rule == CB_PRICE_NEED ? z->need[storage] : z->direct[storage];
     *from = z->rule == CB_PRICE_BOUND ? z->gaps.start[storage] : z->last_forward[storage] + 1;
@@ -392,7 +392,7 @@ cb_status cb_prices_polyak(cb_prices *z, cb_price_rule rule, uint64_t target,
     double bytes = (double)target, best = -INFINITY, theta = 1, once = (double)f->once_ps;
     double whole = z->start * 0x1p-40;
     int stale = 0;
-    bool deflects = rule == CB_PRICE_BOUND && !z->tries_drops; /* pays off after some 50 steps */
+    bool deflects = rule == CB_PRICE_BOUND && !z->tries_drops; /* pays off after about 50 steps */
     cb_tangent top = {0, 0, 0};
     cb_tangents *known = rule == CB_PRICE_BOUND ? &z->tangent : &z->guess;
     z->rule = rule;

@@ -40,7 +40,7 @@ typedef struct cb_prices {
     double *sum;            /* [n_base + 1] running sum of `price` */
     double *relaxed;        /* [n_base + 1] bytes of the last cut's plan, without transients */
     double *direction;      /* [n_base] direction of the last step of cb_prices_polyak */
-    uint64_t *first_moment; /* [n_base] most bytes alive when everything is saved */
+    uint64_t *first_moment; /* [n_base] largest number of bytes alive when everything is saved */
     double start, lowest, highest; /* first price of a crowded moment, and bounds on all prices */
     double scale;                  /* cut units per picosecond */
     cb_price_rule rule;
@@ -54,14 +54,15 @@ typedef struct cb_prices {
                              it in the backward costs nothing more */
     double *guess_least;  /* [n_base] bytes that guess.h counts at each moment */
     cb_gaps gaps;
-    cb_pairs pairs, dropped; /* pairs of the last plan, and with reruns in all gaps (drops.h) */
+    cb_pairs pairs, dropped; /* pairs of the last plan; the same with reruns in all gaps (drops.h)
+                                */
     cb_tangents tangent, guess;
     bool ignores_guess; /* set by the caller: cb_prices_guess returns the bound */
     bool tries_drops;   /* steps on the bound try plans */
 } cb_prices;
 
-/* If values may be inlined, recomputing one costs as much as the cheapest way, and it takes no
- * memory for a reader into which it may be inlined. */
+/* If values may be inlined, recomputing one costs as much as the cheapest way to do so, and it
+ * takes no memory for a reader into which it may be inlined. */
 
 /* Call after a trial of the save-everything schedule. */
 CB_MUST_CHECK cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cut, cb_error *err);
@@ -69,7 +70,7 @@ CB_MUST_CHECK cb_status cb_prices_init(cb_prices *z, cb_trial *trial, cb_cut *cu
  * than `target` bytes. */
 CB_MUST_CHECK cb_status cb_prices_aim(cb_prices *z, uint64_t target, cb_price_rule rule, int steps,
                                       cb_error *err);
-/* Takes `steps` of Polyak's method at `target`, on the bound (CB_PRICE_BOUND) or the guess
+/* Takes `steps` steps of Polyak's method at `target`, on the bound (CB_PRICE_BOUND) or the guess
  * (CB_PRICE_GUESS). They start from `from`, or, if it is NULL, from the excess over the target when
  * everything is saved. `extra_ps` is an upper estimate of the least extra time. Notes the best
  * tangent and keeps its prices in `best`. Steps on the guess try the plan of each cut. Steps on the

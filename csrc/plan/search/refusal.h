@@ -4,8 +4,8 @@
 
 #include "choose.h"
 
-/* All return CB_INFEASIBLE and fill err->refusal. The planner adds the requested share and the
- * bytes of saving everything. */
+/* All of these return CB_INFEASIBLE and fill err->refusal. The planner adds the requested share and
+ * the bytes of saving everything. */
 
 /* For a goal `smallest`, whose plan may have any size: only its time is bounded. */
 CB_MUST_CHECK cb_status cb_fail_time(const cb_goal *goal, uint64_t smallest, cb_error *err);

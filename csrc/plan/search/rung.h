@@ -8,9 +8,9 @@
 /* Computes a guess at `target` (guess.h), and tries plans on the way. */
 CB_MUST_CHECK cb_status cb_guess_rung(cb_prices *prices, const cb_price_span *start,
                                       uint64_t target, cb_error *err);
-/* Call it after cb_guess_rung. Runs prices, crossover, removal, and ruin and recreate at `target`.
- * All plans become candidates of the trial. `share` is relative to the usual effort of ruin and
- * recreate. No search goes below `least_ps` of extra time. */
+/* Must be called after cb_guess_rung. Runs prices, crossover, removal, and ruin and recreate at
+ * `target`. All plans become candidates of the trial. `share` is relative to the usual effort of
+ * ruin and recreate. No search goes below `least_ps` of extra time. */
 CB_MUST_CHECK cb_status cb_search_rung(cb_moves *m, cb_prices *prices, uint64_t target,
                                        double share, double least_ps, cb_error *err);
 /* Computes a bound at `target`, given a known plan with `known_ps` of extra time. */
@@ -18,7 +18,7 @@ CB_MUST_CHECK cb_status cb_prove_bound(cb_prices *prices, const cb_price_span *s
                                        uint64_t target, double known_ps, cb_error *err);
 #define CB_LAST_ATTEMPTS 16
 /* Fills the targets of a ladder, in falling order, with a 0 after the last; `fine`: twice as dense
- * above 40 %. Returns their number. */
+ * above 40 % of `whole`. Returns their number. */
 uint32_t cb_rung_targets(uint64_t whole, bool fine, uint64_t *target);
 typedef struct cb_deep_search {
     const cb_candidate *from; /* NULL: the most promising candidate */

@@ -29,14 +29,15 @@ struct cb_searcher {
     bool ready;         /* the part that all goals share is done */
     cb_searcher *rival; /* the searcher of a smaller class, or NULL */
     cb_threads *threads;
-    const cb_goal *expected; /* pending goals, including this one; none once they were searched */
+    const cb_goal *expected; /* pending goals, including this one; empty once they have been
+                                searched */
     uint32_t n_expected;
 };
 
 /* ---- what all goals share -------------------------------------------------------------------- */
 
-/* Returns the rungs that a goal will most likely need: the first that may hold its answer, and one
- * more, unless a plan of the base is as fast as theirs can be. */
+/* Marks in `wanted` the rungs that a goal will most likely need: the first that may hold its
+ * answer, and one more, unless a plan of the base is as fast as theirs can be. */
 static cb_status want_rungs(cb_searcher *s, const cb_goal *goal, bool *wanted, cb_error *err) {
     cb_ladder *d = &s->d;
     bool spared;
@@ -69,7 +70,7 @@ static cb_status climb_ahead(cb_searcher *s, cb_error *err) {
     return cb_ladder_climb_many(&s->d, wanted, err);
 }
 
-/* Copies [n_unit of `f`] to the trial. */
+/* Sets the units that must be recomputed, [n_unit] of `f`, in the trial. */
 static cb_status set_forced(cb_searcher *s, const cb_facts *f, cb_cut *cut, cb_error *err) {
     bool *forced = CB_NEW(s->arena, bool, f->n_unit);
     if (!forced) return cb_no_memory(err);
@@ -192,7 +193,7 @@ done:
 }
 
 /* Solves small problems exactly, unless offsets count. Returns false if a search is needed. `least`
- * gets the smallest schedule if none fits. */
+ * receives the smallest schedule if none fits. */
 static cb_status solve_exactly(const cb_searcher *s, cb_found *out, bool *solved, cb_chooser *least,
                                cb_error *err) {
     const cb_facts *f = s->f;
@@ -259,7 +260,8 @@ cb_status cb_searcher_prove_moves(cb_searcher *s, const cb_goal *goal, cb_found 
     return CB_OK;
 }
 
-/* Returns a schedule, if no set of pairs of the original problem describes the plan. */
+/* Writes the answer: pairs, or a schedule if no set of pairs of the original problem describes the
+ * plan. */
 static cb_status answer(const cb_chooser *k, cb_found *out, cb_error *err) {
     out->pairs.list.at = k->best.pair;
     out->pairs.list.len = out->pairs.list.cap = k->best.n_pair;
@@ -279,7 +281,8 @@ cb_status cb_searcher_ask(cb_searcher *s, const cb_goal *goal, cb_found *out, cb
     cb_status exact = solve_exactly(s, out, &solved, &least, err);
     if (exact == CB_OK && solved) return CB_OK;
     out->schedule = (cb_schedule){0};
-    if (exact != CB_OK && exact != CB_CANCELLED) return exact; /* the search handles its end */
+    if (exact != CB_OK && exact != CB_CANCELLED)
+        return exact; /* if cancelled, the search below ends as well */
     cb_trial *t = &s->t;
     cb_chooser k = {.t = t,
                     .memo = &s->memo,

@@ -18,15 +18,15 @@ typedef struct cb_search_tools {
 typedef struct cb_searcher cb_searcher; /* allocated in an arena */
 
 /* A search for any number of goals, all on saved bytes or all on peaks. Goals share intermediate
- * results, and each gets the answer that it would get alone. Answers remain valid after
+ * results, and each gets the answer that it would get on its own. Answers remain valid after
  * cb_searcher_free. */
 CB_MUST_CHECK cb_status cb_searcher_new(const cb_search_tools *tools, cb_arena *arena,
                                         cb_searcher **out, cb_error *err);
 /* Announces goals in the order in which they will be asked; they are borrowed. The first one asked
  * does the work for all of them. */
 void cb_searcher_expect(cb_searcher *s, const cb_goal *goal, uint32_t n);
-/* Applies to a search for peaks that has answered: answers that cost at most this share of time are
- * no slower than position 0. */
+/* Must be called after a search for peaks has answered. Answers that take at most this share of
+ * extra time are no slower than position 0. */
 double cb_searcher_little_extra(const cb_searcher *s);
 /* Also considers the answers of `rival`, a search of a smaller class of plans, and asks for them
  * first: targets at which it comes close to the bound need no search. */

@@ -2,9 +2,9 @@
  * base order; the first position of the backward has two stages, before and after any of it has
  * run. From a state the base op runs, or an op of the forward runs again, or the base op is skipped
  * if it may run later. Values stay in memory until there is no room. Then each minimal set of
- * values that may be lost and makes enough room gives a new state. So no state holds less than it
- * could, and of two states of one stage, one is dropped if the other holds all its values and is as
- * fast. */
+ * values whose removal is allowed and makes enough room gives a new state. So no state holds less
+ * than it could, and of two states of one stage, one is dropped if the other holds all its values
+ * and is as fast. */
 #include "sweep.h"
 
 #include "spare.h"
@@ -28,7 +28,7 @@ typedef struct sweep {
     cb_arena *arena;
     uint32_t arrived; /* cb_arrived of `f`, whose positions are not those of the ledger */
     uint32_t n_bit, n_stage;
-    uint64_t bytes_of[MOST_BITS];   /* falling */
+    uint64_t bytes_of[MOST_BITS];   /* in descending order */
     uint32_t *bit_of;               /* [n_storage] */
     uint64_t *reads, *makes, *room; /* [n_op] sets, and bytes of its outputs and scratch */
     uint64_t held, stays, ends;     /* storages held until the backward, from the first run on, and
@@ -36,7 +36,7 @@ typedef struct sweep {
     uint64_t *useful, *fixed;       /* [n_stage + 1] storages that may still be read; storages that
                                        must not be lost */
     uint64_t most;                  /* bytes */
-    uint32_t effort;                /* spent */
+    uint32_t effort;                /* effort spent so far */
     CB_VEC(state) at;
     states *waiting; /* [n_stage + 1] heaps, the fastest first */
     states grown;    /* new states of the current stage */
@@ -96,9 +96,9 @@ static void set_ops(sweep *z) {
     }
 }
 
-/* Goes backwards from the end. Finds the values that base ops read from each stage on, and the
- * inputs of ops that could recompute them. Also finds those of them that only a first run makes and
- * that an op which certainly runs reads. */
+/* Works backwards from the end. Finds the values that base ops read from each stage on, and the
+ * inputs of ops that could recompute them. Of these, also finds the values that only a first run
+ * makes and that an op which certainly runs reads. */
 static void set_stages(sweep *z) {
     const cb_facts *f = z->f;
     uint64_t once = 0, useful = z->ends, needed = z->ends;
@@ -245,7 +245,7 @@ static bool grow(sweep *z, uint32_t id) {
     return enter(z, without);
 }
 
-/* Returns the fastest final state within z->most bytes, or CB_NONE. */
+/* Sets `end` to the fastest final state within z->most bytes, or CB_NONE. */
 static cb_status sweep_once(sweep *z, const cb_trial *t, uint32_t *end, cb_error *err) {
     *end = CB_NONE;
     z->at.len = 0;

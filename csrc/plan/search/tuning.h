@@ -3,8 +3,8 @@
  * Work is counted in steps, moves and settlings (one settling brings the ledger up to date after a
  * change), never in seconds, so that results repeat; an effort is a number of settlings, and a
  * share is a factor. Changing a constant changes plans: benchmarks/planner/bench_limits.py and
- * tests/plan/test_limits.py show whether for the better, on the traced graphs with which all of
- * them were tuned.
+ * tests/plan/test_limits.py show whether plans improve, on the traced graphs with which all
+ * constants were tuned.
  *
  * The probabilities of the moves of one search are defined next to those moves. */
 #ifndef CB_PLAN_TUNING_H
@@ -21,18 +21,20 @@
 /* ---- candidates: candidates/ ----------------------------------------------------------------- */
 
 #define CB_CANDIDATES_MOST 640 /* kept at once; beyond, those closest in size are dropped */
-#define CB_TRIALS_A_POLL 16    /* trials between polls, of some 10 to 1000 microseconds each */
+#define CB_TRIALS_A_POLL 16    /* trials between polls, of 10 to 1000 microseconds each */
 
 /* ---- prices: prices.c ------------------------------------------------------------------------ */
 
-/* 2^36: the cost of the most expensive plan in units of the cut; keeps sums far below 2^62 */
+/* cost of the most expensive plan in units of the cut, 2^36, which keeps sums far below 2^62 */
 #define CB_CUT_UNITS 6.8719476736e10
 #define CB_FIRST_ETA 2.0      /* initial rate at which prices follow the excess over the target */
 #define CB_ETA_DECAY 0.03     /* decrease of that rate with each step */
 #define CB_AIM 0.98           /* share of the target: prices oscillate, and most plans should fit */
 #define CB_AIM_DIRECT 0.97    /* the same if values are kept until the backward reads them */
 #define CB_POLYAK_PATIENCE 12 /* steps without progress before steps become shorter */
-#define CB_DEFLECTION 1.5     /* part of the last direction that is kept if two oppose */
+#define CB_DEFLECTION \
+    1.5 /* part of the last direction that is kept if the new one is opposed
+                                 to it */
 
 /* share of the step's time: a bound this close to the time of a plan is not improved */
 #define CB_PROVED 2e-4
@@ -78,7 +80,9 @@
 #define CB_WALK_SHARE 0.13       /* share of the effort for a walk to a deep target */
 #define CB_DESCENT_SHARE 0.1     /* share for getting under the target if the walk ends above */
 #define CB_ROUNDS_OPS 40         /* ops per round of a last attempt; fewer ops get more rounds */
-#define CB_ROUNDS_MOST 4         /* maximum of rounds; every second starts from saving everything */
+#define CB_ROUNDS_MOST \
+    4 /* maximum number of rounds; every second one starts from saving
+                                    everything */
 
 /* ---- the ladder: ladder.c, climb.c ----------------------------------------------------------- */
 
@@ -89,8 +93,8 @@
 #define CB_NEXT_STEPS 30         /* steps at the other shares, which reuse prices */
 #define CB_BOUND_STEPS 15        /* steps on the bound at each share */
 #define CB_START_EFFORT 250000.0 /* steps times base ops: large graphs take fewer steps */
-#define CB_LEAST_STEPS 6         /* minimum number of steps on the guess at a share, */
-#define CB_LARGE_STEPS 4         /* and of graphs of more than CB_ALONE_OPS ops */
+#define CB_LEAST_STEPS 6         /* minimum number of steps on the guess at a share */
+#define CB_LARGE_STEPS 4         /* the same for graphs of more than CB_ALONE_OPS ops */
 #define CB_ENOUGH 1.02           /* times the bound: closer plans need no larger class */
 #define CB_FINE_ENOUGH 1.002     /* the same in a fine search */
 #define CB_SLACK 0.97            /* times the guess: minimum time of a plan that counts */
@@ -166,7 +170,9 @@
 #define CB_LOW_PROBES 4     /* rungs tried if the smallest plans of the base are too slow */
 #define CB_TIGHT_OPS 1600   /* maximum ops for a second search of a rung with tight offsets */
 #define CB_AHEAD 2          /* rungs of one budget searched at once if threads are idle */
-#define CB_ALONE_OPS 200000 /* maximum ops for that: a worker takes memory like its graph */
+#define CB_ALONE_OPS \
+    200000 /* maximum ops for this: each worker takes as much memory as the graph
+                               */
 
 /* ---- small problems: exact/ ------------------------------------------------------------------ */
 
@@ -184,7 +190,7 @@
 #define CB_SETTLINGS_A_POLL 256
 #define CB_LONGEST_PROPOSAL 80  /* maximum number of ops that one proposal adds */
 #define CB_TOURNAMENT 4         /* values in a tournament, whose best is proposed */
-#define CB_TOURNAMENT_DRAWS 200 /* maximum draws to find them */
+#define CB_TOURNAMENT_DRAWS 200 /* maximum number of draws to find them */
 /* share of proposals that ignore size, because bytes per picosecond never picks small ones */
 #define CB_BLIND_SHARE 0.1
 #define CB_EARLY_SHARE 0.3   /* share of early proposals in a small search */
@@ -218,7 +224,7 @@
 #define CB_RUIN_STEPS 60      /* maximum steps of recreating */
 #define CB_RUIN_WARM 2e-4     /* initially accepted slowdown, as a share of the step's time */
 #define CB_RUIN_GIVE_UP 0.004 /* slowdown that ends recreating */
-#define CB_HEATED_WARM 5e-3   /* these two in a heated round of a small search */
+#define CB_HEATED_WARM 5e-3   /* these two limits in a heated round of a small search */
 #define CB_HEATED_GIVE_UP 0.03
 /* weight of the peak's excess over the target, in addition to the mean over all moments */
 #define CB_RUIN_EXCESS_WEIGHT 0.3

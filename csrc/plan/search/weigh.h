@@ -20,7 +20,7 @@ typedef struct cb_best {
 
 #define CB_NO_BEST ((cb_best){INT64_MAX, UINT64_MAX})
 
-/* Returns bytes that a goal counts but searches do not. */
+/* Returns the bytes that a goal counts but searches do not. */
 static inline uint64_t cb_beside_bytes(const cb_facts *f, const cb_goal *goal) {
     return goal->measure == CB_MEASURE_TOTAL ? f->p->static_bytes : 0;
 }
@@ -34,14 +34,15 @@ static inline double cb_most_time(const cb_facts *f, const cb_goal *goal) {
 CB_MUST_CHECK cb_status cb_weigh_schedule(const cb_facts *f, const cb_goal *goal,
                                           const cb_schedule *s, cb_weight *out, cb_error *err);
 
-/* For a budget: true if it fits and is faster than the best so far, or equally fast and smaller. */
+/* For a budget: true if the plan fits and is faster than the best so far, or equally fast and
+ * smaller. */
 static inline bool cb_is_faster(const cb_goal *goal, int64_t time_ps, uint64_t bytes,
                                 cb_best best) {
     bool first = time_ps < best.time_ps || (time_ps == best.time_ps && bytes < best.bytes);
     return bytes <= goal->bytes && first;
 }
 
-/* For the goal `min`: true if it is smaller and not too slow. */
+/* For the goal `min`: true if the plan is smaller than the best so far and not too slow. */
 static inline bool cb_is_smaller(double most_ps, const cb_weight *w, cb_best best) {
     return w->bytes < best.bytes && (double)w->time_ps <= most_ps;
 }

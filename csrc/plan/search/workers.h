@@ -23,7 +23,7 @@ CB_MUST_CHECK cb_status cb_workers_run(cb_workers *workers, uint32_t n_job, cb_w
                                        void *user, cb_error *err);
 /* Returns the number of jobs that run at a time. */
 uint32_t cb_workers_at_once(const cb_workers *workers);
-/* Returns the plans of the workers other than the first. NULL has none. */
+/* Return the number of workers other than the first, and their plans. NULL has none. */
 uint32_t cb_workers_count(const cb_workers *workers);
 cb_candidates *cb_workers_candidates(const cb_workers *workers, uint32_t i);
 

@@ -152,8 +152,8 @@ static const aten_row table[] = {
     {"prims.var", S},
 };
 
-/* In these ops each output element depends only on the input elements at its place, and is written
- * after these are read. */
+/* In these ops each output element depends only on the input elements at the same position, and is
+ * written after these are read. */
 /* clang-format off */
 static const char *const over_names[] = { /* sorted */
     "aten.abs", "aten.acos", "aten.acosh", "aten.add", "aten.addcdiv", "aten.addcmul",

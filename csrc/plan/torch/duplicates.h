@@ -1,4 +1,4 @@
-/* duplicates.h: finds ops of a graph that compute the same. */
+/* duplicates.h: finds ops of a graph that compute the same values. */
 #ifndef CB_PLAN_DUPLICATES_H
 #define CB_PLAN_DUPLICATES_H
 
@@ -15,8 +15,8 @@ typedef struct cb_calls {
     uint32_t n_in;
 } cb_calls;
 
-/* Sets same[i] to the first node that computes the same as node i, possibly i. CB_INVALID names a
- * node whose inputs are not earlier nodes. */
+/* Sets same[i] to the first node that computes the same values as node i, which may be i.
+ * CB_INVALID names a node whose inputs are not earlier nodes. */
 CB_MUST_CHECK cb_status cb_find_duplicates(cb_alloc *alloc, const cb_calls *calls, uint32_t *same,
                                            cb_error *err);
 

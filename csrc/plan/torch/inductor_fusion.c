@@ -113,8 +113,8 @@ static uint64_t bytes_of(const cb_problem *p, uint32_t value) {
     return own < whole ? own : whole;
 }
 
-/* Returns the traffic that an op saves by being in its group. `seen`, `read` [n_storage]: op + 1
- * that counted it last, group + 1 that has read it. */
+/* Returns the traffic that an op saves by being in its group. `seen` [n_storage]: 1 + the last op
+ * that counted it; `read` [n_storage]: 1 + the last group that read it. */
 static uint64_t spared(const fusion *z, uint32_t op, uint32_t *seen, uint32_t *read) {
     const cb_problem *p = z->p;
     uint64_t bytes = 0;
@@ -135,7 +135,7 @@ static uint64_t spared(const fusion *z, uint32_t op, uint32_t *seen, uint32_t *r
     return bytes;
 }
 
-/* Goes group by group, so that `read` holds one group at a time. */
+/* Visits the ops group by group, because `read` stores only one group per storage. */
 static void count_bytes(const fusion *z, uint64_t *key, uint32_t *seen, uint32_t *read) {
     cb_problem *p = z->p;
     for (uint32_t op = 0; op < p->n_op; op++) key[op] = (uint64_t)p->fused_group[op] << 32 | op;

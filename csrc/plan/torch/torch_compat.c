@@ -3,8 +3,9 @@
  * other rules would do better; the presets meant for planning are conservative and aggressive.
  *
  *   weight: bytes x 1.1^distance to the backward, twice that if no reader needs it in memory
- * bans: ops that are not on the list, values that the backward needs in memory anyway, results much
- * smaller than their inputs, readers beyond an op that does not fuse, ends of long fused chains */
+ *   bans:   ops that are not on the list, values that the backward needs in memory anyway, results
+ *           much smaller than their inputs, readers beyond an op that does not fuse, ends of long
+ *           fused chains */
 #include "torch_compat.h"
 
 #include <math.h>
@@ -57,7 +58,7 @@ static bool wants_recompute(uint8_t wish) {
     return wish == CB_MUST_RECOMPUTE || wish == CB_PREFER_RECOMPUTE;
 }
 
-/* ---- the graph as the rules see it ----------------------------------------------------------- */
+/* ---- the graph in PyTorch's terms ------------------------------------------------------------ */
 
 static bool allocate(torch_graph *g) {
     const cb_problem *p = g->f->p;
@@ -250,7 +251,7 @@ static uint32_t heap_pop(heap *h) {
     return top;
 }
 
-/* Cuts long fused chains at places where a walk has narrowed to one op. */
+/* Cuts long fused chains where they narrow to a single op. */
 static bool ban_long_chains(torch_graph *g) {
     heap h = {.at = CB_NEW(g->scratch, uint32_t, (size_t)g->f->p->in_begin[g->f->p->n_op] + 1)};
     bool *visited = CB_NEW(g->scratch, bool, g->n_forward);

@@ -145,8 +145,8 @@ static cb_status count_reads(reader *r, uint32_t i) {
     return CB_OK;
 }
 
-/* Stores the storages of the tensors that node i reads in `seen_as`, at entries where `seen` is
- * i. */
+/* Records the storages of the tensors that node i reads, in `seen_as` at the entries where `seen`
+ * is i. */
 static void see_inputs(reader *r, uint32_t i) {
     for (const cb_json *c = r->nodes[i].inputs->as.child; c; c = c->next) {
         uint32_t from = (uint32_t)c->as.integer;
@@ -224,7 +224,7 @@ static cb_status first_pass(reader *r, const cb_json *nodes, const cb_json *stor
 
 /* ---- second pass ----------------------------------------------------------------------------- */
 
-/* "f32[8,32]" */
+/* Reads a dtype and a shape as a text like "f32[8,32]". */
 static cb_status read_type(const reader *r, const cb_json *json, const char **out) {
     static const char *const words[][2] = {
         {"float32", "f32"}, {"float64", "f64"}, {"float16", "f16"}, {"bfloat16", "bf16"},

@@ -236,7 +236,7 @@ TEST(mistakes_are_refused) {
     cb_plan *plan = NULL;
     cb_problem *p = chain(CB_FREE);
     cb_plan_options o = {.budget = {.offload = CB_OFFLOAD_JOINT}};
-    CHECK_FAIL(cb_plan_make(p, &o, &alloc, &plan, &err), CB_INVALID, "offload goes with a budget");
+    CHECK_FAIL(cb_plan_make(p, &o, &alloc, &plan, &err), CB_INVALID, "offload requires a budget");
     o.budget.kind = CB_BUDGET_SHARE;
     o.budget.share = 0.5;
     o.budget.measure = CB_MEASURE_SAVED;

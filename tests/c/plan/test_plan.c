@@ -214,7 +214,7 @@ TEST(options_are_checked) {
     o = (cb_plan_options){.budget = {.kind = CB_BUDGET_SHARE, .share = 1.5}};
     CHECK_FAIL(cb_plan_make(p, &o, &alloc, &plan, &err), CB_INVALID, "a share of 1.5");
     o = (cb_plan_options){.budget = {.kind = CB_BUDGET_MIN, .share = -1}};
-    CHECK_FAIL(cb_plan_make(p, &o, &alloc, &plan, &err), CB_INVALID, "extra time of -1");
+    CHECK_FAIL(cb_plan_make(p, &o, &alloc, &plan, &err), CB_INVALID, "extra time is -1");
     for (int i = 0; i < 3; i++) {
         const double wrong[] = {-0.1, 1.1, NAN};
         o = (cb_plan_options){.budget = {.kind = CB_BUDGET_POSITION, .share = wrong[i]}};

@@ -127,7 +127,7 @@ def test_an_error_in_a_device_file_names_it(problem, capsys, tmp_path):
     device = tmp_path / "row.json"
     for text, what in (
         ("{}", 'line 1: the object has no "name"'),
-        ('{"name": "", "flops_per_s": {}}', "device: a name has 1 to 80 bytes, not 0"),
+        ('{"name": "", "flops_per_s": {}}', "device: a name must have 1 to 80 bytes, not 0"),
         (' {"name": ', "JSON, line 1, column 10:"),
     ):
         device.write_text(text)

@@ -1,7 +1,7 @@
 /* bound.h: proven lower bounds on the extra time of plans of a size. Internal.
  *
  * A bound that is linear in the budget is a tangent of the best bound (prices.h explains its origin
- * and its class of plans). Several tangents together give a better bound than each. */
+ * and its class of plans). Several tangents together give a better bound than any one of them. */
 #ifndef CB_PLAN_BOUND_H
 #define CB_PLAN_BOUND_H
 

@@ -17,7 +17,7 @@ static bool is_lawful(const cb_trial *t, const cb_sim_life *life, size_t n,
     return cb_within_region_limits(f, life, n, backward_starts);
 }
 
-/* Returns the best of the candidates in use, if it is better than the last one reported. */
+/* Reports the best of the candidates in use, if it is better than the last one reported. */
 static void tell(const cb_trial *t, cb_progress *told) {
     const cb_goal *goal = t->goal;
     const cb_candidates *all = t->candidates;

@@ -17,7 +17,7 @@ typedef struct cb_trial {
     uint64_t target;
     cb_candidates *candidates;
     cb_arena *scratch;
-    const bool *forced; /* [n_unit] the user, or a region's limit, wants it recomputed */
+    const bool *forced; /* [n_unit] the user or a region's limit requires it to be recomputed */
     bool has_demands;   /* a schedule may violate some constraint */
     double least_ps;    /* faster plans do not answer a goal */
     uint32_t count;
@@ -31,7 +31,7 @@ typedef struct cb_trial {
 /* Fills the goal's progress and polls. Returns CB_CANCELLED if the caller's poll function says
  * so. */
 CB_MUST_CHECK cb_status cb_trial_poll(const cb_trial *t, cb_error *err);
-/* Tries a schedule. Returns CB_CANCELLED likewise. */
+/* Tries a schedule. Returns CB_CANCELLED like cb_trial_poll. */
 CB_MUST_CHECK cb_status cb_try_pairs(cb_trial *t, const cb_pair *pair, size_t n_pair,
                                      cb_error *err);
 

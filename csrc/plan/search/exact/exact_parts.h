@@ -1,14 +1,13 @@
-/* exact_parts.h: the states of the exact solver. Included only by the files of this folder, each of
- * which builds on those before it: exact_tables (the problem as bits and events), exact_path (the
+/* exact_parts.h: the states of the exact solver. Only the files of this folder include it; each of
+ * them builds on those before it: exact_tables (the problem as bits and events), exact_path (the
  * shortest path), exact_schedule (its events as steps), exact.
  *
  * The solver finds a shortest path. A state is a position in the base order, and the set of values
  * in memory about which there is a choice, with one bit each. Edges are single events:
  *
- *     drop a value             takes nothing
- *     run a forward op again   its time, if its inputs are there and there is room
- *     run the base op          its time, likewise; on to the next position
- *     leave the base op out    takes nothing, if it may run later; on to the next position
+ *     drop a value takes nothing run a forward op again its time, if its inputs are in memory and
+ *     its outputs fit run the base op its time, likewise; on to the next position leave the base op
+ *     out takes nothing, if it may run later; on to the next position
  *
  * The first position of the backward counts twice: before anything of the backward has run, and
  * afterwards. These positions are the stages. One more stage follows the last base op, in which ops
@@ -22,15 +21,15 @@
  * with a bit: the value is gone afterwards, and its bytes are room for the output. An input without
  * a bit is taken over whenever the op is the last to read it.
  *
- * All other values live from their op to their last reader in every plan. Dijkstra's algorithm goes
- * through the sets of one position after the other; labels are compared by time, then by peak, so
- * the smallest of the fastest schedules wins. Views are not represented: they are restored where
- * something reads through them.
+ * All other values live from their op to their last reader in every plan. Dijkstra's algorithm
+ * visits the sets position by position; labels are compared by time, then by peak, so the smallest
+ * of the fastest schedules wins. Views are not represented: they are restored where something reads
+ * through them.
  *
  * Held values belong to their op's first run: they are alive from then on, until the first step of
  * the backward has run or to the end. A rerun makes a separate copy, which counts in its step and
- * may stay to be read: while a copy is the newest, the first instance is not read. So one bit means
- * that the first instance is alive, one that a copy is, and one that the newest instance, a copy,
+ * may stay to be read: while a copy is the newest, the first instance is not read. So such a value
+ * has three bits: the first instance is alive, a copy is alive, and the newest instance, a copy,
  * has been freed.
  *
  * So the choice of the first step of the backward can matter: a rerun of a small op, even of an
@@ -137,12 +136,12 @@ static inline bool cb_exact_may_skip(const solver *z, uint32_t k) {
     return z->may_rerun[op] && !z->f->stays[op];
 }
 
-/* Returns the number of bits of the problem; above CB_EXACT_BITS it is unsuitable. */
+/* Counts the bits of the problem, which is unsuitable above CB_EXACT_BITS. */
 CB_MUST_CHECK cb_status cb_exact_count_bits(const cb_facts *f, uint32_t *n, cb_error *err);
 /* Sets up the solver for a suitable problem; all of `z` is allocated in `arena`. */
 CB_MUST_CHECK cb_status cb_exact_set_up(solver *z, const cb_facts *f, cb_arena *arena,
                                         cb_error *err);
-/* Returns the best label after the last stage within `most` bytes; its time is negative if there is
+/* Finds the best label after the last stage within `most` bytes; its time is negative if there is
  * none. */
 CB_MUST_CHECK cb_status cb_exact_solve(solver *z, const cb_goal *goal, uint64_t most, label *best,
                                        cb_error *err);

@@ -161,7 +161,7 @@ static void clear(label *at, size_t n) {
     for (size_t i = 0; i < n; i++) at[i].time_ps = -1;
 }
 
-/* Returns the best label after the last stage; its time is negative if there is none. */
+/* Finds the best label after the last stage; its time is negative if there is none. */
 cb_status cb_exact_solve(solver *z, const cb_goal *goal, uint64_t most, label *best,
                          cb_error *err) {
     size_t n_set = (size_t)1 << z->n_bit;

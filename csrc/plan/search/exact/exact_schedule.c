@@ -1,5 +1,5 @@
-/* Goes from the last state back to the first, then forward again to make steps, with the views
- * restored. */
+/* Traces the path from the last state back to the first, then makes its steps in forward order and
+ * restores the views. */
 #include "exact_parts.h"
 
 typedef struct writer {
@@ -68,7 +68,7 @@ static bool is_there(const solver *z, uint32_t op, uint32_t set) {
 typedef struct past { /* an event of the schedule */
     uint32_t op;      /* CB_NONE: nothing to run */
     uint32_t made;    /* outputs */
-    uint64_t taken;   /* in */
+    uint64_t taken;   /* inlined values */
     bool first;       /* the first step of the backward */
 } past;
 
@@ -86,7 +86,7 @@ static uint32_t view_of(const solver *z, uint32_t set) {
     return found == CB_NONE ? z->opener : found;
 }
 
-/* Goes one event back from the state (stage, set). */
+/* Steps one event back from the state (stage, set). */
 static past step_back(const solver *z, uint32_t *stage, uint32_t *set) {
     size_t at = ((size_t)*stage << z->n_bit) + *set;
     uint8_t how = z->how[at];
@@ -202,7 +202,8 @@ static bool start_backward(writer *w, cb_schedule *out) {
     return ok;
 }
 
-/* Follows events from the last state back to the first, then forward again as steps. */
+/* Follows the events from the last state back to the first, then writes them as steps in forward
+ * order. */
 bool cb_exact_write(solver *z, uint32_t set, cb_arena *arena, cb_schedule *out) {
     const cb_facts *f = z->f;
     writer w = {.z = z, .arena = arena};

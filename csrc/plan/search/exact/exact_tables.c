@@ -27,7 +27,8 @@ static bool is_held(const cb_facts *f, uint32_t storage) {
     return cb_stays_to_end(f, storage) || is_returned(f, storage);
 }
 
-/* Returns the first id of the units of an op: itself, or its outputs. */
+/* Sets `first` to the first unit of an op: the op itself, or its first output. Returns the number
+ * of units. */
 static uint32_t units_of(const cb_facts *f, uint32_t op, uint32_t *first) {
     *first = cb_has_units(f, op) ? f->unit_begin[op] : op;
     return cb_has_units(f, op) ? f->unit_begin[op + 1] - f->unit_begin[op] : 1;
@@ -141,7 +142,7 @@ static bool has_more_sets(uint64_t set, uint32_t *n) {
     return false;
 }
 
-/* True if the events fill the available room. */
+/* True if there are few enough sets, so that all events fit into the tables. */
 static bool has_few_sets(const cb_facts *f, const bool *may_rerun) {
     uint32_t n = 0;
     for (uint32_t k = 0; k < f->n_base; k++) {
@@ -392,8 +393,9 @@ static void mark_bits(solver *z, const bool *is_read) {
     }
 }
 
-/* Runs from the end. A value counts if a base op reads it from there on, or if an op reads it that
- * makes such a value again. Up to the first step of the backward any rerun may be that step. */
+/* Works backwards from the end. A value counts at a stage if a base op reads it from there on, or
+ * if an op that makes such a value again reads it. Up to the first step of the backward any rerun
+ * may be that step. */
 static void mark_useful(solver *z) {
     uint32_t useful = z->ends | z->stays | z->owed | z->doubled * 7;
     for (uint32_t b = 0; b < z->n_bit; b++) useful |= z->owes[b] ? 1u << b : 0;

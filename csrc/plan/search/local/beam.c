@@ -6,7 +6,7 @@
  *
  * States compete with those of the same stage whose base op needs as many ops. Otherwise states
  * that have dropped what the base op needs would crowd out those that have not: their time so far
- * is less or equal, and the future cost of their lack of memory is not known. */
+ * is at most as long, and the cost of making the dropped values again is not yet known. */
 #include "beam.h"
 
 #include "../tuning.h"
@@ -27,7 +27,7 @@ typedef struct beam_op {
 } beam_op;
 
 typedef struct state {
-    set in;                    /* memory */
+    set in;                    /* storages in memory */
     int64_t time_ps, least_ps; /* time so far; time at the end without a limit of memory */
     uint32_t from, stage;
     uint32_t due;  /* ops that must run again before the base op can run */
@@ -53,7 +53,7 @@ typedef struct beam {
     CB_VEC(state) at;
     uint32_t *table, mask;    /* finds a state by its contents */
     states now[MOST_DUE + 1]; /* states of this stage, by `due` */
-    states next;              /* of the next */
+    states next;              /* states of the next stage */
     uint32_t level;           /* the largest `due` that is still examined */
 } beam;
 
@@ -365,8 +365,8 @@ static bool grow_stage(beam *z, uint32_t share) {
     }
 }
 
-/* Returns the fastest final state, or CB_NONE. Each stage gets an equal share of the remaining
- * effort. */
+/* Sets `end` to the fastest final state, or CB_NONE. Each stage gets an equal share of the
+ * remaining effort. */
 static cb_status sweep(beam *z, const cb_trial *t, uint32_t *end, cb_error *err) {
     const uint32_t n = z->f->n_base;
     *end = CB_NONE;

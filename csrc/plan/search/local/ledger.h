@@ -132,9 +132,9 @@ void cb_ledger_free(cb_ledger *l);
 /* Loads this plan; pairs of ops that may not run again are left out. */
 CB_MUST_CHECK cb_status cb_ledger_load(cb_ledger *l, const cb_pair *pair, size_t n_pair,
                                        double target, cb_error *err);
-/* In a chain: made by the same run as the previous entry, as another output of its op. */
+/* Marks an entry of a chain: another output of the same run as the previous entry. */
 #define CB_JOINED (UINT32_C(1) << 29)
-/* In a chain: inlined into the next run. CB_INLINE requests inlining, if possible. */
+/* Marks an entry of a chain: inlined into the next run. CB_INLINE only requests inlining. */
 #define CB_TAKEN (UINT32_C(1) << 27)
 static inline uint32_t cb_chain_op(uint32_t id) {
     return id & ~(CB_EARLY | CB_JOINED | CB_INLINE | CB_TAKEN);
@@ -144,14 +144,14 @@ static inline uint32_t cb_chain_op(uint32_t id) {
  * facts.h). The results are stale until cb_ledger_settle. */
 CB_MUST_CHECK bool cb_ledger_set(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n);
 CB_MUST_CHECK bool cb_ledger_settle(cb_ledger *l);
-/* Begins a trial: changes are logged from here on, until they are kept or undone. Call between
- * settlings; undone changes need not have been settled. */
+/* Begins a trial: changes are logged from here on, until they are kept or undone. Must be called
+ * between settlings; undone changes need not have been settled. */
 void cb_ledger_try(cb_ledger *l);
 static inline bool cb_ledger_has_tried(const cb_ledger *l) { return l->notes.chained.len > 0; }
 void cb_ledger_keep(cb_ledger *l);
 CB_MUST_CHECK bool cb_ledger_take_back(cb_ledger *l);
-/* Returns the results that cb_ledger_set and cb_ledger_settle would give, without changing the
- * ledger. Call it between settlings, outside a trial. */
+/* Computes the results that cb_ledger_set and cb_ledger_settle would give, without changing the
+ * ledger. Must be called between settlings, outside a trial. */
 CB_MUST_CHECK bool cb_ledger_probe(cb_ledger *l, uint32_t anchor, const uint32_t *op, size_t n,
                                    cb_ledger_sums *out);
 /* Appends the plan, sorted. */
@@ -184,12 +184,12 @@ static inline uint32_t cb_spans_last(const cb_ledger_spans *spans, uint32_t anch
 }
 
 /* True if the storage is alive when `anchor` is entered and when it ends, and is not held there.
- * `next` gets the anchor that reads it next. */
+ * `next` receives the anchor that reads it next. */
 bool cb_ledger_crosses(const cb_ledger *l, uint32_t storage, uint32_t anchor, uint32_t *next);
-/* True if it is alive when `anchor` is entered. */
+/* True if the storage is alive when `anchor` is entered. */
 bool cb_ledger_alive(const cb_ledger *l, uint32_t storage, uint32_t anchor);
 /* Returns a lower bound on the peak if `op` no longer ran at `anchor`; 0 if only a trial can tell.
- * Call it between settlings; it costs a small part of one. */
+ * Must be called between settlings; it takes a small part of the time of one. */
 double cb_ledger_peak_without(cb_ledger *l, uint32_t anchor, uint32_t op);
 static inline uint64_t cb_ledger_bytes(const cb_ledger *l, uint32_t op) {
     uint64_t bytes = 0;

@@ -2,8 +2,8 @@
  * that read it. A change undoes the runs and reads of entries that leave a chain and applies those
  * of entries that join it; entries that stay are not touched.
  *
- * Views are seen through: reading a view is reading its storage's latest run, as the simulator
- * refreshes views for free. */
+ * Reads look through views: reading a view counts as reading the latest run of its storage, because
+ * the simulator refreshes views at no cost. */
 #include "../tuning.h"
 #include "ledger_parts.h"
 
@@ -253,7 +253,7 @@ static bool reads_now(const cb_ledger *l, uint32_t op, uint32_t storage, uint32_
     return false;
 }
 
-/* Returns the units of an op; none if it has no inside. */
+/* Return the range of units of an op, which is empty if it has no inside. */
 static uint32_t first_unit(const cb_facts *f, uint32_t op) {
     return cb_has_units(f, op) ? f->unit_begin[op] : 0;
 }

@@ -1,5 +1,5 @@
-/* ledger_parts.h: declarations shared by the files of the ledger. Included only by ledger_*.c; each
- * builds on those before it:
+/* ledger_parts.h: declarations shared by the files of the ledger. Only ledger_*.c include it; each
+ * of them builds on those before it:
  *
  *     ledger_tables    tables that depend only on the problem
  *     ledger_chains    adds and removes runs and reads: cb_ledger_set
@@ -69,11 +69,12 @@ void cb_ledger_pull_taken(cb_ledger *l, uint32_t unit, uint32_t anchor);
 /* Returns the index of the inlining of an inlined entry of a chain. */
 uint32_t cb_ledger_inlining(const cb_ledger *l, uint32_t anchor, const cb_ledger_ids *chain,
                             size_t at);
-/* Does the same, and logs it in a trial. */
+/* Like cb_ledger_put_run, but logs the run in a trial. */
 CB_MUST_CHECK bool cb_ledger_add_run(cb_ledger *l, uint32_t op, uint32_t anchor);
-/* Call after the chain of `anchor` has changed; tells whether it had any runs before. */
+/* Must be called after the chain of `anchor` has changed. `was`: it had entries before. */
 CB_MUST_CHECK bool cb_ledger_note_busy(cb_ledger *l, uint32_t anchor, bool was);
-/* Call after the chain of the backward's first step has changed. `touches`: not during a load. */
+/* Must be called after the chain of the backward's first step has changed. `touches` is false
+ * during a load. */
 void cb_ledger_hold_until_backward(cb_ledger *l, bool touches);
 
 /* ---- ledger_moments -------------------------------------------------------------------------- */

@@ -176,8 +176,7 @@ CB_LEDGER_INLINE void run_step(cb_ledger *l, uint32_t op, uint32_t anchor, bool 
     end_step(l, op, anchor, now);
 }
 
-/* Returns the bytes made by the base run of an op with an inside: those of its outputs that are
- * read. */
+/* Returns the outputs that the base run of an op with an inside makes: those that are read. */
 static uint32_t base_made(const cb_ledger *l, uint32_t op) {
     const cb_facts *f = l->f;
     uint32_t made = 0;
@@ -186,7 +185,7 @@ static uint32_t base_made(const cb_ledger *l, uint32_t op) {
     return made;
 }
 
-/* Returns the entries of a chain that form one run: outputs of an op with an inside. */
+/* Runs the `n` entries of a chain that form one run: outputs of an op with an inside. */
 static void run_joined(cb_ledger *l, const uint32_t *id, size_t n, uint32_t anchor, uint64_t more,
                        double *now, double *most) {
     const cb_facts *f = l->f;
@@ -210,7 +209,7 @@ static uint64_t pass_taken(cb_ledger *l, uint32_t anchor, size_t *at) {
     return bytes;
 }
 
-/* Returns the scratch of values inlined into the base op. */
+/* Runs the steps of a chain. Returns the scratch of values inlined into the base op. */
 static uint64_t run_chain(cb_ledger *l, uint32_t anchor, double *now, double *most) {
     const cb_ledger_ids *chain = &l->chain[anchor];
     uint64_t more = 0;

@@ -110,7 +110,7 @@ static bool are_twins(const cb_ledger *l, const reader_lists *r, uint32_t a, uin
            memcmp(r->reader + r->begin[a], r->reader + r->begin[b], n * sizeof *r->reader) == 0;
 }
 
-/* Returns the storages that an op makes, one for each set of twins. */
+/* Lists the storages that an op makes, one for each set of twins. */
 static void list_lives(cb_ledger *l, const reader_lists *r) {
     const cb_problem *p = l->f->p;
     uint32_t n = 0;
@@ -149,7 +149,7 @@ static void list_needs(cb_ledger *l, uint32_t *seen) {
     l->need_begin[l->f->n_unit] = n;
 }
 
-/* Lists memory that may be taken over. Units of an op with an inside take over none. */
+/* Lists memory that may be taken over. Units of an op with an inside take over no memory. */
 static bool list_over(cb_ledger *l) {
     const cb_problem *p = l->f->p;
     uint32_t n = 0;

@@ -44,7 +44,7 @@ static bool put_back_runs(cb_ledger *l) {
     return true;
 }
 
-/* Restores chains. The arrays have held that many entries before, so there is room. */
+/* Restores chains. The arrays have held as many entries before, so there is room. */
 static bool put_back_chains(cb_ledger *l) {
     const cb_ledger_notes *notes = &l->notes;
     const uint32_t *id = notes->chain.at;

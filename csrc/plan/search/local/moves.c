@@ -1,4 +1,4 @@
-/* See moves.h. */
+/* The random choices and changes that local searches share. */
 #include "moves.h"
 
 #include "../../../base/chance.h"

@@ -23,7 +23,8 @@ typedef struct cb_moves {
                               the way */
     double pace;           /* set by the caller: share of the usual effort; initially 1 */
     uint32_t *offer;       /* [l->n] first output of the base op there; CB_NONE: cannot be freed */
-    uint32_t *missed;      /* [l->n] `choice` if it offers nothing in the current one */
+    uint32_t *missed;      /* [l->n] equal to `choice` if the op offers nothing in the current
+                              tournament */
     uint32_t choice;       /* number of tournaments so far */
     uint32_t *seen;        /* [n_unit] stamps */
     uint32_t stamp;
@@ -33,8 +34,8 @@ typedef struct cb_moves {
     cb_ledger_ids todo, best; /* scratch */
     uint32_t settled;         /* settlings so far, for polling */
     uint32_t polled;          /* `settled` at the last poll */
-    double once;              /* picoseconds of the step: a unit of the objectives */
-    double whole;             /* the objectives */
+    double once;              /* picoseconds of the step, the unit of time in objectives */
+    double whole;             /* bytes of saving everything, the unit of bytes in objectives */
 } cb_moves;
 
 bool cb_is_small_search(const cb_moves *m); /* true if there are so few ops that effort is cheap */
@@ -48,9 +49,10 @@ CB_MUST_CHECK cb_status cb_moves_init(cb_moves *m, cb_trial *t, cb_ledger *l, cb
                                       uint64_t whole, cb_error *err);
 
 uint32_t cb_moves_draw(cb_moves *m, uint32_t n); /* draws from 0 .. n-1; n >= 1 */
-double cb_moves_chance(cb_moves *m);             /* [0, 1) */
+double cb_moves_chance(cb_moves *m);             /* draws from [0, 1) */
 
-/* All of these return false if memory runs out. */
+/* The functions below that return bool return false if memory runs out, unless they say otherwise.
+ */
 CB_MUST_CHECK bool cb_moves_settle(cb_moves *m);
 CB_MUST_CHECK bool cb_moves_set(cb_moves *m, uint32_t anchor, const uint32_t *op,
                                 size_t n);     /* logs the change, but does not settle */
@@ -62,7 +64,7 @@ void cb_moves_forget(cb_moves *m); /* keeps the changes and clears the log */
 /* Picks a busy anchor, preferably one with many reruns, and one of its ops. Returns false if there
  * is none. */
 bool cb_moves_pick(cb_moves *m, uint32_t *anchor, uint32_t *op);
-/* `next` becomes the chain of `anchor` without `op`. */
+/* Sets `next` to the chain of `anchor` without `op`. */
 CB_MUST_CHECK bool cb_moves_without(cb_moves *m, uint32_t anchor, uint32_t op);
 /* Proposes to recompute a value alive across `hot` where it is read next, with its ancestors that
  * are no longer alive: `next` becomes the new chain of `anchor`. `found` is false if there is no

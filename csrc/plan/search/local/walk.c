@@ -142,7 +142,7 @@ cb_status cb_walk_down(cb_moves *m, uint32_t moves, double patience, cb_error *e
             w.ok = cb_moves_settle(m);
             if (w.ok) judge(&w);
         } else {
-            cb_ledger_keep(m->l); /* nothing */
+            cb_ledger_keep(m->l); /* there is nothing to undo */
         }
         if (m->l->peak < above) most = moves;
     }

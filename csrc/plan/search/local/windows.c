@@ -140,8 +140,8 @@ static void begin(cb_windows *w) {
     }
 }
 
-/* Returns the cost of recomputing the storage at `k`, with or without the units that the window
- * makes anyway. `grown` gets the units that must run. */
+/* Computes the cost of recomputing the storage at `k`, with or without the units that the window
+ * makes anyway. `grown` receives the units that must run. */
 static bool ask_cost(cb_windows *w, uint32_t storage, uint32_t k, bool with_window, double *cost) {
     const cb_facts *f = w->t->f;
     const cb_ledger *l = w->l;
@@ -197,7 +197,7 @@ static bool keep(cb_windows *w, uint32_t storage, uint32_t k, uint32_t to) {
     return CB_PUSH(w->t->scratch, w->kept, ((kept){storage, before, from, to}));
 }
 
-/* Returns the time that keeping the storage saves when `next` reads it. */
+/* Computes the time that keeping the storage saves when `next` reads it. */
 static bool ask_gain(cb_windows *w, uint32_t s, uint32_t k, uint32_t next, double *gain) {
     double alone, with = 0;
     if (!ask_cost(w, s, next, false, &alone)) return false;
