@@ -51,7 +51,7 @@ TEST(appends) {
     CHECK_FAIL(cb_graph_append_input(g, "w", (cb_role)9, CB_F32, &DIMS(2), &x, &err), CB_INVALID,
                "role is 9");
     CHECK_FAIL(cb_graph_append_input(g, "w", CB_ROLE_DATA, (cb_dtype)99, &DIMS(2), &x, &err),
-               CB_TYPE, "number 99");
+               CB_TYPE, "type 99");
     CHECK_FAIL(cb_graph_append_input(g, "w", CB_ROLE_DATA, CB_F32, &DIMS(2, -1), &x, &err),
                CB_INVALID, "negative");
     CHECK(op == 77 && x == 0 && g->ops.len == 2 && g->values.len == 2 && g->inputs.len == 1);

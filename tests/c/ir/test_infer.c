@@ -386,7 +386,8 @@ TEST(absurd_sizes) {
     CHECK_FAIL(
         cb_graph_append(g, CB_OP_CAST, INS(x), &(cb_attrs){.dtype = CB_DTYPE_COUNT}, &op, &err),
         CB_TYPE, "cast");
-    CHECK_FAIL(cb_graph_append(g, (cb_opcode)1000, 0, NULL, NULL, &op, &err), CB_INVALID, "no op");
+    CHECK_FAIL(cb_graph_append(g, (cb_opcode)1000, 0, NULL, NULL, &op, &err), CB_INVALID,
+               "unknown op");
     cb_graph_free(g);
 }
 

@@ -67,7 +67,7 @@ TEST(ops) {
     DAMAGED(g->attrs.at[2].dims.rank = 1000, "transpose");
     DAMAGED(g->attrs.at[3].i[1] = 9, "slice: 9:5:2");
     DAMAGED(g->attrs.at[4].f[0] = -1, "eps is -1");
-    DAMAGED(g->attrs.at[7].dtype = (cb_dtype)99, "number 99");
+    DAMAGED(g->attrs.at[7].dtype = (cb_dtype)99, "type 99");
     DAMAGED(g->inputs.at[1] = 0, "op 1 (input): missing among the inputs");
     DAMAGED(g->inputs.len = 1, "missing among the inputs");
     DAMAGED(g->ops.len = 0, "belong to no op");

@@ -119,7 +119,7 @@ def test_plan(given, keyword):
             answer(given, options)
         return
     if keyword in ENDS:
-        with pytest.raises(cutback.BudgetError, match="ended") as told:
+        with pytest.raises(cutback.BudgetError, match="stopped") as told:
             answer(given, options)
         assert told.value.reason == "stopped"
         return

@@ -322,5 +322,5 @@ def test_refusals_that_no_budget_helps(seeds):
                 try:
                     refused += check_refusals(seed, limited, **options)
                 except ValueError as error:
-                    assert re.search("contradict|cannot leave", str(error)), error
+                    assert re.search("contradict|cannot be offloaded", str(error)), error
     assert refused >= len(seeds)
