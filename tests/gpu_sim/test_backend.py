@@ -207,7 +207,7 @@ def test_no_nvrtc(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_devices_that_are_not_there(gpu: Driver) -> None:
-    with pytest.raises(ValueError, match=r"cuda:7.*there are"):
+    with pytest.raises(ValueError, match=r"cuda:7.*this machine has"):
         cuda.resolve("cpu", "cuda:7")
     with pytest.raises(ValueError, match="and a number"):
         cuda.resolve("cpu", "cuda:x")
