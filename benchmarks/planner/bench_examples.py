@@ -27,7 +27,7 @@ def zeros(*shape: int) -> Any:
 
 
 def the_way_of_a_budget() -> dict[str, Any]:
-    """Eight layers with GELU under half of the bytes of saving everything."""
+    """Plans eight layers with GELU under half of the bytes of saving everything."""
 
     def loss(params: Any, x: Any, target: Any) -> Any:
         for w in params:

@@ -25,7 +25,8 @@ from cutback import _native, budgets, files  # noqa: E402
 
 
 def cut_ms(text: str, preset: int, rounds: int) -> float:
-    """Facts, network and flow of a preset, as measured by the library itself: the best time."""
+    """Returns the best time for facts, network and flow of a preset, as measured by the library
+    itself."""
     answers = [
         json.loads(_native.Problem.read(text).cut_json(preset, False)[0]) for _ in range(rounds)
     ]

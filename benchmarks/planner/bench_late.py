@@ -84,7 +84,7 @@ def planned(problem: dict[str, Any], budget: str, reruns: str) -> tuple[dict[str
 
 
 def extra(numbers: dict[str, Any], key: str = "time_ps") -> float | None:
-    """Percent above the time of running everything once."""
+    """Returns the percent above the time of running everything once."""
     if not numbers or numbers[key] is None:
         return None
     return float(round(100 * (numbers[key] / numbers["once_ps"] - 1), 2))

@@ -47,7 +47,7 @@ def percent(share: float | None) -> float | None:
 
 
 def budget_row(name: str) -> dict[str, Any]:
-    """Extra time at shares of the peak, and the smallest peak."""
+    """Returns the extra time at shares of the peak, and the smallest peak."""
     g = scores.graph(name)
     row: dict[str, Any] = {"graph": name, "ops": g.n_op}
     for share, reached in zip(scores.SHARES, scores.REACHED[name], strict=True):
@@ -67,7 +67,8 @@ def budget_row(name: str) -> dict[str, Any]:
 
 
 def point_rows(name: str) -> list[dict[str, Any]]:
-    """Our result at every Pareto point of PyTorch's sweep, also where it redraws masks."""
+    """Returns our result at every Pareto point of PyTorch's sweep, including points where it
+    redraws masks."""
     g, rows = scores.graph(name), []
     for point in g.points():
         own = scores.plan(name, point.peak)
@@ -85,7 +86,7 @@ def point_rows(name: str) -> list[dict[str, Any]]:
 
 
 def preset_lines(names: list[str]) -> list[dict[str, Any]]:
-    """Saved bytes relative to autograd's; a graph that saves only inputs counts as 0."""
+    """Returns saved bytes relative to autograd's; a graph that saves only inputs counts as 0."""
     rows = []
     for preset, limit in LIMIT.items():
         ratio: dict[str, float] = {}
@@ -107,7 +108,7 @@ def preset_lines(names: list[str]) -> list[dict[str, Any]]:
 
 
 def compat_line(names: list[str]) -> dict[str, Any]:
-    """Graphs on which torch-compat saves PyTorch's set."""
+    """Returns the graphs on which torch-compat saves PyTorch's set."""
     same = 0
     for name in names:
         text = scores.files.read_text(scores.DATA / f"{name}.json.gz")
@@ -118,7 +119,7 @@ def compat_line(names: list[str]) -> dict[str, Any]:
 
 
 def point_lines(names: list[str], points: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sums over PyTorch's points."""
+    """Sums up results over PyTorch's points."""
     right = [row for row in points if not row["PyTorch redraws"]]
     met = [row for row in right if row["extra %"] is not None]
     near = 100 * scores.POINT_NEAR
@@ -143,7 +144,7 @@ def point_lines(names: list[str], points: list[dict[str, Any]]) -> list[dict[str
 
 
 def budget_lines(names: list[str]) -> list[dict[str, Any]]:
-    """Sums over shares of the peak."""
+    """Sums up results over shares of the peak."""
     rows = []
     for k, share in enumerate(scores.SHARES):
         over: list[float | None] = []
@@ -171,7 +172,8 @@ def budget_lines(names: list[str]) -> list[dict[str, Any]]:
 
 
 def cut_ms(problem: str) -> float:
-    """From the parsed problem to the cut, as measured by the library: the best of five."""
+    """Times the way from the parsed problem to the cut, as measured by the library: the best of
+    five."""
     number = budgets.parse_preset("torch-compat")
     answers = [
         json.loads(_native.Problem.read(problem).cut_json(number, False)[0]) for _ in range(5)
@@ -180,8 +182,8 @@ def cut_ms(problem: str) -> float:
 
 
 def first_plan_ms(problem: str, budget: int) -> float | None:
-    """Time of the shortest search that finds a plan, with time limits that grow by a quarter; None:
-    none found."""
+    """Returns the time of the shortest search that finds a plan, with time limits that grow by a
+    quarter, or None."""
     limit, asked = 0.005, budgets.parse(budget, "live")
     while limit < 20:
         begin = time.perf_counter()
@@ -196,7 +198,7 @@ def first_plan_ms(problem: str, budget: int) -> float | None:
 
 
 def ladder_s(name: str) -> float:
-    """Fifty budgets in one search."""
+    """Finds plans for fifty budgets in one search."""
     g = scores.graph(name)
     shares = [1 - 0.8 * k / (LADDER - 1) for k in range(LADDER)]
     several = [budgets.parse(int(g.whole * share), "live") for share in shares]
@@ -206,7 +208,7 @@ def ladder_s(name: str) -> float:
 
 
 def time_row(name: str) -> dict[str, Any]:
-    """Returns milliseconds and seconds of one graph."""
+    """Returns the planning times of one graph, in milliseconds and seconds."""
     g = scores.graph(name)
     asked: dict[str, int | str] = {}
     for share in scores.SHARES:

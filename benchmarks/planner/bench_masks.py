@@ -2,7 +2,7 @@
 
 python benchmarks/planner/bench_masks.py [GRAPH ...]
 
-The smallest plans of the traced graphs within 40 % extra time, plain and with
+Compares the smallest plans of traced graphs within 40 % extra time, plain and with
 `cutback.with_packed`: with forward reruns only, then with `reruns: "all"` and memory reuse. Peaks
 and extra times are in percent of saving everything, plain. `tests/reference/evaluate.py` checks
 every plan. No times are measured.

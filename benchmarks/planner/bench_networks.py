@@ -1,5 +1,5 @@
-"""Claim: a cut and a frontier on generated networks of up to a million nodes; a cut takes a
-thousandth of networkx's time on the same network.
+"""Claim: on generated networks of up to a million nodes, a cut takes a thousandth of networkx's
+time on the same network.
 
 python benchmarks/planner/bench_networks.py [--largest NODES] [--others NODES]
 
@@ -31,7 +31,8 @@ from common import save  # noqa: E402
 
 
 def read_dimacs(path: Path) -> tuple[int, np.ndarray[Any, Any]]:
-    """Nodes, and arcs as rows of tail, head and capacity; the source is node 1, the sink 2."""
+    """Returns the nodes, and the arcs as rows of tail, head and capacity; the source is node 1, the
+    sink 2."""
     n_node, arcs = 0, []
     with path.open() as lines:
         for text in lines:

@@ -38,7 +38,7 @@ def numbers_of(text: str, share: float, offload: bool | str) -> tuple[dict[str, 
 
 
 def extra(numbers: dict[str, Any] | None, key: str = "time_ps") -> float | None:
-    """Percent above the time of running everything once."""
+    """Returns the percent above the time of running everything once."""
     if numbers is None:
         return None
     beyond = numbers[key] - numbers["once_ps"] if key == "time_ps" else numbers.get(key, 0)

@@ -64,7 +64,7 @@ def convnet() -> dict[str, Any]:
 
 
 def percent(time_ps: float | None, once: float) -> float | None:
-    """Extra time over running everything once."""
+    """Returns the extra time over running everything once."""
     return None if time_ps is None else round(100 * (time_ps / once - 1), 3)
 
 

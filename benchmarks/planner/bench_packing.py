@@ -38,7 +38,7 @@ BUDGETS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, "min")
 
 
 def least_arena(document: dict[str, Any]) -> int:
-    """Live bytes at the fullest moment, each buffer rounded up to the grain."""
+    """Returns the live bytes at the fullest moment, each buffer rounded up to the grain."""
     change: dict[int, int] = {}
     for _, made, last, size, _ in document["lives"]:
         grains = -(-size // GRAIN) * GRAIN

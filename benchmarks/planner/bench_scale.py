@@ -81,7 +81,7 @@ def measure(file: Path, share: float, what: str) -> dict[str, Any]:
 
 
 def hull(problem: str, saved: int) -> float:
-    """Extra time in % on the convex hull of time against saved bytes."""
+    """Returns the extra time in % on the convex hull of time against saved bytes."""
     preset = budgets.parse_preset("recompute_all")
     found = json.loads(_native.Problem.read(problem).frontier_json(preset, "a100"))
     least = float(np.interp(saved, found["saved_bytes"], found["bound_ps"]))

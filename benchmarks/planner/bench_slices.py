@@ -136,7 +136,7 @@ def head_row(name: str, product: str) -> dict[str, Any]:
 
 
 def apart(name: str, product: str) -> dict[str, Any]:
-    """:func:`head_row` in a process of its own."""
+    """Runs :func:`head_row` in a separate process."""
     settings = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     if product == "own":
         settings["OPENBLAS_CORETYPE"] = "Nehalem"

@@ -47,7 +47,7 @@ def problem_of(graph: dict[str, Any]) -> dict[str, Any]:
 def planned(
     problem: dict[str, Any], whole: int, budget: int | str = "min"
 ) -> tuple[int, float, float]:
-    """Bytes, percent of saving everything, and extra time in percent of a plan."""
+    """Returns a plan's bytes, its percent of saving everything, and its extra time in percent."""
     plan = cutback.plan(problem, budget=budget, device=GRAPHS_DEVICE)
     steps, starts = plan.document["steps"], plan.document["backward_starts"]
     judged = evaluate.evaluate(problem, steps, starts, GRAPHS_DEVICE).peak_bytes

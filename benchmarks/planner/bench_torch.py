@@ -180,7 +180,7 @@ def traced(joint: Any, n_forward: int, static: list[int]) -> dict[str, Any]:
 
 
 def torch_partition(joint: Any, inputs: Any, options: dict[str, Any]) -> tuple[float, set[str]]:
-    """Seconds, and the names of the saved values."""
+    """Returns the seconds, and the names of the saved values."""
     module = copy.deepcopy(joint)
     begin = time.perf_counter()
     forward, _ = min_cut_rematerialization_partition(module, inputs, **options)

@@ -15,7 +15,7 @@ ONCE = {"random_stateful", "effect", "collective", "mutates", "unknown"}
 
 
 def schedule(problem: dict[str, Any], segments: int) -> tuple[list[int], int]:
-    """The steps, and the index where the backward starts."""
+    """Returns the steps, and the index where the backward starts."""
     ops, starts = problem["ops"], problem["backward_starts"]
     run = [i for i, op in enumerate(ops) if "placeholder" not in op["flags"]]
     forward = [i for i in run if i < starts]

@@ -25,7 +25,7 @@ ONCE = {"random_stateful", "effect", "collective", "mutates", "unknown"}
 
 
 class OutOfMemoryError(Exception):
-    """Nothing is left to evict."""
+    """Raised if no value can be evicted."""
 
 
 class _Classes:
@@ -50,7 +50,7 @@ class _Classes:
 
 
 class _Run:
-    """One simulation. Tensors, ops and storages have the same number."""
+    """Simulates one run. Tensors, ops and storages have the same number."""
 
     def __init__(self, problem: dict[str, Any], seconds: list[float], budget: int) -> None:
         ops, n = problem["ops"], len(problem["ops"])

@@ -241,7 +241,7 @@ class Layers(Graph):
         return self.layer(kind, None, (1, 1, n_out), 2 * self.n * n_in * n_out)
 
     def differentiate(self) -> Problem:
-        """Loss and one gradient per layer, as in the module's docstring."""
+        """Returns the loss and one gradient per layer, as in the module's docstring."""
         n = len(self.ops)
         readers: list[list[int]] = [[] for _ in range(n)]
         for i in range(1, n):
@@ -274,7 +274,7 @@ def vgg16(n: int = 64) -> Problem:
 
 
 def _vgg(g: Layers) -> list[int]:
-    """Thirteen convolutions and five pools; returns the pools' outputs."""
+    """Adds thirteen convolutions and five pools; returns the pools' outputs."""
     pools = []
     for width, times in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
         for _ in range(times):

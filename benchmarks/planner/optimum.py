@@ -93,11 +93,11 @@ class _Step:
         return [i for i, reads in enumerate(self.reads) if s in reads]
 
     def readers(self, s: int, begin: int, end: int) -> list[int]:
-        """Working ops in [begin, end) that read storage ``s``."""
+        """Returns working ops in [begin, end) that read storage ``s``."""
         return [i for i in self._readers(s) if begin <= i < end and i in self.work]
 
     def fixed(self, op: int) -> int:
-        """Bytes live in every schedule while base op ``op`` runs."""
+        """Returns the bytes live in every schedule while base op ``op`` runs."""
         free = set(self.free)
         there = (s for s, i in self.maker.items() if s not in free and i <= op <= self.last[s])
         return self.scratch[op] + sum(self.bytes[s] for s in there)

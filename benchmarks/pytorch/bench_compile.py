@@ -76,7 +76,7 @@ def steps(
 
 
 def main() -> None:
-    """Both ways, each from scratch."""
+    """Compiles both ways, each from scratch."""
     torch.set_num_threads(1)
     rows = []
     torch._dynamo.reset()

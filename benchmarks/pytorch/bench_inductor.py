@@ -122,7 +122,7 @@ def find_subjects(name: str) -> list[Subject]:
 
 
 def compare(subjects: list[Subject], times: list[list[float]]) -> None:
-    """Our time and peak relative to PyTorch's, in the rows of its valid plans."""
+    """Returns our time and peak relative to PyTorch's, in the rows of its valid plans."""
     own = {
         subject.rows[0]["budget"]: (ms, subject.rows[0]["peak bytes"])
         for subject, ms in zip(subjects, times, strict=True)

@@ -81,7 +81,7 @@ class GPT(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """[batch, time] words to a scalar."""
+        """Maps [batch, time] words to a scalar."""
         h = self.norm(self.blocks(self.words(x) + self.places))
         return F.cross_entropy(self.head(h).flatten(0, 1), y.flatten())
 

@@ -58,7 +58,7 @@ class Late:
         return is_run(step) and "backward" in flags and not flags & ONCE
 
     def last_place(self, steps: list[Any], t: int) -> int:
-        """Returns the last position in front of which step ``t`` may move, counted before it is
+        """Returns the last position before which step ``t`` may move, counted before the step is
         removed."""
         op, storages = op_of(steps[t]), self.storages(steps[t])
         for k in range(t + 1, len(steps)):

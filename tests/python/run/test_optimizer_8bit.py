@@ -155,7 +155,7 @@ def test_codes_are_as_fine_as_the_range_of_a_block_allows():
 
 @pytest.mark.parametrize("outlier", [6e20, 3e38, -np.inf, np.nan])
 def test_an_outlier_does_not_change_its_neighbours(outlier):
-    """Its own parameter gets the value that AdamW without codes gives at that step."""
+    """The outlier's parameter gets the value that AdamW without codes gives at that step."""
 
     def run(kind, value):
         p, optimizer = [np.zeros(600, F4)], kind(lr=1e-2, weight_decay=0.0)
@@ -197,13 +197,14 @@ def drift(kind, mode, steps, lr):
     ("noise", 0.03), ("pulled", 0.03), ("noise, fading", 0.03), ("noise, columns", 0.1),
     ("pulled, columns, fading", 0.1)])  # fmt: skip
 def test_it_drifts_little_from_f32(mode, most):
-    """Codes with eight steps per octave, in as many bytes, ended 4 to 13 % away."""
+    """The bounds are small: coarser codes, with eight steps per octave, would end 4 to 13 %
+    away."""
     assert drift(optim.AdamW8bit, mode, 1000, 1e-3) <= most
 
 
 def test_it_learns_as_adamw_does():
-    """Noisy gradients and a decay of 0.999: with rounding to the nearest, the moments would not
-    move."""
+    """Gradients are noisy and the decay is 0.999. With rounding to the nearest, the moments would
+    not move."""
     rng = np.random.default_rng(1)
     w, ends = rng.standard_normal((64, 32)), {}
     for kind in (optim.AdamW, optim.AdamW8bit):

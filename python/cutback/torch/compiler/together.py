@@ -240,7 +240,7 @@ def choose(
     """
 
     def rank(choice: Choice, excess: int) -> tuple[int, int]:
-        # what no plan counts, such as sums of gradients, is added to saved bytes
+        # sums of gradients and the like, which plans do not count, are added to saved bytes
         return excess, sum(int(made.plan.numbers["saved_bytes"]) for made in choice.values())
 
     nearest = without_budget(make, problems, free)

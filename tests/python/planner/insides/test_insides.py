@@ -317,7 +317,7 @@ def check_changes(seeds):
     known = 0
     for seed in seeds:
         problem = Dice(seed, 8, seed % 2 == 0).document
-        bounds = {}  # per peak: several changes and several plans may have the same one
+        bounds = {}  # keyed by peak, because several changes and plans may have the same peak
         for budget in ("1.0x", "0.8x", "0.6x"):
             try:
                 plan = cutback.plan(problem, budget=budget, device=SPEED)
@@ -380,8 +380,8 @@ def test_cuts_are_about_single_outputs():
 
 
 def test_every_point_of_a_frontier_has_its_plan():
-    """The plan of a point never saves more bytes or takes more time than the point, nor less time
-    than the bound."""
+    """The plan of a point saves at most the point's bytes, takes at most its time, and takes at
+    least the bound."""
     points = 0
     for seed in range(12):
         problem = Dice(seed, 8, seed % 2 == 0).document
