@@ -33,6 +33,7 @@ cb_status cb_planning_plans(cb_context *ctx, const cb_problem *p,
     cb_plan_options options = {.preset = request->preset,
                                .poll = request->poll,
                                .progress = request->progress,
+                               .until_met = request->until_met,
                                .threads = ctx->runtime.pool};
     cb_arena scratch;
     cb_status status;

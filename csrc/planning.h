@@ -22,6 +22,7 @@ typedef struct cb_planning_request {
     const char *device; /* as text; NULL: "cpu" */
     cb_poll poll;
     cb_progress *progress; /* filled before each poll; may be NULL */
+    bool until_met;        /* the budgets after the first that is met get no answer */
 } cb_planning_request;
 /* Makes a plan for each budget, in one search; a budget that cannot be met gets the reason instead.
  * On failure there are no plans. */

@@ -469,6 +469,27 @@ static cb_status start_search(planner *r, const cb_problem *p, cb_arena *scratch
     return CB_OK;
 }
 
+static cb_status answer_until_met(planner *r, const cb_budget *budget, uint32_t n, cb_alloc *alloc,
+                                  cb_answer *out, cb_error *err) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (r->o->progress) *r->o->progress = (cb_progress){.budget = i};
+        CB_TRY(answer_one(r, &budget[i], alloc, &out[i], err));
+        if (out[i].plan) return CB_OK;
+    }
+    return CB_OK;
+}
+
+static cb_status answer_all(planner *r, const cb_budget *budget, uint32_t n, cb_alloc *alloc,
+                            cb_answer *out, cb_error *err) {
+    CB_TRY(resolve_all(r, budget, n, out, err));
+    for (uint32_t i = 0; i < n; i++) {
+        if (r->o->progress) *r->o->progress = (cb_progress){.budget = i};
+        r->is_last = i + 1 == n;
+        CB_TRY(make_one(r, &r->question[i], &out[i], alloc, err));
+    }
+    return CB_OK;
+}
+
 cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
                             const cb_budget *budget, uint32_t n, cb_alloc *alloc, cb_answer *out,
                             cb_error *err) {
@@ -480,12 +501,8 @@ cb_status cb_plan_make_many(const cb_problem *p, const cb_plan_options *options,
     cb_status status;
     if (options->progress) *options->progress = (cb_progress){0};
     CB_TRY_DONE(start_search(&r, p, &scratch, err));
-    CB_TRY_DONE(resolve_all(&r, budget, n, out, err));
-    for (uint32_t i = 0; i < n; i++) {
-        if (options->progress) *options->progress = (cb_progress){.budget = i};
-        r.is_last = i + 1 == n;
-        CB_TRY_DONE(make_one(&r, &r.question[i], &out[i], alloc, err));
-    }
+    if (options->until_met) CB_TRY_DONE(answer_until_met(&r, budget, n, alloc, out, err));
+    else CB_TRY_DONE(answer_all(&r, budget, n, alloc, out, err));
 done:
     stop(&r);
     for (uint32_t i = 0; i < n && status != CB_OK; i++) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 LONGEST = 199
 """Maximum length of a message, in characters."""
@@ -86,6 +86,9 @@ class BudgetError(ValueError):
     unplanned_bytes: int | None = None
     is_upper_bound: bool = False
     follows_autograd: bool = False
+
+    _smallest_plan = cast("Any", None)
+    """The smallest plan, if the search went on to find it; copies lack it."""
 
     def __init__(self, text: str = "", /, **facts: Any) -> None:
         unknown = facts.keys() - BudgetError.__annotations__.keys()

@@ -242,7 +242,8 @@ static PyMethodDef problem_methods[] = {
     {"plan", (PyCFunction)(void (*)(void))cb_py_search_one, METH_VARARGS | METH_KEYWORDS,
      "plan(*, preset, budget, device, time_limit, progress) -> Plan"},
     {"plans", (PyCFunction)(void (*)(void))cb_py_search_many, METH_VARARGS | METH_KEYWORDS,
-     "plans(budgets, /, *, preset, device, time_limit, progress) -> [Plan or BudgetError]"},
+     "plans(budgets, /, *, preset, device, time_limit, progress, until_met) -> "
+     "[Plan or BudgetError]"},
     {"ends", (PyCFunction)(void (*)(void))problem_ends, METH_VARARGS | METH_KEYWORDS,
      "ends(measure, preset=0, device=None) -> (bytes at position 0, bytes of saving everything)"},
     {"read_plan", (PyCFunction)problem_read_plan, METH_VARARGS,

@@ -112,10 +112,14 @@ static Py_ssize_t parse_budgets(PyObject *items, cb_budget **out) {
     return -1;
 }
 
-static PyObject *give_answers(cb_py_problem *problem, cb_answer *answer, Py_ssize_t n) {
+/* Returns a list of the plans and errors. */
+static PyObject *give_answers(cb_py_problem *problem, const search *s, cb_answer *answer) {
     cb_py_state *state = cb_py_state_of_object((PyObject *)problem);
-    PyObject *list = PyList_New(n);
-    for (Py_ssize_t i = 0; list && i < n; i++) {
+    Py_ssize_t n = s->request.n, n_given = n;
+    for (Py_ssize_t i = 0; s->request.until_met && i < n_given; i++)
+        if (answer[i].plan) n_given = i + 1;
+    PyObject *list = PyList_New(n_given);
+    for (Py_ssize_t i = 0; list && i < n_given; i++) {
         PyObject *item = answer[i].plan ? give_plan(problem, &answer[i])
                                         : cb_py_budget_error(state, &answer[i].why);
         if (!item) Py_CLEAR(list);
@@ -126,21 +130,22 @@ static PyObject *give_answers(cb_py_problem *problem, cb_answer *answer, Py_ssiz
 }
 
 PyObject *cb_py_search_many(cb_py_problem *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"", "preset", "device", "time_limit", "progress", NULL};
-    int preset = CB_PRESET_AUTOGRAD;
+    static char *names[] = {"", "preset", "device", "time_limit", "progress", "until_met", NULL};
+    int until_met = 0, preset = CB_PRESET_AUTOGRAD;
     PyObject *items, *result = NULL;
     cb_budget *budget;
     search s = {.progress = Py_None};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$izdO:plans", names, &items, &preset,
-                                     &s.request.device, &s.time_limit, &s.progress))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$izdOp:plans", names, &items, &preset,
+                                     &s.request.device, &s.time_limit, &s.progress, &until_met))
         return NULL;
+    s.request.until_met = until_met != 0;
     Py_ssize_t n = parse_budgets(items, &budget);
     if (n < 0) return NULL;
     cb_answer *answer = PyMem_Calloc((size_t)n + 1, sizeof *answer);
     s.request.budget = budget;
     s.request.n = (uint32_t)n;
     if (!answer) PyErr_NoMemory();
-    else if (run(&s, self, preset, answer) == 0) result = give_answers(self, answer, n);
+    else if (run(&s, self, preset, answer) == 0) result = give_answers(self, &s, answer);
     PyMem_Free(answer);
     PyMem_Free(budget);
     return result;

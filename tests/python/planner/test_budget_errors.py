@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import re
 import sys
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import strategies as st
 
 import cutback
-from cutback import budgets, errors
+from cutback import _native, budgets, errors
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -183,6 +184,23 @@ def test_several_budgets_give_the_same_errors():
         if isinstance(answer, cutback.BudgetError):
             alone = refused(problem, budget=budget, measure="live", device="cpu")
             assert answer.__dict__ == alone.__dict__ and str(answer) == str(alone)
+
+
+def test_budgets_are_answered_until_one_is_met():
+    problem = _native.Problem.read(json.dumps(two_layers()))
+    asked = [budgets.parse(budget, "live") for budget in (10, 20, "smallest", 10**6, 10)]
+    for met in ([2], [3], [0, 3]):
+        several = [asked[i] for i in (0, 1, *met, 4)] if met[0] else [asked[3], *asked]
+        *refusals, last = problem.plans(several, device="cpu", until_met=True)
+        assert len(refusals) == (2 if met[0] else 0)
+        for budget, answer in zip(several, refusals, strict=False):
+            (alone,) = problem.plans([budget], device="cpu")
+            assert answer.__dict__ == alone.__dict__
+        alone = problem.plan(budget=several[len(refusals)], device="cpu")
+        assert last.to_json() == alone.to_json()
+    both = problem.plans(asked[:2], device="cpu", until_met=True)
+    assert [type(answer) for answer in both] == 2 * [cutback.BudgetError]
+    assert problem.plans([], until_met=True) == []
 
 
 def test_the_docstring_lists_every_attribute():

@@ -18,10 +18,12 @@ from profiles import make, outputs
 from torch import nn
 from torch.nn import functional as F
 
+import cutback
 import cutback.torch as ct
 from cutback import budgets, devices
 from cutback.planner.plan import Plan
 from cutback.torch.compiler import reference
+from cutback.torch.compiler.counted_scratch import with_scratch
 from cutback.torch.graph import codegen, taking_over
 from cutback.torch.graph.taking_over import VARIANTS
 from cutback.torch.profiler.stepping import Program
@@ -315,6 +317,22 @@ def test_large_graphs_are_searched_once() -> None:
     layers = [layer for _ in range(12) for layer in (nn.Linear(16, 16), nn.GELU())]
     step = ct.trace(nn.Sequential(*layers), torch.randn(32, 16))
     assert not reference.Searched.of(step.problem).in_both
+
+
+def test_a_refused_search_with_scratch_finds_the_smallest_plan() -> None:
+    problem = ct.trace(Layers(), torch.randn(32, 16)).problem
+    taken = [[op, 1 << 14] for op in range(len(problem.ops) // 2, len(problem.ops), 7)]
+    searched = reference.Searched.of(with_scratch(problem, taken))._replace(in_both=False)
+    plain, limit = reference.Searched.of(problem), budgets.parse("smallest", "live")
+    least = reference.plan_unbounded(searched, plain.base, limit, "cpu", "live")
+    size = least.numbers["live_bytes"]
+    question = reference.Question(plain.problem, plain.base, "cpu", "live", counted=searched)
+    with pytest.raises(cutback.BudgetError) as refused:
+        question.plan(budgets.of_bytes(size - 1, "live"))
+    assert refused.value._smallest_plan.document == least.document
+    assert refused.value.replace()._smallest_plan is None
+    met = question.plan(budgets.of_bytes(size, "live"))
+    assert met.numbers["live_bytes"] == size
 
 
 # ---- profiles ------------------------------------------------------------------------------------

@@ -452,8 +452,9 @@ class ModelActions(RepeatingPartitioner):
     def _least_with_scratch(self, counted: Problem, shown: Shown, error: BudgetError) -> Made:
         """Returns the smallest plan, for a step whose scratch exceeds the budget under every plan.
         If the plan in force takes little more, it stays: its tensors keep to the budget."""
+        least, known = smallest(self.options.target.measure), error._smallest_plan
         try:
-            made = self._make(counted, smallest(self.options.target.measure))
+            made = Made(known, self._schedule(known)) if known else self._make(counted, least)
         except BudgetError:  # refused because of constraints, not bytes
             raise error from None
         then, now = self.in_force.plan_for(shown), self._in_force_with(counted, shown)
@@ -472,12 +473,10 @@ class ModelActions(RepeatingPartitioner):
     def _in_force_with(self, counted: Problem, shown: Shown) -> Made | None:
         """Returns the plan in force for the problem with measured scratch, or None if it is for
         other graphs."""
-        plan = self.in_force.plan_for(shown)
-        if plan is None:
+        plan, problem = self.in_force.plan_for(shown), self.completed(counted)
+        if plan is None or len(problem.ops) != len(plan.parts.ops):
             return None
-        problem, measure = self.completed(counted), self.options.target.measure
-        if len(problem.ops) != len(plan.parts.ops):
-            return None
+        measure = self.options.target.measure
         checked = problem.check()
         document = {**plan.document, "fingerprint": checked.fingerprint}
         try:

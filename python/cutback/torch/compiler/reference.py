@@ -91,6 +91,11 @@ _LITTLE_EXTRA = 10
 """Extra time in percent below which a plan is not searched for again."""
 
 
+_FAR = 1.02
+"""A smallest plan with nothing taken over is about as large as one with memory taken over. If that
+one is larger than the budget by this factor, the other is not searched for in a running step."""
+
+
 class Searched(NamedTuple):
     """The problem, or the two problems, in which plans are searched for."""
 
@@ -139,6 +144,7 @@ class Question:
         self.counted, self.apart, self.in_both = counted or Searched(problem)
         self.device, self.measure, self.preset = device, measure, preset
         self.row = devices.resolve(device)
+        self.smallest: Plan | None = None  # found by a search that was refused, with scratch
 
     @cached_property
     def unsearched(self) -> list[_native.Plan]:
@@ -155,7 +161,7 @@ class Question:
 
     @cached_property
     def _smallest_unsearched(self) -> int:
-        if self.counted is not self.problem:
+        if self._counts_scratch:
             return bytes_of(self.problem, self.device, self.measure)
         return min(measured(plan.numbers, self.measure) for plan in self.unsearched)
 
@@ -193,7 +199,9 @@ class Question:
         except BudgetError as error:
             position = budgets.position_of(budget)
             whole = counted_from(self.whole)
-            raise error.replace(share=share, position=position, **whole) from None
+            refused = error.replace(share=share, position=position, **whole)
+            refused._smallest_plan = self.smallest
+            raise refused from None
 
     def _plan_at(self, budget: budgets.NativeBudget, search: Search | None) -> Plan:
         """Returns the plan for a position. One search by the core finds the ends and the plan."""
@@ -219,7 +227,20 @@ class Question:
 
     def _search(self, problem: _native.Problem, budget: budgets.NativeBudget) -> Plan:
         preset = budgets.parse_preset(self.preset)
-        return Plan.of(problem.plan(preset=preset, budget=budget, device=self.row))
+        if not self._counts_scratch or problem is not self.counted or self.in_both:
+            return Plan.of(problem.plan(preset=preset, budget=budget, device=self.row))
+        # a step whose scratch exceeds the budget gets the smallest plan: the same search finds it
+        several = budget, budgets.parse("smallest", self.measure)
+        answers = problem.plans(several, preset=preset, device=self.row, until_met=True)
+        if isinstance(answers[0], BudgetError):
+            last = answers[-1]
+            self.smallest = None if isinstance(last, BudgetError) else Plan.of(last)
+            raise answers[0]
+        return Plan.of(answers[0])
+
+    @property
+    def _counts_scratch(self) -> bool:
+        return self.counted is not self.problem
 
     def _searched(self, budget: budgets.NativeBudget, search: Search) -> Plan:
         """Returns the plan that a search finds.
@@ -230,13 +251,20 @@ class Question:
         try:
             found = search(self.counted, budget)
         except BudgetError as error:
-            if self.apart is None or error.reason != "budget":
+            if self.apart is None or error.reason != "budget" or self._is_far(error):
                 raise
             try:
                 return taking_over(self.counted, search(self.apart, budget))
             except BudgetError:
                 raise error from None
         return self._better(found, budget, search)
+
+    def _is_far(self, error: BudgetError) -> bool:
+        """True if a plan made again with measured scratch exceeds the budget by so much that a
+        search with nothing taken over, which takes as long again, is not worth it."""
+        if not self._counts_scratch or error.smallest_bytes is None or error.budget_bytes is None:
+            return False
+        return error.smallest_bytes > _FAR * error.budget_bytes
 
     def _better(self, found: Plan, budget: budgets.NativeBudget, search: Search) -> Plan:
         """Returns ``found``, or a faster plan for which nothing has to be taken over.
