@@ -209,8 +209,8 @@ class Shared(NamedTuple):
 
 
 def limit(position: float, smallest: int, everything: int) -> int:
-    """The bytes of a position from 0 to 1: ``smallest + ceil(position * (everything - smallest))``
-    in exact arithmetic, or ``smallest`` if that is not below ``everything``."""
+    """Returns the bytes of a position from 0 to 1: ``smallest + ceil(position * (everything -
+    smallest))`` in exact arithmetic, or ``smallest`` if that is not below ``everything``."""
     if smallest >= everything:
         return smallest
     numerator, denominator = float(position).as_integer_ratio()
@@ -218,7 +218,7 @@ def limit(position: float, smallest: int, everything: int) -> int:
 
 
 def short(value: object) -> str:
-    """The ``repr`` of a value for an error message, at most 60 characters long."""
+    """Returns the ``repr`` of a value for an error message, at most 60 characters long."""
     try:
         shown = repr(value)
     except ValueError:  # an int with more digits than Python prints
@@ -227,8 +227,8 @@ def short(value: object) -> str:
 
 
 def whole_number(text: str) -> bool:
-    """True if the text is an integer of at most 19 digits 0 to 9. (``int`` also accepts digits of
-    other scripts, and underscores.)"""
+    """Returns True if the text is an integer of at most 19 digits 0 to 9. (``int`` also accepts
+    digits of other scripts, and underscores.)"""
     return text.isascii() and text.isdecimal() and len(text) < 20
 
 
@@ -285,17 +285,17 @@ def of_bytes(size: int, measure: str) -> NativeBudget:
 
 
 def is_position(budget: NativeBudget | None) -> bool:
-    """True if the budget is a position between the smallest plan and saving everything."""
+    """Returns True if the budget is a position between the smallest plan and saving everything."""
     return budget is not None and budget[0] == _POSITION
 
 
 def is_bound(budget: NativeBudget | None) -> bool:
-    """True if the budget bounds bytes, which ``"min"`` and ``"smallest"`` do not."""
+    """Returns True if the budget bounds bytes, which ``"min"`` and ``"smallest"`` do not."""
     return budget is not None and (budget[0] in BOUNDS or is_position(budget))
 
 
 def is_share(budget: NativeBudget | None) -> bool:
-    """True if the budget is a share of the bytes of saving everything."""
+    """Returns True if the budget is a share of the bytes of saving everything."""
     return budget is not None and budget[0] == _SHARE
 
 
@@ -316,12 +316,12 @@ def fallen_back(error: object, wish: str) -> str:
 
 
 def position_of(budget: NativeBudget | None) -> float | None:
-    """The position of a budget; None if it is not a position."""
+    """Returns the position of a budget; None if it is not a position."""
     return budget[2] if budget is not None and budget[0] == _POSITION else None
 
 
 def keeps_to_moves(budget: NativeBudget, recomputed: int, host_bytes: int) -> bool:
-    """True if a plan respects the options that :func:`with_options` added to a budget.
+    """Returns True if a plan respects the options that :func:`with_options` added to a budget.
 
     Args:
         budget: the budget.
@@ -333,7 +333,8 @@ def keeps_to_moves(budget: NativeBudget, recomputed: int, host_bytes: int) -> bo
 
 
 def in_bytes(budget: NativeBudget, limit: int) -> NativeBudget:
-    """The budget with ``limit`` bytes instead of its share or position, and the same options."""
+    """Returns the budget with ``limit`` bytes instead of its share or position, and the same
+    options."""
     return (_BYTES, limit, 0.0, *budget[3:])
 
 

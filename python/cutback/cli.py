@@ -433,7 +433,7 @@ def _read_plan(path: str) -> tuple[str, dict[str, Any]]:
 
 
 def _problem_of(options: argparse.Namespace, document: Mapping[str, Any]) -> _native.Problem:
-    """The problem that a plan is for."""
+    """Returns the problem that a plan is for."""
     if options.file:
         return _read_problem(options.file)[1]
     named = document.get("file")

@@ -56,7 +56,7 @@ def packet(kind: str) -> str:
 
 
 def _rank(type_: str) -> int:
-    """The number of dimensions of a type such as ``f32[8,32]``."""
+    """Returns the number of dimensions of a type such as ``f32[8,32]``."""
     inside = type_[type_.find("[") + 1 : -1]
     return len(inside.split(",")) if inside else 0
 
@@ -66,8 +66,8 @@ def _is_dot(op: Op) -> bool:
 
 
 def _has_batch(op: Op, types: list[str]) -> bool:
-    """True if a product has batch dimensions, which both sides share and which are not summed over.
-    Convolution and attention, which are not plain products, count as batched."""
+    """Returns True if a product has batch dimensions, which both sides share and which are not
+    summed over. Convolution and attention, which are not plain products, count as batched."""
     kind = op.kind
     name = packet(kind).removeprefix("aten.")
     if packet(kind) in BATCHED or name not in ("mm", "addmm", "matmul", "linear", "mv", "addmv"):
@@ -90,7 +90,7 @@ def word(text: object, where: str) -> Constraint:
 
 
 def by_table(table: Mapping[str, Any], regions: list[str] | None = None) -> Chooser:
-    """A policy that looks operations up in a table.
+    """Returns a policy that looks operations up in a table.
 
     Args:
         table: maps keys to constraints of :data:`CONSTRAINTS`, as in ``{"aten.mm": "must_save",

@@ -105,7 +105,7 @@ def memory(reset_peak: bool = False) -> Memory:
 
 
 def _row_of(name: str) -> str:
-    """The row of the cost model for a GPU's name, or the first row if none matches."""
+    """Returns the row of the cost model for a GPU's name, or the first row if none matches."""
     plain = name.lower().replace(" ", "")
     return next((row for row in _ROWS if row in plain), _ROWS[0])
 

@@ -57,7 +57,7 @@ class Library:
     pathfinder: str | None = None
 
     def names(self, majors: Sequence[int]) -> list[str]:
-        """File names, the newest first."""
+        """Returns the file names, newest first."""
         return [f"{self.stem}.{major}" for major in majors]
 
 

@@ -156,7 +156,7 @@ class DeviceArray(_native.DeviceMemory):
 
 
 def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
-    """True if the strides (in elements) are row-major without gaps."""
+    """Returns True if the strides (in elements) are row-major without gaps."""
     if strides is None or 0 in shape:
         return True
     reached = 1

@@ -109,7 +109,7 @@ def _checked(row: str, where: str) -> str:
 
 
 def _model() -> str:
-    """The CPU's name as reported by the system."""
+    """Returns the CPU's name as reported by the system."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -127,7 +127,8 @@ def _key() -> dict[str, Any]:
 
 
 def cache_file() -> Path:
-    """The file with this machine's row, in ``$XDG_CACHE_HOME/cutback`` or ``~/.cache/cutback``.
+    """Returns the file with this machine's row, in ``$XDG_CACHE_HOME/cutback`` or
+    ``~/.cache/cutback``.
 
     Its name depends on the processor, the number of cores and the versions that were measured.
 
@@ -162,7 +163,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _is_sound(row: Any) -> bool:
-    """True if the row has the form that :func:`measure` returns."""
+    """Returns True if the row has the form that :func:`measure` returns."""
     if not isinstance(row, dict) or not isinstance(row.get("name"), str):
         return False
     rates: list[Any] = [row.get("bytes_per_s"), row.get("launch_s")]
@@ -289,7 +290,7 @@ def measure() -> dict[str, Any]:
 
 
 def name(device: Device) -> str:
-    """The name of a device or a row.
+    """Returns the name of a device or a row.
 
     >>> cutback.devices.name("cpu")
     'cpu'

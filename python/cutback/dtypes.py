@@ -29,7 +29,7 @@ _ALIASES = {
 
 @cache
 def bfloat16() -> np.dtype[Any] | None:
-    """The bf16 dtype of ``ml_dtypes``; None if that is not installed."""
+    """Returns the bf16 dtype of ``ml_dtypes``; None if that is not installed."""
     try:
         import ml_dtypes
     except ImportError:

@@ -100,7 +100,7 @@ class BudgetError(ValueError):
         super().__init__(text or _sentence(self))
 
     def replace(self, **facts: Any) -> BudgetError:
-        """A copy of the error with other attributes, and a message made from them."""
+        """Returns a copy of the error with other attributes, and a message made from them."""
         known = {k: v for k, v in self.__dict__.items() if k in BudgetError.__annotations__}
         text = self.args[0] if self.reason == "other" and "reason" not in facts else ""
         return BudgetError(text, **{**known, **facts})
@@ -117,8 +117,8 @@ class BudgetError(ValueError):
 
 
 def rounded_share(size: int, whole: int, *, up: bool = True) -> float:
-    """``size / whole`` rounded to three digits, so that a budget of this share is at least ``size``
-    bytes (at most, if not ``up``)."""
+    """Returns ``size / whole`` rounded to three digits, so that a budget of this share is at least
+    ``size`` bytes (at most, if not ``up``)."""
     if not 0 < size < whole:
         return size / whole if whole else float(size > 0)
     scale: int = 10 ** (3 - math.ceil(math.log10(size / whole)))
@@ -170,8 +170,8 @@ def _sentence(e: BudgetError) -> str:
 
 
 def _of_budget(e: BudgetError) -> str:
-    """The message for ``"budget"``: the most important facts first; the operation and the floor
-    only if there is room for them."""
+    """Returns the message for ``"budget"``: the most important facts first; the operation and the
+    floor only if there is room for them."""
     least, floor = e.smallest_share or math.inf, e.floor_share or 0.0
     by_share = e.share is not None and bool(e.reference_bytes)
     in_share = by_share and least <= 1
@@ -228,7 +228,8 @@ def _fitting(head: str, tail: str, text: str) -> str:
 
 
 def _asked(e: BudgetError, limit: str) -> str:
-    """The budget as the user gave it. ``limit``: its bytes, or those that a share refers to."""
+    """Returns the budget as the user gave it. ``limit``: its bytes, or those that a share refers
+    to."""
     if e.share is None or not e.reference_bytes:
         return "one byte" if e.budget_bytes == 1 else limit
     asked = _percent(e.share)
@@ -280,7 +281,7 @@ def _of_constraints(e: BudgetError) -> str:
 
 
 def _where(e: BudgetError, room: int) -> str:
-    """The name and source line of the operation, as far as they fit."""
+    """Returns the name and source line of the operation, as far as they fit."""
     if e.op is None:
         return ""
     line = e.location or ""

@@ -65,7 +65,7 @@ def shown(text: str) -> str:
 
 
 def one_line(text: object) -> str:
-    """Like :func:`shown`, but also escapes line breaks and tabs."""
+    """Makes a text safe like :func:`shown`, but also escapes line breaks and tabs. Returns it."""
     return shown(str(text)).replace("\n", "\\n").replace("\t", "\\t")
 
 

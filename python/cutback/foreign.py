@@ -165,7 +165,7 @@ def advice(name: str, module: str = "cutback") -> str | None:
 
 
 def missing(module: str, name: str) -> AttributeError:
-    """The error for a name that ``module`` does not have."""
+    """Returns the error for a name that ``module`` does not have."""
     found = None if name.startswith("__") else advice(name, module)
     if found is None:
         return AttributeError(f"module {module!r} has no attribute {name!r}", name=name)

@@ -26,7 +26,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder of the compiled kernels."""
+    """Returns the folder of the compiled kernels."""
     named = environment.get("CUTBACK_CACHE_DIR")
     if named:
         return Path(named)

@@ -435,7 +435,7 @@ def nothing_saveable(
 
 
 def _has_no_batch(op: Op, args: tuple[Any, ...]) -> bool:
-    """True for a matrix product without batch dimensions."""
+    """Returns True for a matrix product without batch dimensions."""
     return op == "matmul" and min(len(arg.shape) for arg in args[:2]) <= 2
 
 

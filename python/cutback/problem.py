@@ -219,7 +219,7 @@ class Problem:
         return _native.Problem.of(self)
 
     def to_json(self) -> str:
-        """The problem as JSON.
+        """Returns the problem as JSON.
 
         Raises:
             ValueError, TypeError: as for :meth:`check`.
@@ -249,5 +249,5 @@ class Problem:
         return any(value.constraint.endswith("offload") for value in self.values)
 
     def made(self) -> Iterator[tuple[Op, Value]]:
-        """Each value with the operation that makes it."""
+        """Returns each value with the operation that makes it."""
         return ((op, value) for op in self.ops for value in op.outputs)

@@ -31,7 +31,7 @@ REPLACEMENTS = {
 
 
 def message(module: str, name: str) -> str:
-    """The text of the error for a removed name."""
+    """Returns the text of the error for a removed name."""
     return f"{module}.{name} was removed: use {REPLACEMENTS[module][name]}"
 
 

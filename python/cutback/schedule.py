@@ -121,7 +121,8 @@ class Evaluated(TypedDict):
 
 
 def save_all_bytes(numbers: Numbers, measure: str) -> int:
-    """The bytes of saving everything, by a measure: ``"arena"``, ``"live"`` or ``"saved"``."""
+    """Returns the bytes of saving everything, by a measure: ``"arena"``, ``"live"`` or
+    ``"saved"``."""
     sizes = {
         "arena": numbers["save_all_arena_bytes"], "live": numbers["save_all_live_bytes"],
         "saved": numbers["save_all_saved_bytes"],
@@ -130,7 +131,8 @@ def save_all_bytes(numbers: Numbers, measure: str) -> int:
 
 
 def bytes_of(numbers: Numbers, measure: str) -> int:
-    """The bytes of a plan by a measure: ``"arena"``, ``"live"``, ``"saved"`` or ``"total"``."""
+    """Returns the bytes of a plan by a measure: ``"arena"``, ``"live"``, ``"saved"`` or
+    ``"total"``."""
     sizes = {
         "arena": numbers["arena_bytes"], "live": numbers["live_bytes"],
         "saved": numbers["saved_bytes"], "total": numbers["total_bytes"],

@@ -26,12 +26,12 @@ def _file(path: str) -> str:
 
 
 def _is_inside(path: str) -> bool:
-    """True if the file is one of this package or of NumPy."""
+    """Returns True if the file is one of this package or of NumPy."""
     return os.path.abspath(path).startswith((_PACKAGE, _NUMPY))
 
 
 def _frame() -> FrameType | None:
-    """The innermost frame outside this package and NumPy, or None if there is none."""
+    """Returns the innermost frame outside this package and NumPy, or None if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename

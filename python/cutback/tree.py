@@ -182,7 +182,7 @@ def map(function: Callable[..., Any], x: Any, *others: Any) -> Any:
 
 
 def leaves(x: Any) -> list[Any]:
-    """The leaves of ``x``, in the order of :func:`flatten`.
+    """Returns the leaves of ``x``, in the order of :func:`flatten`.
 
     >>> cutback.tree.leaves({"w": 1, "b": [2, 3]})
     [2, 3, 1]
@@ -191,7 +191,8 @@ def leaves(x: Any) -> list[Any]:
 
 
 def structure(x: Any) -> Tree:
-    """The tree of ``x`` without its leaves; two values nested alike have equal structures."""
+    """Returns the tree of ``x`` without its leaves; two values nested alike have equal
+    structures."""
     return flatten(x)[1]
 
 

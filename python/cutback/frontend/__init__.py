@@ -1,6 +1,6 @@
-"""From a user's function to a compiled step: traced arrays, the operations on them, the graph that
-these append to, checkpoint regions, and the functions that trace, compile and differentiate.
+"""Turns a user's function into a compiled step: traced arrays, operations on them, graphs,
+checkpoint regions, and the functions that trace, compile and differentiate.
 
-Knows NumPy's rules of shapes and dtypes. Imports the modules directly in ``cutback``, ``planner``,
-and ``run``, which makes a graph run. Start at ``tracing.py``; ``training.py`` has what users
-call."""
+Shapes and dtypes follow NumPy's rules. This folder imports the modules directly in ``cutback``,
+``planner``, and ``run``, which runs graphs. Start at ``tracing.py``; ``training.py`` has the
+functions that users call."""

@@ -1,10 +1,11 @@
-"""Functions that run on all examples of a batch at once: the graph of :func:`cutback.vmap`.
+"""Runs a function on all examples of a batch at once: the graph of :func:`cutback.vmap`.
 
-The function is called once, with arrays that show the axes of one example. Behind each of them is
-an array of the outer graph with the axis of examples first. An operation on one of them becomes an
-operation of the outer graph by the rule of its name; the others, on values that all examples share,
-are added as they are. Gradients inside the function are gradients of the outer graph: as no example
-depends on another, the gradient of the sum over examples is that of each one."""
+The function is called once, with arrays that have the axes of one example. Each of them represents
+an array of the outer graph, whose first axis goes over examples. An operation on such an array
+becomes an operation of the outer graph, by a rule for its name. An operation on values that all
+examples share is added unchanged. Gradients inside the function are gradients of the outer graph:
+no example depends on another, so the gradient of the sum over examples contains that of each
+example."""
 
 from __future__ import annotations
 
@@ -23,49 +24,52 @@ _Attrs = dict[str, Any]
 
 
 class Batch:
-    """A graph for operations on one example of several, whose values are in ``outer``."""
+    """A graph of operations on one example. The values of all examples are in the graph
+    ``outer``."""
 
     def __init__(self, outer: Any, size: int) -> None:
         self.outer = outer
         self.size = size
         self.depth: int = getattr(outer, "depth", 0) + 1
-        self._values: list[Array] = []  # of each number, the array with the axis of examples
+        self._values: list[Array] = []  # id of a value -> outer array with the axis of examples
 
-    def __getattr__(self, name: str) -> Any:  # what does not concern the axis of examples
+    def __getattr__(self, name: str) -> Any:  # everything unrelated to the axis of examples
         return getattr(self.outer, name)
 
     def one(self, x: Array) -> Array:
-        """An example of an array of the outer graph, whose first axis goes over examples."""
+        """Returns the array of one example for ``x``, an array of the outer graph whose first axis
+        goes over examples."""
         self._values.append(x)
         return Array(self, len(self._values) - 1, str(x.dtype), x.shape[1:])
 
     def is_batched(self, x: Array) -> bool:
-        """Whether examples have values of their own."""
+        """Returns True if ``x`` differs between examples."""
         return x.graph is self
 
     def inside(self, x: Array) -> Array:
-        """The array of the outer graph behind ``x``; ``x`` itself if all examples share it."""
+        """Returns the array of the outer graph that ``x`` represents, or ``x`` itself if all
+        examples share it."""
         return self._values[x.id] if x.graph is self else x
 
     def all_of(self, x: Array) -> Array:
-        """The array of the outer graph with an axis of examples, which are equal if they share
-        ``x``."""
+        """Returns ``x`` as an array of the outer graph with an axis of examples. If all examples
+        share ``x``, it is repeated along that axis."""
         if x.graph is self:
             return self._values[x.id]
         return self.call("expand", x, shape=(self.size, *x.shape))
 
     def call(self, name: str, *ins: Array, **attrs: Any) -> Array:
-        """An operation of the outer graph with one output."""
+        """Adds an operation to the outer graph and returns its only output."""
         result: Array = self.outer.apply(name, ins, attrs)[0]
         return result
 
     def shaped(self, x: Array, shape: Sequence[int]) -> Array:
-        """An array of the outer graph in another shape."""
+        """Reshapes an array of the outer graph."""
         return x if x.shape == tuple(shape) else self.call("reshape", x, shape=tuple(shape))
 
     def raised(self, x: Array, rank: int) -> Array:
-        """The outer graph's array of ``x``, with ``rank`` axes after that of examples, so that it
-        broadcasts."""
+        """Returns the outer graph's array of ``x``, with ``rank`` axes after the axis of examples,
+        so that it broadcasts."""
         inside = self.inside(x)
         if inside is x or x.ndim >= rank:
             return inside
@@ -74,7 +78,7 @@ class Batch:
     # ---- as Graph --------------------------------------------------------------------------------
 
     def apply(self, name: str, ins: tuple[Array, ...], attrs: _Attrs) -> tuple[Array, ...]:
-        """Adds one operation."""
+        """Adds one operation by the rule for its name."""
         if (
             ins
             and (inner := innermost(ins)) is not self
@@ -90,23 +94,24 @@ class Batch:
         if rule is None:
             raise NotImplementedError(
                 located(
-                    f"vmap: {name} has no rule for batches; give the function an axis of examples "
-                    "instead, with axis= and broadcasting"
+                    f"vmap: {name} has no rule for batches; write the function for arrays with an "
+                    "axis of examples instead, with axis= and broadcasting"
                 )
             )
         return tuple(self.one(x) for x in rule(self, ins, name, attrs))
 
     def lift(self, x: Any) -> Array:
-        """``x`` as a value that all examples share."""
+        """Returns ``x`` as a value that all examples share."""
         value: Array = self.outer.lift(x)
         return value
 
     def alias(self, x: Array) -> Array:
-        """A copy of ``x``, one for each example, that results can be differentiated by."""
+        """Returns a copy of ``x`` for each example, by which results can be differentiated."""
         return self.one(self.outer.alias(self.all_of(x)))
 
     def gradients(self, of: _Ins, given: _Ins, wrt: _Ins) -> list[Array | None]:
-        """The gradients of ``wrt`` of each example; None where nothing depends on it."""
+        """Returns the gradients of each example with respect to ``wrt``, with None for values that
+        no result depends on."""
         rows = [(y, g) for y, g in zip(of, given, strict=True) if y.graph is self]
         found = self.outer.gradients(
             [self.inside(y) for y, _ in rows],
@@ -116,7 +121,7 @@ class Batch:
         return [None if x is None else self.one(x) for x in found]
 
     def state(self, argument: Array, value: Array) -> None:
-        """Not available: examples would write the same array."""
+        """Raises ValueError: all examples would update the same array."""
         raise ValueError(
             located(
                 "vmap: the function updates running statistics, which all examples share; update "
@@ -129,7 +134,7 @@ class Batch:
         self.outer.mark(self.inside(value), name)
 
     def release(self, value: Array) -> None:
-        """The value leaves a checkpoint region."""
+        """Removes a value from its checkpoint region."""
         self.outer.release(self.inside(value))
 
     def constrain(self, value: Array, decision: Any) -> None:
@@ -140,7 +145,7 @@ class Batch:
 _Rule = Callable[[Batch, _Ins, str, _Attrs], Sequence[Array]]
 
 
-# ---- rules: arrays of the outer graph, the axis of examples first --------------------------------
+# ---- rules, on arrays of the outer graph with the axis of examples first -------------------------
 
 
 def _pointwise(b: Batch, ins: _Ins, name: str, attrs: _Attrs) -> Sequence[Array]:
@@ -208,7 +213,7 @@ def _matmul(b: Batch, ins: _Ins, name: str, attrs: _Attrs) -> Sequence[Array]:
 
 
 def _folded(b: Batch, x: Array) -> Array:
-    """Examples and the first axis of each as one axis."""
+    """Merges the axis of examples and the first axis of an example into one axis."""
     inside = b.all_of(x)
     return b.shaped(inside, (b.size * x.shape[0], *x.shape[1:]))
 
@@ -220,7 +225,7 @@ def _fold(b: Batch, ins: _Ins, name: str, attrs: _Attrs) -> Sequence[Array]:
 
 
 def _in_channels(b: Batch, x: Array) -> Array:
-    """``[n, c, ..]`` of each example as ``[n, examples * c, ..]``."""
+    """Turns ``[n, c, ..]`` of each example into one array ``[n, examples * c, ..]``."""
     turned = b.call("transpose", b.all_of(x), axes=(1, 0, *range(2, x.ndim + 1)))
     return b.shaped(turned, (x.shape[0], b.size * x.shape[1], *x.shape[2:]))
 
@@ -238,7 +243,7 @@ def _conv2d(b: Batch, ins: _Ins, name: str, attrs: _Attrs) -> Sequence[Array]:
             n, *rest = attrs["shape"]
             attrs["shape"] = (b.size * n, *rest)
         return _fold(b, ins, name, attrs)
-    # filters of each example are groups of channels
+    # the filters of each example become a group of channels
     attrs["groups"] = attrs.get("groups", 1) * b.size
     if "shape" in attrs:
         n, c, *rest = attrs["shape"]

@@ -1,4 +1,4 @@
-"""Steps whose calls replay one graph of the GPU."""
+"""Steps whose calls replay a CUDA graph."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-_MOST_GRAPHS = 64  # of one captured step; each has arrays of its own
+_MOST_GRAPHS = 64  # limit for one captured step; each graph has its own arrays
 
 
 class _Graph(Signature):
-    """One captured graph, what it was captured from, and the arguments that it takes."""
+    """One captured graph, the program that it was captured from, and the signature of its
+    arguments."""
 
     def __init__(self, rest: Call, spec: Any, run: CapturedRun) -> None:
         super().__init__(rest, rest.names())
@@ -31,21 +32,21 @@ class _Graph(Signature):
 
 
 class CapturedStep:
-    """A step whose forward, backward and update are one graph of the GPU; made by
+    """A step whose forward, backward and update are one CUDA graph; made by
     :meth:`cutback.Step.capture`.
 
-    A call takes the arguments after those that :meth:`cutback.Step.capture` was given, and returns
-    what a call of the step returns. It also takes ``rng_step=`` and ``stream=``, which work as for
-    a :class:`cutback.Step`. For the host it is one launch, and a copy for each of its arrays and
-    results, however many parameters there are. New shapes, dtypes and constants are captured once
-    more, and so is a new state of the optimizer.
+    A call takes the arguments that follow those given to :meth:`cutback.Step.capture`, and returns
+    the same as a call of the step. It also takes ``rng_step=`` and ``stream=``, which work as for a
+    :class:`cutback.Step`. On the host, a call is one launch and a copy for each of its arrays and
+    results, regardless of the number of parameters. New shapes, dtypes or constants, or a new
+    optimizer state, cause another capture.
 
-    Hyper-parameters, the count of steps and the step of random operations are data on the GPU.
-    Setting ``optimizer.lr`` or ``step.rng_step`` changes them before the next replay.
+    Hyper-parameters, the count of steps and the step number of random operations are data on the
+    GPU. If you set ``optimizer.lr`` or ``step.rng_step``, the next replay uses the new value.
 
     Raises on a call:
-        ValueError, TypeError: as for a call of the step; an array that the step updates has to be
-            given to :meth:`cutback.Step.capture`.
+        ValueError, TypeError: as for a call of the step, or if an array that the step updates was
+            not given to :meth:`cutback.Step.capture`.
 
     >>> captured = step.capture(params)  # doctest: +SKIP
     >>> value = captured(x, y)  # doctest: +SKIP
@@ -55,22 +56,22 @@ class CapturedStep:
         backend, _ = on_gpu(step._options.backend, step._options.device)
         if backend != "cuda":
             raise ValueError(
-                f"capture: this step runs on {backend!r}, which replays no graphs; compile it with "
-                'device="cuda"'
+                f"capture: this step runs on {backend!r}, which cannot capture graphs; compile it "
+                'with device="cuda"'
             )
         self._step = step
         known = Call(step.function, bound, {})
         for name, array in zip(known.names(), known.arrays, strict=True):
             if array is not None and not isinstance(array, DeviceArray):
                 raise ValueError(
-                    f"{name} is a NumPy array, and a captured step updates its arguments on the "
-                    "GPU; pass cutback.cuda.to_device(x) of it, and keep that"
+                    f"{name} is a NumPy array, but a captured step updates its arguments on the "
+                    "GPU; convert it with cutback.cuda.to_device(x) and pass the result each time"
                 )
         if not known.given:
             raise ValueError("capture: pass at least the first argument, with arrays on the GPU")
         self._bound, self._n_leaves = bound, len(known.leaves)
         self._arrays: Sequence[DeviceArray] = list(known.given)
-        # Call names the leaves of the other arguments by this function's parameters.
+        # Call takes the names of leaves from the parameters of this function.
         code = getattr(step.function, "__code__", None)
         named = code.co_varnames[: code.co_argcount] if code is not None else ()
         names = tuple(named[len(bound) :])
@@ -78,13 +79,13 @@ class CapturedStep:
             __code__=SimpleNamespace(co_varnames=names, co_argcount=len(names))
         )
         self._graphs: dict[Any, _Graph] = {}
-        self._recent: list[_Graph] = []  # of these, the last used first
+        self._recent: list[_Graph] = []  # the graphs used last, latest first
         self._latest: _Graph | None = None
         self._n_captured = 0
 
     @property
     def n_captured(self) -> int:
-        """How often it has captured: once for each combination of shapes, dtypes and constants."""
+        """Number of captures: one for each combination of shapes, dtypes and constants."""
         return self._n_captured
 
     def __call__(
@@ -94,7 +95,7 @@ class CapturedStep:
         stream: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Runs one step and returns what a call of the step returns; the class describes the
+        """Runs one step and returns the same as a call of the step; the class describes the
         arguments and errors."""
         step, begin = self._step, time.perf_counter()
         with step._lock:
@@ -115,21 +116,22 @@ class CapturedStep:
         return result
 
     def wait(self) -> None:
-        """Waits for the latest call, which was given a ``stream``. If updates were skipped on the
-        GPU (:meth:`on_device`), the optimizer's count is right from then on.
+        """Waits for the latest call with a ``stream``. If updates were skipped on the GPU
+        (:meth:`on_device`), this corrects the optimizer's count.
 
         Raises:
-            ValueError: the call failed (an index was out of range, for example) and has
-                changed nothing.
+            ValueError: if the call failed, for example at an index out of range. It has changed
+                nothing then.
         """
         with self._step._lock:
             self._captured.run.wait()
 
     def on_device(self, group: int = 0) -> OnDevice:
-        """Where the latest graph keeps the numbers of an optimizer's group.
+        """Returns the addresses at which the latest graph reads the numbers of an optimizer's
+        group.
 
         Raises:
-            ValueError: nothing was captured yet, or there is no such group.
+            ValueError: if nothing was captured yet, or the group does not exist.
         """
         with self._step._lock:
             return OnDevice(*self._captured.run.native.resident(index(group)))
@@ -143,7 +145,7 @@ class CapturedStep:
     def _graph(
         self, rest: Call, args: tuple[Any, ...], kwargs: dict[str, Any], stream: int | None
     ) -> tuple[_Graph, Any]:
-        """The graph for these arguments, and the hyper-parameters of its next replay."""
+        """Returns the graph for these arguments, and the hyper-parameters of its next replay."""
         step = self._step
         known = rest.fitting
         if not isinstance(known, _Graph):
@@ -156,7 +158,7 @@ class CapturedStep:
                 return known, rows
         del known
         rest.read()
-        self._make_room(rest.key)  # before the next graph, which needs memory
+        self._make_room(rest.key)  # before the capture, which needs memory
         made = self._capture(rest, args, kwargs, stream)
         self._graphs[rest.key] = made
         self._use(made)
@@ -164,14 +166,14 @@ class CapturedStep:
         return made, made.run.first_rows()
 
     def _use(self, graph: _Graph) -> None:
-        """Makes this graph the first of the recent ones, and the last to be dropped."""
+        """Marks a graph as the one used last, so that it is compared first and dropped last."""
         if self._recent and self._recent[0] is graph:
             return
         self._graphs[graph.key] = self._graphs.pop(graph.key)
         self._recent = with_first(self._recent, graph)
 
     def _make_room(self, key: Any) -> None:
-        """Drops the graph of this key, and others that were not used for longest."""
+        """Drops the graph of this key, and the least recently used ones above the limit."""
         self._graphs.pop(key, None)
         while len(self._graphs) >= _MOST_GRAPHS:
             self._graphs.pop(next(iter(self._graphs)))
@@ -195,8 +197,8 @@ class CapturedStep:
         late = next((i for i in sorted(spec.written) if i >= self._n_leaves), None)
         if late is not None:
             raise ValueError(
-                f"{spec.traced.names[late]} is updated by the step, so a captured step cannot take "
-                "another array in each call; give it to capture(), with the arguments before it"
+                f"{spec.traced.names[late]} is updated by the step, so it cannot change between "
+                "calls of a captured step; pass it, and all arguments before it, to capture()"
             )
         draws = Draws(step.seed, step.rng_step)
         return _Graph(rest, spec, CapturedRun(spec.run, self._arrays, draws, step.optimizer))

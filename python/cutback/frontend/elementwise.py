@@ -1,4 +1,4 @@
-"""NumPy's functions of one element or of a pair, and reductions, composed of the operations of
+"""NumPy's elementwise functions and reductions, composed of the operations of
 :mod:`cutback.frontend.ops`. All of them are also available as ``cutback.<name>``."""
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ __all__ = [
 
 
 def _float(x: ArrayLike) -> Array:
-    """``x`` as an array of the floating type that NumPy computes in."""
+    """Converts ``x`` to an array of the floating type in which NumPy computes."""
     x = _array(x)
     return x.astype(dtypes.floating(x.dtype))
 
 
 def _pair(name: str, x: ArrayLike, y: ArrayLike) -> list[Array]:
-    """Both operands in one floating type."""
+    """Converts both operands to one floating type."""
     a, b = common(_graph_of(x, y), name, (x, y))
     return [_float(a), _float(b)]
 
 
 def _truth(x: ArrayLike) -> Array:
-    """True where ``x`` is not zero."""
+    """Returns True where ``x`` is not zero."""
     x = _array(x)
     return x if x.dtype == "bool" else x != 0
 
@@ -75,43 +75,43 @@ def _truth(x: ArrayLike) -> Array:
 
 
 def isnan(x: ArrayLike) -> Array:
-    """True where an element is NaN."""
+    """Returns True where an element is NaN."""
     x = _array(x)
     return x != x
 
 
 def isinf(x: ArrayLike) -> Array:
-    """True where an element is infinite, of either sign."""
+    """Returns True where an element is infinite, of either sign."""
     x = _array(x)
     return ops.absolute(x) == math.inf if x.dtype in dtypes.FLOATS else x != x
 
 
 def isfinite(x: ArrayLike) -> Array:
-    """True where an element is neither infinite nor NaN."""
+    """Returns True where an element is neither infinite nor NaN."""
     x = _array(x)
     return ops.absolute(x) < math.inf if x.dtype in dtypes.FLOATS else x == x
 
 
 def signbit(x: ArrayLike) -> Array:
-    """True where an element is negative, -0.0 included."""
+    """Returns True where an element is negative, -0.0 included."""
     x = _float(x)
     return (x < 0) | ((x == 0) & (ops.reciprocal(x) < 0))
 
 
 def isclose(x: ArrayLike, y: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8) -> Array:
-    """True where ``|x - y| <= atol + rtol * |y|``; equal infinities are close."""
+    """Returns True where ``|x - y| <= atol + rtol * |y|``; equal infinities are close."""
     a, b = _pair("isclose", x, y)
     near = ops.absolute(a - b) <= ops.absolute(b) * rtol + atol
     return (near & isfinite(b)) | (a == b)
 
 
 def allclose(x: ArrayLike, y: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8) -> Array:
-    """:func:`isclose` for every element, as a traced bool."""
+    """Returns a traced bool: True if :func:`isclose` is true for every element."""
     return all(isclose(x, y, rtol, atol))
 
 
 def logical_xor(x: ArrayLike, y: ArrayLike) -> Array:
-    """True where exactly one of the two is not zero."""
+    """Returns True where exactly one of the two is not zero."""
     return _truth(x) ^ _truth(y)
 
 
@@ -119,25 +119,26 @@ def logical_xor(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def positive(x: ArrayLike) -> Array:
-    """x."""
+    """Returns x, as NumPy's unary plus does."""
     return _array(x)
 
 
 def tan(x: ArrayLike) -> Array:
-    """Tangent of radians."""
+    """Returns the tangent of radians."""
     x = _float(x)
     return ops.sin(x) / ops.cos(x)
 
 
 def expm1(x: ArrayLike) -> Array:
-    """e**x - 1, exact near 0: ``2 t / (1 - t)`` with ``t = tanh(x / 2)`` where \\|x\\| < 1."""
+    """Returns e**x - 1, accurate near 0. Where \\|x\\| < 1 it is computed as ``2 t / (1 - t)`` with
+    ``t = tanh(x / 2)``."""
     x = _float(x)
     t = ops.tanh(x.clip(-1.0, 1.0) * 0.5)
     return ops.where(ops.absolute(x) < 1.0, t * 2.0 / (1.0 - t), ops.exp(x) - 1.0)
 
 
 def sinh(x: ArrayLike) -> Array:
-    """Hyperbolic sine, by :func:`expm1`."""
+    """Returns the hyperbolic sine, computed with :func:`expm1`."""
     x = _float(x)
     # half of each exponential, so that the result overflows where sinh does
     far = ops.exp(x - math.log(2.0)) - ops.exp(-x - math.log(2.0))
@@ -146,60 +147,60 @@ def sinh(x: ArrayLike) -> Array:
 
 
 def cosh(x: ArrayLike) -> Array:
-    """Hyperbolic cosine."""
+    """Returns the hyperbolic cosine."""
     x = _float(x)
     return ops.exp(x) * 0.5 + ops.exp(-x) * 0.5
 
 
 def arctanh(x: ArrayLike) -> Array:
-    """Inverse hyperbolic tangent."""
+    """Returns the inverse hyperbolic tangent."""
     x = _float(x)
     return (ops.log1p(x) - ops.log1p(-x)) * 0.5
 
 
 def exp2(x: ArrayLike) -> Array:
-    """2**x."""
+    """Returns 2**x."""
     return ops.power(2.0, _float(x))
 
 
 def log2(x: ArrayLike) -> Array:
-    """Logarithm to base 2."""
+    """Returns the logarithm to base 2."""
     return ops.log(x) / math.log(2.0)
 
 
 def log10(x: ArrayLike) -> Array:
-    """Logarithm to base 10."""
+    """Returns the logarithm to base 10."""
     return ops.log(x) / math.log(10.0)
 
 
 def logaddexp(x: ArrayLike, y: ArrayLike) -> Array:
-    """log(e**x + e**y), without overflow."""
+    """Returns log(e**x + e**y), without overflow."""
     a, b = _pair("logaddexp", x, y)
-    distance = ops.where(a == b, 0.0, a - b)  # of equal infinities as well
+    distance = ops.where(a == b, 0.0, a - b)  # 0 also for equal infinities
     return ops.maximum(a, b) + ops.log1p(ops.exp(-ops.absolute(distance)))
 
 
 def hypot(x: ArrayLike, y: ArrayLike) -> Array:
-    """sqrt(x**2 + y**2); the squares may overflow."""
+    """Returns sqrt(x**2 + y**2). Unlike in NumPy, the squares may overflow."""
     a, b = _pair("hypot", x, y)
     return ops.sqrt(a * a + b * b)
 
 
 def copysign(x: ArrayLike, y: ArrayLike) -> Array:
-    """\\|x\\| with the sign of y."""
+    """Returns \\|x\\| with the sign of y."""
     a, b = _pair("copysign", x, y)
     size = ops.absolute(a)
     return ops.where(signbit(b), -size, size)
 
 
 def ceil(x: ArrayLike) -> Array:
-    """Smallest integer not below x; integers stay as they are."""
+    """Returns the smallest integer not below x. Integers are returned unchanged."""
     x = _array(x)
     return -ops.floor(-x) if x.dtype in dtypes.FLOATS else x
 
 
 def trunc(x: ArrayLike) -> Array:
-    """The integer part; integers stay as they are."""
+    """Returns the integer part. Integers are returned unchanged."""
     x = _array(x)
     return ops.where(x < 0, ceil(x), ops.floor(x)) if x.dtype in dtypes.FLOATS else x
 
@@ -208,9 +209,8 @@ fix = trunc
 
 
 def round(x: ArrayLike, decimals: int = 0) -> Array:
-    """Nearest integer, halves to the even one; with ``decimals`` the nearest multiple of
-    10**-decimals, as NumPy computes it. Negative decimals of integers raise
-    NotImplementedError."""
+    """Rounds to the nearest multiple of 10**-decimals, as NumPy computes it; halves are rounded to
+    even. Negative ``decimals`` raise NotImplementedError for integers."""
     x = _array(x)
     places = whole(decimals, "round: decimals")
     if x.dtype not in dtypes.FLOATS:
@@ -230,7 +230,7 @@ def round(x: ArrayLike, decimals: int = 0) -> Array:
 def nan_to_num(
     x: ArrayLike, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Array:
-    """NaN as ``nan``, infinities as ``posinf`` and ``neginf`` (None: the largest finite
+    """Replaces NaN by ``nan`` and infinities by ``posinf`` and ``neginf`` (None: the largest finite
     numbers)."""
     x = _array(x)
     if x.dtype not in dtypes.FLOATS:
@@ -253,22 +253,23 @@ _LARGEST = {
 
 
 def any(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """True where an element over the axes is not zero."""
+    """Returns True where any element over ``axis`` (None: all axes) is not zero."""
     return count_nonzero(x, axis, keepdims) > 0
 
 
 def all(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """True where no element over the axes is zero."""
+    """Returns True where no element over ``axis`` (None: all axes) is zero."""
     return count_nonzero(~_truth(x), axis, keepdims) == 0
 
 
 def count_nonzero(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Number (i64) of elements that are not zero."""
+    """Returns the number (i64) of elements that are not zero."""
     return _truth(x).astype("i64").sum(axis, keepdims)
 
 
 def argmin(x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
-    """Index (i64) of the first smallest along ``axis``; a NaN is smallest."""
+    """Returns the index (i64) of the first smallest element along ``axis``. NaN counts as the
+    smallest."""
     x = _array(x)
     if x.dtype in dtypes.FLOATS:
         return (-x).argmax(axis, keepdims)
@@ -276,13 +277,13 @@ def argmin(x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Arr
 
 
 def ptp(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Largest less smallest over axes."""
+    """Returns the largest minus the smallest element over axes."""
     x = _array(x)
     return x.max(axis, keepdims) - x.min(axis, keepdims)
 
 
 def nansum(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Sum over axes, with NaN as zero."""
+    """Returns the sum over axes, with NaN counted as zero."""
     x = _array(x)
     return ops.where(x != x, 0, x).sum(axis, keepdims)
 
@@ -290,8 +291,8 @@ def nansum(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
 def average(
     x: ArrayLike, axis: Axis = None, weights: ArrayLike | None = None, keepdims: bool = False
 ) -> Array:
-    """Mean over axes with ``weights``, of the shape of ``x`` or, for one axis, of its size.
-    Weights of another shape raise ValueError."""
+    """Returns the weighted mean over axes. ``weights`` has the shape of ``x``, or is a vector for
+    one axis. Other shapes raise ValueError."""
     x = _array(x)
     if weights is None:
         return x.mean(axis, keepdims)
@@ -308,7 +309,8 @@ def average(
 
 
 def logsumexp(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """log(sum(e**x)) over axes, relative to the largest element, so that it does not overflow."""
+    """Returns log(sum(e**x)) over axes, computed relative to the largest element to avoid
+    overflow."""
     x = _float(x)
     axes = _normalize_axes(axis, x.ndim, "logsumexp")
     top = x.max(axes, keepdims=True)
@@ -322,7 +324,8 @@ def _along(x: Array, axis: int, begin: int, end: int) -> Array:
 
 
 def prod(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Product over axes (None: all), multiplied in pairs; bool and integers multiply in i64."""
+    """Returns the product over axes (None: all), multiplied in pairs. Bools and integers are
+    multiplied in i64."""
     x = _array(x)
     x = x.astype(dtypes.accumulator(x.dtype))
     for number in _normalize_axes(axis, x.ndim, "prod"):
@@ -338,7 +341,7 @@ def prod(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def _scan(x: ArrayLike, axis: int | None, name: str, start: float) -> Array:
-    """Sums or products of all elements up to each, by doubling: log2(n) rounds."""
+    """Returns the sum or product of all elements up to each one, in log2(n) rounds of doubling."""
     x = _array(x)
     x = x.astype(dtypes.accumulator(x.dtype))
     if axis is None:
@@ -355,17 +358,18 @@ def _scan(x: ArrayLike, axis: int | None, name: str, start: float) -> Array:
 
 
 def cumsum(x: ArrayLike, axis: int | None = None) -> Array:
-    """Sum of the elements up to each one along ``axis`` (None: of all, in row-major order)."""
+    """Returns the cumulative sum along ``axis`` (None: over all elements in row-major order)."""
     return _scan(x, axis, "cumsum", 0.0)
 
 
 def cumprod(x: ArrayLike, axis: int | None = None) -> Array:
-    """Product of the elements up to each one along ``axis`` (None: of all, in row-major order)."""
+    """Returns the cumulative product along ``axis`` (None: over all elements in row-major
+    order)."""
     return _scan(x, axis, "cumprod", 1.0)
 
 
 def diff(x: ArrayLike, n: int = 1, axis: int = -1) -> Array:
-    """Each element along ``axis`` less the one before it, ``n`` times."""
+    """Returns the differences of consecutive elements along ``axis``, taken ``n`` times."""
     x = _array(x)
     number = _normalize_axis(axis, x.ndim, "diff")
     for _ in range(min(whole(n, "diff: n"), x.shape[number])):

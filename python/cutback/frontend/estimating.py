@@ -1,4 +1,4 @@
-"""``cutback.estimate``: batches of a function of arrays."""
+"""``cutback.estimate``: which batches of a function of arrays fit into memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _problem_of(made: Any, slices: bool) -> Problem:
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         raise TypeError(f"{_EXPECTED}; its optimizer is {type(optimizer).__name__}")
     if any(type(leaf).__module__.partition(".")[0] == "torch" for leaf in (loss, *args)):
-        raise TypeError("make_step returned a step of PyTorch: use cutback.torch.estimate")
+        raise TypeError("make_step returned a PyTorch step: use cutback.torch.estimate")
     call = Call(loss, args, {})
     traced = Traced(call, (0,), None, watches=False)
     traced.finish(with_loss=True)
@@ -54,32 +54,33 @@ def estimate(
     most: int = MOST,
     slices: bool = False,
 ) -> Estimate:
-    """What a training step takes at each batch size, and the largest batch within a budget. Nothing
-    runs.
+    """Estimates the memory and time of a training step at each batch size, and the largest batch
+    within a budget, without running anything.
 
-    The step is traced at batches of 16 and 24. Its sizes are taken as linear functions of the
-    batch, and a trace at the answer checks them; if they are not linear, every batch is traced.
-    Plans are searched at 16 and at the answer, and only evaluated at other batches, so a plan that
-    is searched for such a batch may be smaller or faster than the table says.
+    The step is traced at batches of 16 and 24. Its sizes are assumed to be linear functions of the
+    batch, and a trace at the answer checks this; if they are not linear, every batch is traced.
+    Plans are searched for at 16 and at the answer, and only evaluated at other batches. So a plan
+    that is searched for at another batch may be smaller or faster than the table says.
 
     Args:
         make_step: ``make_step(batch)`` returns ``(loss, arguments)`` or ``(loss, arguments,
-            optimizer)``. Gradients are those of the first argument. Only shapes and types of arrays
-            count: ``np.broadcast_to(np.float32(0), shape)`` takes no memory.
-        budget: bytes, or ``"80GiB"``. None: only the table.
+            optimizer)``. Gradients are taken with respect to the first argument. Only the shapes
+            and types of arrays matter: ``np.broadcast_to(np.float32(0), shape)`` takes no memory.
+        budget: bytes, or ``"80GiB"``. None returns only the table.
         device: row of the cost model, see :func:`cutback.compile`.
         measure: ``"total"`` (parameters, optimizer states, gradients and the step), ``"live"`` or
-            ``"arena"`` (the step alone, with gradients).
-        batches: batch sizes of the table; powers of two from 2 unless given.
+            ``"arena"`` (only the step, with gradients).
+        batches: batch sizes of the table; by default powers of two from 2.
         most: the largest batch to try.
-        slices: run chains of operations by rows in pieces, see :func:`cutback.compile`.
+        slices: run chains of row-wise operations in pieces, see :func:`cutback.compile`.
 
     Returns:
-        ``batch``, the largest batch (None without a budget, or if no batch fits), and ``points``,
-        the rows of the table, with bytes and modelled seconds. Printing it shows the table.
+        An object with ``batch``, the largest batch (None without a budget, or if no batch fits),
+        and ``points``, the rows of the table, with bytes and modelled seconds. Printing it shows
+        the table.
 
     Raises:
-        ValueError, TypeError: if an argument or the result of make_step is invalid.
+        ValueError, TypeError: if an argument or the result of ``make_step`` is invalid.
 
     >>> def make_step(batch):
     ...     data = np.broadcast_to(np.float32(0), (batch, 4))

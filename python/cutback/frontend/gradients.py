@@ -1,8 +1,8 @@
 """Gradients of functions inside a traced function.
 
-The operations of the function are in the graph once it has been called; gradient rules append the
-others. They are ordinary operations: what is computed from gradients has gradients too, and the
-planner sees one graph."""
+Calling the function adds its operations to the graph; gradient rules then append further ones.
+These are ordinary operations: values computed from gradients have gradients too, and the planner
+sees one graph."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def check_loss(loss: Any, has_aux: bool) -> None:
     """Checks that the result of a function can be differentiated.
 
     Raises:
-        TypeError, ValueError: if it is not a floating-point scalar or, with ``has_aux``, not a
-        pair.
+        TypeError, ValueError: if the result is not a floating-point scalar, or, with ``has_aux``,
+            not a pair.
     """
     if has_aux:
         if not isinstance(loss, tuple) or len(loss) != 2:
@@ -52,17 +52,17 @@ def _is_array(leaf: Any) -> bool:
 
 
 def lifted(value: Any) -> Any:
-    """The same tree with a value of the graph in place of each array."""
+    """Returns the same tree with each array replaced by a value of the graph."""
     leaves, structure = tree.flatten(value)
     graph = current()
     return tree.unflatten(structure, [graph.lift(x) if _is_array(x) else x for x in leaves])
 
 
 def _wanted(leaf: Any, name: str) -> Array:
-    """A leaf as a value by which results can be differentiated.
+    """Converts a leaf to a value by which results can be differentiated.
 
     Raises:
-        TypeError: it is not floating-point.
+        TypeError: if the leaf is not floating-point.
     """
     graph = current()
     value = graph.lift(leaf)
@@ -72,8 +72,8 @@ def _wanted(leaf: Any, name: str) -> Array:
 
 
 class Pullback:
-    """The function that :func:`cutback.vjp` returns with the value. It maps gradients of the
-    results to gradients of the arguments."""
+    """The function that :func:`cutback.vjp` returns. It maps gradients of the results to gradients
+    of the arguments."""
 
     def __init__(
         self, function: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, what: str
@@ -110,12 +110,13 @@ class Pullback:
         return value
 
     def pull(self, given: Sequence[Any]) -> list[Array]:
-        """The gradients of the leaves of the arguments; ``given`` has one for each result."""
+        """Returns the gradients of the leaves of the arguments; ``given`` has the gradient of each
+        result."""
         pairs = zip(self.results, given, strict=True)
         rows = [(y, self._given(g, y)) for y, g in pairs if y.dtype in dtypes.FLOATS]
         graph: Any = current()
         if getattr(graph, "depth", 0) > getattr(self.graph, "depth", 0):
-            # For examples of a batch, the function runs on the batch.
+            # vmap maps this call: run the function again inside it, so that it runs on the batch
             function, primals, has_aux, what = self._again
             return Pullback(function, primals, has_aux, what).pull(given)
         found = self.graph.gradients([y for y, _ in rows], [g for _, g in rows], self.wrt)
@@ -125,10 +126,10 @@ class Pullback:
         ]
 
     def __call__(self, given: Any) -> tuple[Any, ...]:
-        """The gradients of the arguments, a tuple with one for each.
+        """Returns the gradients of the arguments as a tuple.
 
         Raises:
-            ValueError: ``given`` is not nested like the value, or differs in a shape or type.
+            ValueError: if ``given`` is not nested like the value, or differs in a shape or type.
         """
         leaves, structure = tree.flatten(given)
         if structure != self.value_tree:
@@ -140,12 +141,12 @@ class Pullback:
 
 
 def as_tuple(argnums: int | Sequence[int]) -> tuple[int, ...]:
-    """The positions of one or several arguments."""
+    """Returns ``argnums`` as a tuple of positions."""
     return (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
 
 def check_argnums(argnums: Sequence[int], count: int) -> None:
-    """Raises ValueError if one of them is not a position among ``count`` arguments."""
+    """Raises ValueError if one of ``argnums`` is not a position among ``count`` arguments."""
     for argnum in argnums:
         if not 0 <= argnum < count:
             raise ValueError(
@@ -163,11 +164,11 @@ def value_and_gradients(
     argnums: int | Sequence[int],
     has_aux: bool,
 ) -> tuple[Any, Any]:
-    """What ``function`` returns, and its gradients: in a traced function what
-    :func:`cutback.value_and_grad` is outside.
+    """Returns the result of ``function`` and its gradients. It does inside a traced function what
+    :func:`cutback.value_and_grad` does outside.
 
     Raises:
-        TypeError, ValueError: the result is not a scalar, or an argument has no gradient.
+        TypeError, ValueError: if the result is not a scalar, or an argument has no gradient.
     """
     graph = current()
     several = as_tuple(argnums)

@@ -1,4 +1,5 @@
-"""A graph built node by node, and the trace that the functional operations append to."""
+"""Graphs that are built operation by operation, and the graph of the function that is being
+traced."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _KEEPS = (
 
 
 class Graph:
-    """A forward graph under construction: the face of the core's graph builder.
+    """A forward graph under construction; the interface to the core's graph builder.
 
     >>> g = Graph()
     >>> x = g.input("x", (8, 4))
@@ -40,7 +41,7 @@ class Graph:
 
     Values are :class:`cutback.Array`, so operators work on them too. ``cutback ops`` lists the
     operations. Arrays that are not values of the graph become constants: they are copied, and
-    handed to each run.
+    passed to each run.
     """
 
     def __init__(self) -> None:
@@ -51,9 +52,9 @@ class Graph:
             int, tuple[Any, bytes, Array]
         ] = {}  # id(object) -> the object, kept, its bits, and its value
         self.captured: list[Captured] = []  # NumPy arrays that became constants
-        self.random: RandomNumbers | None = None  # looked at while a function is traced
+        self.random: RandomNumbers | None = None  # watched while a function is traced
         self._states: dict[int, int] = {}  # position of the argument -> value id
-        self._constraints: dict[int, CheckpointPolicy] = {}  # value id, where not FREE
+        self._constraints: dict[int, CheckpointPolicy] = {}  # value id -> policy, unless FREE
         self._made: dict[int, _Call] = {}  # value id -> the operation that made it, under a policy
         self._base: dict[int, int] = {}  # value id of a view -> the value it views
         self._regions: list[tuple[int, str]] = []  # id and name, innermost last
@@ -67,10 +68,10 @@ class Graph:
     def input(
         self, name: str, shape: Sequence[int], dtype: Any = "f32", role: str = "data"
     ) -> Array:
-        """An argument. ``role``: ``"data"``, ``"param"`` or ``"state"``.
+        """Adds an argument. ``role`` is ``"data"``, ``"param"`` or ``"state"``.
 
         Raises:
-            ValueError, TypeError: no such role or dtype, or a shape that cannot be.
+            ValueError, TypeError: if the role, dtype or shape is invalid.
         """
         if role not in ROLES:
             raise ValueError(
@@ -92,13 +93,14 @@ class Graph:
         return Array(self, number, dtype, tuple(int(n) for n in shape))
 
     def constant(self, value: Any) -> Array:
-        """A NumPy array, NumPy scalar or DLPack tensor as a value of this graph; it is copied.
+        """Copies a NumPy array, NumPy scalar or DLPack tensor into this graph, and returns its
+        value in the graph.
 
         Raises:
-            TypeError: its dtype is not supported.
+            TypeError: if its dtype is not supported.
         """
         array, dtype = as_array(value, "a constant of the traced function")
-        bits = array.tobytes()  # the function may write into it between two uses
+        bits = array.tobytes()  # the function may change the array between two uses
         known = self._constants.get(id(value))
         if known is not None and known[1] == bits:
             return known[2]
@@ -116,22 +118,23 @@ class Graph:
         return result
 
     def capture(self, array: np.ndarray[Any, Any], bits: bytes | None = None) -> None:
-        """Notes that the elements of an array have become part of the graph."""
+        """Records that the elements of an array have become part of the graph."""
         self.captured.append(Captured(array, array.tobytes() if bits is None else bits, location()))
 
     def constant_bytes(self) -> int:
-        """Bytes of arrays that became constants, with the copies that are kept to compare them."""
+        """Returns the bytes of arrays that became constants, and of the copies kept for
+        comparison."""
         copies = {id(bits): len(bits) for _, bits, _ in self._constants.values()}
         copies.update((id(one.bits), len(one.bits)) for one in self.captured)
         arrays = sum(value.nbytes for _, value in self.inputs if value is not None)
         return sum(copies.values()) + arrays
 
     def full(self, shape: tuple[int, ...], value: bool | int | float, dtype: dtypes.Name) -> Array:
-        """An array of ``shape`` filled with ``value``.
+        """Returns an array of ``shape`` filled with ``value``.
 
         Raises:
-            OverflowError, ValueError: an integer that the dtype, or a double on the way to it,
-                cannot hold.
+            OverflowError, ValueError: if ``value`` is an integer that the dtype, or a double, which
+                constants are stored in, cannot hold.
         """
         try:
             number = float(value)
@@ -151,23 +154,24 @@ class Graph:
         return result
 
     def op(self, name: str, *ins: Any, **attrs: Any) -> Any:
-        """Adds one operation, with NumPy broadcasting; inputs must agree in dtype.
+        """Adds one operation, with NumPy broadcasting. Inputs must have the same dtype.
 
         Returns:
-            An :class:`Array`, or a tuple of them for an operation with several outputs.
+            An :class:`Array`, or a tuple of arrays for an operation with several outputs.
 
         Raises:
-            ValueError, TypeError: no such operation or attribute, or inputs that do not fit.
+            ValueError, TypeError: if the operation or an attribute does not exist, or the inputs do
+                not fit.
         """
         results = self.apply(name, tuple(self.lift(x) for x in ins), attrs)
         return results[0] if len(results) == 1 else results
 
     def apply(self, name: str, ins: tuple[Array, ...], attrs: dict[str, Any]) -> tuple[Array, ...]:
-        """Adds one operation on values of this graph, as the policies in force decide. Returns all
-        its outputs.
+        """Adds one operation on values of this graph, and asks the current policies about it.
+        Returns all of its outputs.
 
         Raises:
-            ValueError: an input belongs to another graph.
+            ValueError: if an input belongs to another graph.
         """
         for x in ins:
             if x.graph is not self:
@@ -176,8 +180,8 @@ class Graph:
                     return found
                 raise ValueError(
                     located(
-                        f"{name}: an input belongs to another trace; a traced array cannot be kept "
-                        "from one call to the next: return it from the function"
+                        f"{name}: an input belongs to another trace; a traced array cannot be used "
+                        "in a later call: return it from the function"
                     )
                 )
         if isinstance(attrs.get("dtype"), dtypes.DType):
@@ -199,15 +203,15 @@ class Graph:
         return tuple(Array(self, *row) for row in rows)
 
     def alias(self, x: Array) -> Array:
-        """A copy of ``x`` that results can be differentiated by. Results that were computed from
-        ``x`` itself do not depend on it."""
+        """Returns a copy of ``x`` by which results can be differentiated. Results computed from
+        ``x`` itself do not depend on the copy."""
         return self.apply("expand", (x,), {"shape": x.shape})[0]
 
     def gradients(
         self, of: Sequence[Array], given: Sequence[Array], wrt: Sequence[Array]
     ) -> list[Array | None]:
-        """The gradients of ``wrt``, if those of the values ``of`` are ``given``, as values of this
-        graph; None where no value of ``of`` depends on one of ``wrt``."""
+        """Adds gradient operations. Given the gradients ``given`` of the values ``of``, returns the
+        gradients of ``wrt``, with None for values that no value of ``of`` depends on."""
         results, before, values = ([self._own(x).id for x in row] for row in (of, given, wrt))
         region = self._regions[-1][0] if self._regions else None
         try:
@@ -218,8 +222,8 @@ class Graph:
         return [None if row is None else Array(self, *row) for row in rows]
 
     def lift(self, x: Any) -> Array:
-        """``x`` as a value of this graph: itself, a Python scalar (bool, i64, f64) or a
-        constant."""
+        """Returns ``x`` as a value of this graph. A traced array is returned unchanged; a Python
+        scalar becomes a bool, i64 or f64; other arrays become constants."""
         if isinstance(x, Array):
             return x
         if isinstance(x, bool):
@@ -231,20 +235,21 @@ class Graph:
         return self.constant(x)
 
     def output(self, value: Array, name: str | None = None) -> None:
-        """Makes ``value`` a result; with gradients, the first result must be a scalar, the loss."""
+        """Makes ``value`` a result. If gradients are requested, the first result must be the loss,
+        a scalar."""
         self._native.output(name or f"output{self._n_outputs}", self._own(value).id)
         self._n_outputs += 1
 
     def state(self, argument: Array, value: Array) -> None:
-        """After a step, ``value`` replaces what is in the array that was passed for ``argument``.
+        """Makes a step write ``value`` into the array that is passed for ``argument``.
 
         Raises:
-            ValueError: ``argument`` is not an argument of the graph, or has a new value already.
+            ValueError: if ``argument`` is not an argument of the graph, or is updated already.
         """
         position = self._input_of.get(self._own(argument).id)
         if position is None or self.inputs[position][1] is not None:
             raise ValueError(
-                located("a state to be updated must be an argument of the traced function itself")
+                located("only an argument of the traced function can be updated as a state")
             )
         if position in self._states:
             raise ValueError(located(f"{self.inputs[position][0]} is updated twice in one step"))
@@ -252,8 +257,8 @@ class Graph:
         self._states[position] = value.id
 
     def next_stream(self) -> int:
-        """Number of the next random operation, in program order: its part of the generator's
-        counter."""
+        """Returns the number of the next random operation, in program order. It is part of the
+        random generator's counter."""
         self._n_streams += 1
         return self._n_streams - 1
 
@@ -262,7 +267,7 @@ class Graph:
             raise ValueError(located(f"{value!r} is not a value of this graph"))
         return value
 
-    # ---- what to save ----------------------------------------------------------------------------
+    # ---- policies --------------------------------------------------------------------------------
 
     def _decide(
         self, name: str, ins: tuple[Array, ...], attrs: dict[str, Any], where: str | None
@@ -272,7 +277,8 @@ class Graph:
     def _ask(
         self, name: str, ins: tuple[Array, ...], attrs: dict[str, Any], where: str | None
     ) -> tuple[CheckpointPolicy | None, PolicyFunction | None]:
-        """The decision, and whose it is."""
+        """Asks the policies about an operation. Returns the decision and the policy that made
+        it."""
         context = PolicyContext(self._regions[-1][1] if self._regions else None, where)
         for policy in reversed(self._policies):
             answer = policy(context, Op(name), *ins, **attrs)
@@ -286,7 +292,8 @@ class Graph:
 
     @contextmanager
     def policy(self, policy: PolicyFunction | None) -> Iterator[None]:
-        """Operations added inside are decided by ``policy`` (then by those around it)."""
+        """Applies ``policy`` to operations that are added inside the ``with`` block. If it returns
+        None, the enclosing policies are asked."""
         if policy is None:
             yield
             return
@@ -298,8 +305,8 @@ class Graph:
 
     @contextmanager
     def region(self, name: str, saved_limit: int | None = None) -> Iterator[None]:
-        """Operations added inside belong to a checkpoint region; at most ``saved_limit`` bytes of
-        them are saved."""
+        """Adds operations inside the ``with`` block to a checkpoint region, of whose values at most
+        ``saved_limit`` bytes are saved."""
         parent = self._regions[-1][0] if self._regions else None
         self._regions.append((self._native.region(name, parent, saved_limit), name))
         try:
@@ -313,8 +320,8 @@ class Graph:
         self._constraints[value.id] = decision
 
     def release(self, value: Array) -> None:
-        """The value leaves the region that was to recompute it; so does what it is a view of. The
-        policies around that region decide about it instead."""
+        """Removes a value, and the value that it is a view of, from the region that would recompute
+        it. The policies around that region decide about it instead."""
         number: int | None = self._own(value).id
         recompute = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
         while number is not None:
@@ -325,27 +332,28 @@ class Graph:
             number = self._base.get(number)
 
     def mark(self, value: Array, name: str) -> None:
-        """Tells the policies the name of a value; one that says save or offload overrides what was
-        decided for the operation that made it. Recompute counts from a policy that is made for
-        it: others answer so for every operation that they do not know."""
+        """Asks the policies about a named value. If one of them says save or offload, this
+        overrides the decision for the operation that made the value. "Recompute" only counts from
+        policies that are made for names, because other policies return it for every operation that
+        they do not know."""
         decision, policy = self._ask(
             "checkpoint_name", (self._own(value),), {"name": name}, location()
         )
         if decision in _KEEPS or (decision and getattr(policy, "drops_names", False)):
             self.constrain(value, decision)
 
-    # ---- looking and running ---------------------------------------------------------------------
+    # ---- printing and running --------------------------------------------------------------------
 
     def text(self) -> str:
-        """The text form, one line an operation; :meth:`from_text` reads it."""
+        """Returns the graph as text, one line per operation; :meth:`from_text` reads it."""
         return self._native.text()
 
     def to_json(self) -> str:
-        """The JSON form, with the same content."""
+        """Returns the graph as JSON; :meth:`from_json` reads it."""
         return self._native.json()
 
     def arguments(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Name and shape of each input that is not a constant."""
+        """Returns the name and shape of each input that is not a constant."""
         rows = zip(self.inputs, self._native.inputs(), strict=True)
         return [
             (name, self._native.info(number)[2])
@@ -354,25 +362,25 @@ class Graph:
         ]
 
     def input_types(self) -> list[tuple[str, str]]:
-        """Name and type of each input: ``("x", "f32[8,16]")``."""
+        """Returns the name and type of each input, such as ``("x", "f32[8,16]")``."""
         rows = [(name, self._native.info(number)) for name, number in self._native.inputs()]
         return [(name, f"{dtype}[{','.join(map(str, shape))}]") for name, (_, dtype, shape) in rows]
 
     @classmethod
     def from_text(cls, text: str) -> Graph:
-        """Reads :meth:`text`'s form.
+        """Reads a graph from the text that :meth:`text` returns.
 
         Raises:
-            ValueError, TypeError: a mistake in the text, with its line.
+            ValueError, TypeError: if the text has a mistake; the message gives its line.
         """
         return cls._adopt(_native.Graph.from_text(text))
 
     @classmethod
     def from_json(cls, text: str) -> Graph:
-        """Reads :meth:`to_json`'s form.
+        """Reads a graph from the JSON that :meth:`to_json` returns.
 
         Raises:
-            ValueError, TypeError: a mistake in the text.
+            ValueError, TypeError: if the text has a mistake.
         """
         return cls._adopt(_native.Graph.from_json(text))
 
@@ -386,18 +394,18 @@ class Graph:
         return graph
 
     def compile(self, wrt: Iterable[str] = (), **options: Any) -> Executable:
-        """Compiles the graph; ``wrt`` names the arguments whose gradients are wanted.
+        """Compiles the graph; ``wrt`` names the arguments to differentiate by.
 
-        Options are those of :class:`cutback.run.executable.Executable`: ``budget``, ``measure``,
-        ``preset``, ``backend``, ...
+        The ``options`` are those of :class:`cutback.run.executable.Executable`: ``budget``,
+        ``measure``, ``preset``, ``backend``, ...
 
         Returns:
             A function of the arguments, as arrays in the order of :meth:`arguments`. It returns
             the lists (results, gradients).
 
         Raises:
-            ValueError: ``wrt`` names no argument, or a name that several arguments have. Others as
-                :class:`cutback.run.executable.Executable`.
+            ValueError: if a name in ``wrt`` belongs to no argument or to several. Other errors are
+                those of :class:`cutback.run.executable.Executable`.
         """
         names = [name for name, _ in self.inputs]
         positions = {name: i for i, name in enumerate(names)}
@@ -419,8 +427,8 @@ class Graph:
 
 
 def innermost(values: Sequence[Array]) -> Any:
-    """The graph that operations on these values belong to. Inside :func:`cutback.vmap` each call
-    has a graph; the operations belong to that of the innermost call."""
+    """Returns the graph that operations on these values belong to. Each call of
+    :func:`cutback.vmap` has a graph; operations belong to that of the innermost call."""
     return max((x.graph for x in values), key=lambda graph: getattr(graph, "depth", 0))
 
 
@@ -428,15 +436,16 @@ _active = threading.local()
 
 
 def random_graph(x: Array) -> Any:
-    """The graph of random operations on ``x``: that of examples of a batch, which draw numbers of
-    their own even if they share ``x``."""
+    """Returns the graph for random operations on ``x``. Inside :func:`cutback.vmap` this is the
+    graph of examples, because examples draw different numbers even if they share ``x``."""
     around = current() if is_tracing() else x.graph
     return around if getattr(around, "depth", 0) > getattr(x.graph, "depth", 0) else x.graph
 
 
 @contextmanager
 def composing() -> Iterator[None]:
-    """Operations whose derivative is known for their parts alone are composed of these inside."""
+    """Makes operations that have forward-mode derivatives only for their parts be composed of these
+    parts inside the ``with`` block."""
     before = composes()
     _active.composes = True
     try:
@@ -446,20 +455,20 @@ def composing() -> Iterator[None]:
 
 
 def composes() -> bool:
-    """Whether :func:`composing` is around."""
+    """Returns True inside a :func:`composing` block."""
     return bool(getattr(_active, "composes", False))
 
 
 def is_tracing() -> bool:
-    """Whether a function is being traced on this thread."""
+    """Returns True if a function is being traced on this thread."""
     return bool(getattr(_active, "stack", None))
 
 
 def current() -> Graph:
-    """The graph being traced on this thread.
+    """Returns the graph being traced on this thread.
 
     Raises:
-        TypeError: no graph is being traced; an operation was called outside a traced function.
+        TypeError: if no graph is being traced: an operation was called outside a traced function.
     """
     stack = getattr(_active, "stack", None)
     if not stack:
@@ -474,7 +483,7 @@ def current() -> Graph:
 
 @contextmanager
 def tracing(graph: Graph) -> Iterator[Graph]:
-    """Makes ``graph`` the current one."""
+    """Makes ``graph`` the current graph inside the ``with`` block."""
     stack = _active.__dict__.setdefault("stack", [])
     stack.append(graph)
     try:

@@ -1,9 +1,9 @@
-"""``x[...]`` of a traced array: NumPy's basic indexing as slices and reshapes, integer arrays as
-row lookups.
+"""Indexing of traced arrays, ``x[...]``. NumPy's basic indexing becomes slices and reshapes;
+integer arrays become row lookups.
 
-An index is brought into one item an axis first; then slices are applied axis by axis, and all
-integer-array axes together become one lookup of rows, the way NumPy's rules put them into the
-result.
+An index is first converted to one item per axis. Then slices are applied axis by axis, and all axes
+with integer arrays together become one lookup of rows. Their place in the result follows NumPy's
+rules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..source import located, place
 
 
 class Indexed(Protocol):
-    """A :class:`cutback.Array`, as far as an index asks it."""
+    """The part of :class:`cutback.Array` that indexing uses."""
 
     @property
     def graph(self) -> Any:
@@ -41,11 +41,11 @@ class Indexed(Protocol):
         ...
 
     def reshape(self, *shape: Any) -> Self:
-        """The same elements under another shape."""
+        """Returns the same elements in another shape."""
         ...
 
     def transpose(self, *axes: Any) -> Self:
-        """The axes in the given order."""
+        """Returns the array with its axes in the given order."""
         ...
 
     def __add__(self, other: Any) -> Self: ...
@@ -59,11 +59,12 @@ Array = TypeVar("Array", bound=Indexed)
 
 
 def getitem(x: Array, key: Any) -> Array:
-    """``x[key]`` for ints, slices, None, Ellipsis and integer arrays.
+    """Returns ``x[key]`` for ints, slices, None, Ellipsis and integer arrays.
 
     Raises:
-        IndexError: too many items, or an int out of range.
-        TypeError: an item of another kind, such as a boolean mask, whose result has no fixed shape.
+        IndexError: if there are too many items, or an int is out of range.
+        TypeError: if an item is of another kind, such as a boolean mask, whose result has no fixed
+            shape.
     """
     traced = type(x)
     items = [_item(x, item) for item in (key if isinstance(key, tuple) else (key,))]
@@ -79,13 +80,14 @@ def getitem(x: Array, key: Any) -> Array:
 
 
 def _applied(x: Array, name: str, ins: tuple[Any, ...], attrs: dict[str, Any]) -> Array:
-    """The result of an operation in the graph of ``x``."""
+    """Adds an operation to the graph of ``x`` and returns its result."""
     result: Array = x.graph.apply(name, ins, attrs)[0]
     return result
 
 
 def _item(x: Array, item: Any) -> Any:
-    """One index as int, slice, None, Ellipsis, or an integer array (NumPy's or traced)."""
+    """Converts an item of an index to an int, slice, None, Ellipsis, or integer array (NumPy or
+    traced)."""
     if item is None or item is Ellipsis or isinstance(item, slice):
         return item
     if isinstance(item, np.ndarray):
@@ -142,7 +144,8 @@ def _position(shape: tuple[int, ...], axis: int, index: int) -> int:
 
 
 def _basic(x: Array, items: list[Any]) -> Array:
-    """Slices axis by axis; one reshape at the end drops the axes of ints and adds those of None."""
+    """Applies slices axis by axis. One reshape at the end drops the axes of ints and adds those of
+    None."""
     shape: list[int] = []
     axis = 0
     for item in items:
@@ -175,8 +178,8 @@ def _slice(x: Array, axis: int, item: slice) -> Array:
 
 
 def _lookup(x: Array, items: list[Any]) -> Array:
-    """Integer arrays (and ints, which count as arrays here) on some axes, everything on the
-    others."""
+    """Applies an index that has integer arrays (or ints, which are treated as arrays here) on some
+    axes and full slices on the others."""
     chosen = [axis for axis, item in enumerate(items) if not isinstance(item, slice)]
     rest = [axis for axis in range(x.ndim) if axis not in chosen]
     rows = _row_numbers(x, [(axis, items[axis]) for axis in chosen])
@@ -193,7 +196,8 @@ def _lookup(x: Array, items: list[Any]) -> Array:
 
 
 def _row_numbers(x: Array, chosen: list[tuple[int, Any]]) -> Array:
-    """Row-major number of the element that the index arrays select, in the axes they index."""
+    """Computes the row-major number of the element that the index arrays select within the axes
+    that they index."""
     if not any(isinstance(item, type(x)) for _, item in chosen):
         numbers: Array = x.graph.constant(_known_numbers(x.shape, chosen))
         return numbers
@@ -208,8 +212,8 @@ def _row_numbers(x: Array, chosen: list[tuple[int, Any]]) -> Array:
 
 
 def _known_numbers(shape: tuple[int, ...], chosen: list[tuple[int, Any]]) -> np.ndarray[Any, Any]:
-    """The same for index arrays whose entries are known now: checked, counted and numbered by
-    NumPy."""
+    """Computes the row numbers of index arrays whose entries are known while tracing. NumPy checks
+    and numbers them."""
     arrays = [np.asarray(item) for _, item in chosen]
     for (axis, _), array in zip(chosen, arrays, strict=True):
         for extreme in (array.min(), array.max()) if array.size else ():
@@ -227,11 +231,11 @@ def _known_numbers(shape: tuple[int, ...], chosen: list[tuple[int, Any]]) -> np.
 
 
 def _wrapped(x: Array, axis: int, item: Any) -> Array:
-    """Index array with negative entries counted from the end. Those before the first element stay
-    as they are, so that the lookup's error names what was given.
+    """Converts negative entries of an index array, which count from the end. Entries before the
+    first element are unchanged, so that the lookup's error shows what the user passed.
 
     Raises:
-        IndexError: an entry out of range, where the entries are known now.
+        IndexError: if the entries are known while tracing and one is out of range.
     """
     n = x.shape[axis]
     if not isinstance(item, type(x)):
@@ -245,8 +249,8 @@ def _wrapped(x: Array, axis: int, item: Any) -> Array:
 
 
 def _checked(index: Array, n: int) -> Array:
-    """The same numbers as i64, looked up among 0 .. n-1: the lookup refuses each that is out of
-    range by its name. The row number made of several index arrays could fall on a row that
-    exists."""
+    """Checks the entries of an index array when the step runs, by looking them up in 0 .. n-1, and
+    returns them as i64. Without this, an entry out of range could combine with other index arrays
+    to the number of an existing row."""
     rows = _applied(index, "iota", (), {"axis": 0, "shape": (n, 1), "dtype": "i64"})
     return _applied(index, "embedding", (rows, index), {}).reshape(index.shape)

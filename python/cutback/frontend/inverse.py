@@ -20,8 +20,8 @@ __all__ = [
 ]  # fmt: skip
 
 _LN2 = math.log(2.0)
-# Where the argument of the arc tangent is reduced, from which size on, and the result there as a
-# sum of two numbers (fdlibm's s_atan.c).
+# Argument reduction of the arc tangent (fdlibm's s_atan.c): from this size on, this center, whose
+# arc tangent is the sum of these two numbers.
 _CENTERS = (
     (7 / 16, 0.5, 4.63647609000806093515e-01, 2.26987774529616870924e-17),
     (11 / 16, 1.0, 7.85398163397448278999e-01, 3.06161699786838301793e-17),
@@ -46,7 +46,8 @@ def _polynomial(x: Array, coefficients: tuple[float, ...]) -> Array:
 
 
 def _arctan_value(x: Array) -> Array:
-    """atan(c) of a center c near the size a of x, plus a polynomial of (a - c) / (1 + c a)."""
+    """Computes atan(c) for a center c near a = \\|x\\|, plus a polynomial in (a - c) / (1 + c
+    a)."""
     size = ops.absolute(x)
     above, below = size, x.graph.full((), 1.0, x.dtype)
     high, low = x.graph.full((), 0.0, x.dtype), x.graph.full((), 0.0, x.dtype)
@@ -69,7 +70,7 @@ def _arctan_value(x: Array) -> Array:
 def _with_slope(
     value: Callable[[Array], Array], slope: Callable[[Array], Array]
 ) -> Callable[[ArrayLike], Array]:
-    """A function of an element, computed in f32 or f64, whose derivative is ``slope``."""
+    """Returns an elementwise function, computed in f32 or f64, whose derivative is ``slope``."""
     rule = custom_vjp(value)
     rule.defvjp(lambda x: (value(x), x), lambda x, g: (g * slope(x),))
 
@@ -86,7 +87,7 @@ _arctan = _with_slope(_arctan_value, lambda x: ops.reciprocal(x * x + 1.0))
 
 
 def arctan(x: ArrayLike) -> Array:
-    """Inverse tangent in radians, between -pi/2 and pi/2."""
+    """Returns the inverse tangent in radians, between -pi/2 and pi/2."""
     return _arctan(x)
 
 
@@ -97,7 +98,7 @@ _arcsin = _with_slope(
 
 
 def arcsin(x: ArrayLike) -> Array:
-    """Inverse sine in radians, between -pi/2 and pi/2; NaN outside of [-1, 1]."""
+    """Returns the inverse sine in radians, between -pi/2 and pi/2; NaN outside of [-1, 1]."""
     return _arcsin(x)
 
 
@@ -108,11 +109,11 @@ _arccos = _with_slope(
 
 
 def arccos(x: ArrayLike) -> Array:
-    """Inverse cosine in radians, between 0 and pi; NaN outside of [-1, 1]."""
+    """Returns the inverse cosine in radians, between 0 and pi; NaN outside of [-1, 1]."""
     return _arccos(x)
 
 
-_LARGE = 2.0**28  # whose square dwarfs 1
+_LARGE = 2.0**28  # x * x + 1 rounds to x * x from here on
 
 
 def _arcsinh_value(x: Array) -> Array:
@@ -127,7 +128,7 @@ _arcsinh = _with_slope(_arcsinh_value, lambda x: ops.rsqrt(x * x + 1.0))
 
 
 def arcsinh(x: ArrayLike) -> Array:
-    """Inverse hyperbolic sine."""
+    """Returns the inverse hyperbolic sine."""
     return _arcsinh(x)
 
 
@@ -141,7 +142,7 @@ _arccosh = _with_slope(_arccosh_value, lambda x: ops.rsqrt(x - 1.0) * ops.rsqrt(
 
 
 def arccosh(x: ArrayLike) -> Array:
-    """Inverse hyperbolic cosine, not negative; NaN below 1."""
+    """Returns the inverse hyperbolic cosine, not negative; NaN below 1."""
     return _arccosh(x)
 
 
@@ -150,7 +151,7 @@ def _cbrt_value(x: Array) -> Array:
     known = (size == 0) | (size == math.inf)
     safe = ops.where(known, 1.0, size)
     root = ops.power(safe, 1.0 / 3.0)
-    root = root - (root - safe / (root * root)) / 3.0  # the exponent is not exactly 1/3
+    root = root - (root - safe / (root * root)) / 3.0  # a Newton step, as 1/3 is not exact
     return ops.where(known, x, copysign(root, x))
 
 
@@ -163,13 +164,13 @@ _cbrt = _with_slope(_cbrt_value, _cbrt_slope)
 
 
 def cbrt(x: ArrayLike) -> Array:
-    """Cube root, with the sign of x."""
+    """Returns the cube root, with the sign of x."""
     return _cbrt(x)
 
 
 def _arctan2_value(y: Array, x: Array) -> Array:
     up, along = ops.absolute(y), ops.absolute(x)
-    ratio = ops.where(up == along, 1.0, up / along)  # also of two infinities
+    ratio = ops.where(up == along, 1.0, up / along)  # 1 also for two infinities
     angle = _arctan_value(ops.where(up == 0, 0.0, ratio))
     left = math.pi - (angle - 2 * _CENTERS[-1][3])
     return copysign(ops.where(signbit(x), left, angle), y)
@@ -188,13 +189,13 @@ _arctan2.defvjp(lambda y, x: (_arctan2_value(y, x), (y, x)), _arctan2_backward)
 
 
 def _shaped(a: Array, b: Array) -> list[Array]:
-    """Both in their common shape."""
+    """Broadcasts both arrays to their common shape."""
     shape = ops.where(a == b, a, b).shape if a.shape != b.shape else a.shape
     return [ops.broadcast_to(a, shape), ops.broadcast_to(b, shape)]
 
 
 def arctan2(y: ArrayLike, x: ArrayLike) -> Array:
-    """Angle in radians of the point (x, y), between -pi and pi."""
+    """Returns the angle in radians of the point (x, y), between -pi and pi."""
     a, b = _shaped(*_pair("arctan2", y, x))
     wide = "f64" if a.dtype == "f64" else "f32"
     result: Array = _arctan2(a.astype(wide), b.astype(wide))
@@ -205,14 +206,15 @@ def arctan2(y: ArrayLike, x: ArrayLike) -> Array:
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
-    """A number of f64 as the sum of two of 26 bits (Veltkamp 1968)."""
+    """Splits an f64 into the sum of two numbers of 26 bits (Veltkamp 1968)."""
     scaled = x * 134217729.0
     high = scaled - (scaled - x)
     return high, x - high
 
 
 def _residual(x: Array, q: Array, y: Array) -> Array:
-    """x - q * y for q near x / y, rounded once: the product's error is added (Dekker 1971)."""
+    """Computes x - q * y for q near x / y with one rounding, by adding the product's error (Dekker
+    1971)."""
     p = q * y
     (q_high, q_low), (y_high, y_low) = _halves(q), _halves(y)
     error = ((q_high * y_high - p) + q_high * y_low + q_low * y_high) + q_low * y_low
@@ -220,7 +222,7 @@ def _residual(x: Array, q: Array, y: Array) -> Array:
 
 
 def _float_division(x: Array, y: Array) -> tuple[Array, Array]:
-    """Quotient, rounded down, and remainder in f64."""
+    """Returns the quotient, rounded down, and the remainder, in f64."""
     q = ops.floor(x / y)
     rest = ops.where(ops.absolute(y) == math.inf, x - q * 0.0, _residual(x, q, y))
     below = ops.where(y < 0, rest > 0, rest < 0)
@@ -239,12 +241,13 @@ _remainder = custom_vjp(lambda x, y: _float_remainder(x, y)[0])
 _remainder.defvjp(_float_remainder, lambda saved, g: (g, -g * saved[0]))
 
 
-# A quotient in f64 has 53 bits, and i64 has no 2**63, so a quotient of i64 takes three rounds.
+# A quotient in f64 has 53 bits, and 2**63 does not fit in i64, so i64 needs three rounds.
 _ROUNDS = {"i64": (3, -(2.0**62), 2.0**62), "i32": (1, -(2.0**31), 2.0**31 - 1)}
 
 
 def _whole_division(x: Array, y: Array) -> tuple[Array, Array]:
-    """Quotient, rounded down, and remainder of integers; both are 0 where y is 0."""
+    """Returns the quotient, rounded down, and the remainder of integers; both are 0 where y is
+    0."""
     zero = y == 0
     x, y = ops.where(zero, 0, x), ops.where(zero, 1, y)
     q, rest = x * 0, x
@@ -271,7 +274,8 @@ def _whole(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def floor_divide(x: ArrayLike, y: ArrayLike) -> Array:
-    """x / y rounded down, for quotients below 2**53. Integers give 0 where y is 0."""
+    """Returns x / y rounded down, for quotients below 2**53. For integers the result is 0 where y
+    is 0."""
     a, b = _operands("floor_divide", x, y)
     if a.dtype not in dtypes.FLOATS:
         return _whole(a, b)[0]
@@ -280,7 +284,8 @@ def floor_divide(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def remainder(x: ArrayLike, y: ArrayLike) -> Array:
-    """What :func:`floor_divide` leaves, with the sign of y, exact for quotients below 2**53."""
+    """Returns the remainder of :func:`floor_divide`. It has the sign of y, and is exact for
+    quotients below 2**53."""
     a, b = _operands("remainder", x, y)
     if a.dtype not in dtypes.FLOATS:
         return _whole(a, b)[1]
@@ -291,12 +296,12 @@ mod = remainder
 
 
 def divmod(x: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
-    """:func:`floor_divide` and :func:`remainder`."""
+    """Returns the results of :func:`floor_divide` and :func:`remainder`."""
     return floor_divide(x, y), remainder(x, y)
 
 
 def fmod(x: ArrayLike, y: ArrayLike) -> Array:
-    """The remainder with the sign of x, as in C."""
+    """Returns the remainder with the sign of x, as in C."""
     a, b = _operands("fmod", x, y)
     if a.dtype not in dtypes.FLOATS:
         rest = remainder(a, b)

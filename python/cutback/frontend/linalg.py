@@ -1,4 +1,4 @@
-"""Linear algebra, ``cutback.linalg``, with the names of ``numpy.linalg`` and the array API."""
+"""Linear algebra: ``cutback.linalg``, with the names of ``numpy.linalg`` and the array API."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = [
 
 
 def matrix_transpose(x: ArrayLike) -> Array:
-    """The last two axes exchanged."""
+    """Exchanges the last two axes."""
     return _array(x).swapaxes(-1, -2)
 
 
 def vector_norm(
     x: ArrayLike, axis: int | None = None, keepdims: bool = False, ord: Any = 2
 ) -> Array:
-    """Norm of vectors along ``axis`` (None: of all elements)."""
+    """Returns the norm of order ``ord`` of vectors along ``axis`` (None: of all elements)."""
     x = _array(x)
     if axis is not None:
         return norm(x, ord, axis, keepdims)
@@ -36,12 +36,14 @@ def vector_norm(
 
 
 def matrix_norm(x: ArrayLike, keepdims: bool = False, ord: Any = "fro") -> Array:
-    """Norm of the matrices in the last two axes: ``"fro"``, 1, inf and their negatives."""
+    """Returns the norm of the matrices in the last two axes. ``ord`` is ``"fro"``, 1, -1, inf or
+    -inf."""
     return norm(x, ord, (-2, -1), keepdims)
 
 
 def matrix_power(x: ArrayLike, n: int) -> Array:
-    """Product of ``n`` copies of square matrices, by squaring; of the inverse if n is negative."""
+    """Returns the ``n``-th power of square matrices, by repeated squaring; negative ``n`` uses the
+    inverse."""
     x = _array(x)
     count = whole(n, "matrix_power: n")
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
@@ -58,7 +60,8 @@ def matrix_power(x: ArrayLike, n: int) -> Array:
 
 
 def multi_dot(arrays: Sequence[ArrayLike]) -> Array:
-    """Product of two to eight matrices, in the order that keeps intermediate results small."""
+    """Returns the product of two to eight matrices, multiplied in the order that keeps intermediate
+    results small."""
     letters = "abcdefghijkl"
     terms = [letters[i : i + 2] for i in range(len(arrays))]
     if not 2 <= len(arrays) <= 8:
@@ -67,6 +70,6 @@ def multi_dot(arrays: Sequence[ArrayLike]) -> Array:
 
 
 def __getattr__(name: str) -> NoReturn:
-    from ..foreign import missing  # for an error alone
+    from ..foreign import missing  # here, because only errors need it
 
     raise missing("cutback.linalg", name)

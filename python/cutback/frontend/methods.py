@@ -1,5 +1,5 @@
-"""Methods of traced arrays that are operations of the same name, and what is said for methods that
-other libraries have."""
+"""Methods of traced arrays that call the operation of the same name, and errors for methods that
+only other libraries have."""
 
 from __future__ import annotations
 
@@ -57,65 +57,65 @@ class Methods:
 
     @property
     def mT(self) -> Self:  # noqa: N802
-        """The last two axes exchanged."""
+        """The array with its last two axes exchanged."""
         return self._call("swapaxes", -1, -2)  # type: ignore[no-any-return]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements."""
+        """Bytes of all elements."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """Bytes of one element."""
         return self.dtype.itemsize
 
     def all(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """True where no element over the axes is zero."""
+        """Returns True where no element over ``axis`` (None: all axes) is zero."""
         return self._call("all", axis, keepdims)  # type: ignore[no-any-return]
 
     def any(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """True where an element over the axes is not zero."""
+        """Returns True where any element over ``axis`` (None: all axes) is not zero."""
         return self._call("any", axis, keepdims)  # type: ignore[no-any-return]
 
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Self:
-        """Index (i64) of the first smallest along ``axis``."""
+        """Returns the index (i64) of the first smallest element along ``axis``."""
         return self._call("argmin", axis, keepdims)  # type: ignore[no-any-return]
 
     def argsort(self, axis: int | None = -1) -> Self:
-        """Indices (i64) that sort along ``axis``."""
+        """Returns the indices (i64) that sort the array along ``axis``."""
         return self._call("argsort", axis)  # type: ignore[no-any-return]
 
     def copy(self) -> Self:
-        """The array; nothing writes into it."""
+        """Returns the array itself, because traced arrays cannot be written to."""
         return self._call("copy")  # type: ignore[no-any-return]
 
     def cumprod(self, axis: int | None = None) -> Self:
-        """Product of the elements up to each one."""
+        """Returns the cumulative product along ``axis``."""
         return self._call("cumprod", axis)  # type: ignore[no-any-return]
 
     def cumsum(self, axis: int | None = None) -> Self:
-        """Sum of the elements up to each one."""
+        """Returns the cumulative sum along ``axis``."""
         return self._call("cumsum", axis)  # type: ignore[no-any-return]
 
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Self:
-        """Elements with ``j = i + offset`` along two axes."""
+        """Returns the elements with ``j = i + offset`` along two axes."""
         return self._call("diagonal", offset, axis1, axis2)  # type: ignore[no-any-return]
 
     def dot(self, other: Any) -> Self:
-        """Sum over the last axis and the second to last of ``other``."""
+        """Returns the sum of products over the last axis and the second to last of ``other``."""
         return self._call("dot", other)  # type: ignore[no-any-return]
 
     def prod(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """Product over axes."""
+        """Returns the product over axes."""
         return self._call("prod", axis, keepdims)  # type: ignore[no-any-return]
 
     def repeat(self, repeats: Any, axis: int | None = None) -> Self:
-        """Each element, or slice along ``axis``, several times."""
+        """Repeats each element, or each slice along ``axis``."""
         return self._call("repeat", repeats, axis)  # type: ignore[no-any-return]
 
     def round(self, decimals: int = 0) -> Self:
-        """Nearest integer, halves to the even one."""
+        """Rounds to the nearest multiple of 10**-decimals; halves are rounded to even."""
         return self._call("round", decimals)  # type: ignore[no-any-return]
 
     def __round__(self, ndigits: int | None = None) -> Self:
@@ -137,19 +137,19 @@ class Methods:
         return self._call("divmod", other)  # type: ignore[no-any-return]
 
     def searchsorted(self, v: Any, side: str = "left") -> Self:
-        """Indices before which the elements of ``v`` would go."""
+        """Returns the indices before which the elements of ``v`` would be inserted."""
         return self._call("searchsorted", v, side)  # type: ignore[no-any-return]
 
     def sort(self, axis: int | None = -1) -> Self:
-        """Elements in ascending order: a new array, as ``numpy.sort`` returns it."""
+        """Returns a new array with the elements in ascending order, like ``numpy.sort``."""
         return self._call("sort", axis)  # type: ignore[no-any-return]
 
     def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Self:
-        """Sum of a diagonal."""
+        """Returns the sum of a diagonal."""
         return self.diagonal(offset, axis1, axis2)._call("sum", -1)  # type: ignore[no-any-return]
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        """The operations under the names of the array API standard."""
+        """Returns the module of operations with the names of the array API standard."""
         from importlib import import_module
 
         return import_module("cutback.frontend.namespace")
@@ -162,7 +162,7 @@ class Methods:
                     located(f"a traced array has no .{name}; write {_OURS[name]}"), name=name
                 )
             if not name.startswith("_"):
-                from ..foreign import advice  # for an error alone
+                from ..foreign import advice  # here, because only errors need it
 
                 if (found := advice(name)) is not None:
                     raise AttributeError(

@@ -1,5 +1,6 @@
-"""What ``Array.__array_namespace__`` returns: NumPy's names and those that the array API standard
-adds, with constants and element types. Constants and types are ``cutback.pi`` and so on as well."""
+"""The module that ``Array.__array_namespace__`` returns: NumPy's names and those that the array API
+standard adds, constants and element types. Constants and types are also available as ``cutback.pi``
+and so on."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from .. import dtypes, names
 
 pi, e, inf, nan, newaxis = math.pi, math.e, math.inf, math.nan, None
 
-# `bool` and `int64` as the standard has them; each equals NumPy's type of the name
+# the standard's element types; each compares equal to NumPy's type of the same name
 bool_ = dtypes.DTYPES["bool"]
 uint8, int32, int64 = (dtypes.DTYPES[name] for name in ("u8", "i32", "i64"))
 float16, bfloat16 = dtypes.DTYPES["f16"], dtypes.DTYPES["bf16"]
@@ -35,17 +36,17 @@ _STANDARD = (
 
 
 def finfo(dtype: Any) -> Any:
-    """NumPy's description of a floating type."""
+    """Returns NumPy's ``finfo`` of a floating type."""
     return np.finfo(dtypes.to_numpy(dtypes.parse(getattr(dtype, "dtype", dtype))))
 
 
 def iinfo(dtype: Any) -> Any:
-    """NumPy's description of an integer type."""
+    """Returns NumPy's ``iinfo`` of an integer type."""
     return np.iinfo(dtypes.to_numpy(dtypes.parse(getattr(dtype, "dtype", dtype))))
 
 
 def result_type(*values: Any) -> dtypes.DType:
-    """The type that arrays and types are promoted to."""
+    """Returns the type that arrays and types are promoted to."""
     found = [dtypes.parse(getattr(x, "dtype", x)) for x in values]
     name = found[0]
     for other in found[1:]:
@@ -63,7 +64,7 @@ def __getattr__(name: str) -> Any:
         return bool_
     if name == "linalg" or name in names.HOMES:
         return names.operation(name)
-    from ..foreign import missing  # for an error alone
+    from ..foreign import missing  # here, because only errors need it
 
     raise missing("cutback", name)
 

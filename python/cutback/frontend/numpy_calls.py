@@ -1,5 +1,5 @@
-"""``np.mean(x)`` and other functions of NumPy on traced arrays: the operation of the same name,
-where the arguments mean the same."""
+"""Calls of NumPy functions such as ``np.mean(x)`` on traced arrays. They become the operation of
+the same name if it has the same arguments."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _RENAMED = {
     "std": {"correction": "ddof"},
     "var": {"correction": "ddof"},
 }
-# These choose how NumPy computes a result, not which.
+# These options change how NumPy computes a result, but not the result.
 _SILENT = {"copy", "device", "kind", "optimize", "stable", "subok"}
 
 
 def _refused(name: str, option: str) -> NoReturn:
     hints = {
-        "out": "; nothing writes into a traced array, use the result",
+        "out": "; traced arrays cannot be written to, use the result",
         "where": "; use cutback.where on the result",
     }
     raise TypeError(
@@ -39,7 +39,7 @@ def _refused(name: str, option: str) -> NoReturn:
 
 
 def _missing(shown: str, name: str) -> NoReturn:
-    from ..foreign import advice  # for an error alone
+    from ..foreign import advice  # here, because only errors need it
 
     reason = advice(name)
     more = f": {reason}" if reason else f"; cutback has no {name}"
@@ -47,10 +47,11 @@ def _missing(shown: str, name: str) -> NoReturn:
 
 
 def ufunc_call(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``ufunc(*inputs)`` or ``ufunc.reduce(x, axis, keepdims=...)`` as an operation.
+    """Runs ``ufunc(*inputs)`` or ``ufunc.reduce(x, axis, keepdims=...)`` as an operation and
+    returns its result.
 
     Raises:
-        TypeError: there is no such operation, or an option such as ``out=``.
+        TypeError: if there is no such operation, or an option such as ``out=`` is given.
     """
     name = ufunc.__name__
     if method == "reduce" and name in _REDUCE:
@@ -70,7 +71,7 @@ def ufunc_call(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[st
 
 
 def _operation(func: Any) -> Callable[..., Any]:
-    """The operation for a function of NumPy."""
+    """Returns the operation for a NumPy function."""
     name = func.__name__
     if func.__module__ == "numpy.linalg" or name == "trace":
         found = getattr(names.operation("linalg"), name, None)
@@ -83,17 +84,17 @@ def _operation(func: Any) -> Callable[..., Any]:
 
 
 def function_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``func(*args, **kwargs)`` as an operation.
+    """Runs ``func(*args, **kwargs)`` as an operation and returns its result.
 
     Raises:
-        TypeError: there is no such operation, or it does not have one of the options given.
+        TypeError: if there is no such operation, or it does not have one of the options.
     """
     ours = _operation(func)
     name = func.__name__
     positional, named = list(args), dict(kwargs)
     try:
         signature = inspect.signature(func)
-    except ValueError:  # functions in C have none; their names are ours
+    except ValueError:  # functions in C have no signature; their parameters are named like ours
         pass
     else:
         positional, named = _by_name(signature, args, kwargs, _RENAMED.get(name, {}))
@@ -111,7 +112,8 @@ def _by_name(
     kwargs: dict[str, Any],
     renamed: dict[str, str],
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Required arguments by position, and those that are not the default by name."""
+    """Splits arguments: required ones by position, and those that differ from their default by
+    name."""
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for key, value in signature.bind(*args, **kwargs).arguments.items():

@@ -1,8 +1,8 @@
 """Functional operations under NumPy's names, with NumPy's broadcasting and promotion.
 
-They work inside a traced function: on traced arrays, and on NumPy arrays and numbers that meet them
-there. All of them are also available as ``cutback.<name>``. What has a method on
-:class:`cutback.Array` behaves like the method.
+They work inside a traced function, on traced arrays and on NumPy arrays and numbers that are
+combined with them. All of them are also available as ``cutback.<name>``. An operation that is also
+a method of :class:`cutback.Array` behaves like the method.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def _array(x: ArrayLike) -> Array:
-    """``x`` as a value of the current graph."""
+    """Converts ``x`` to a value of the current graph."""
     return x if isinstance(x, Array) else current().lift(x)
 
 
@@ -52,8 +52,9 @@ def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def full(shape: int | Sequence[int], fill_value: bool | int | float, dtype: Any = None) -> Array:
-    """``shape`` filled with ``fill_value``; without ``dtype`` that of the Python number (bool, i64
-    or f64)."""
+    """Returns an array of ``shape`` filled with ``fill_value``. The default ``dtype`` is that of
+    the
+    Python number: bool, i64 or f64."""
     if dtype is None:
         is_int = isinstance(fill_value, int)
         dtype = "bool" if isinstance(fill_value, bool) else "i64" if is_int else "f64"
@@ -61,28 +62,29 @@ def full(shape: int | Sequence[int], fill_value: bool | int | float, dtype: Any 
 
 
 def zeros(shape: int | Sequence[int], dtype: Any = "f64") -> Array:
-    """Zeros; f64 unless said otherwise, as in NumPy."""
+    """Returns an array of zeros; the default ``dtype`` is f64, as in NumPy."""
     return full(shape, 0, dtype)
 
 
 def ones(shape: int | Sequence[int], dtype: Any = "f64") -> Array:
-    """Ones; f64 unless said otherwise, as in NumPy."""
+    """Returns an array of ones; the default ``dtype`` is f64, as in NumPy."""
     return full(shape, 1, dtype)
 
 
 def full_like(x: ArrayLike, fill_value: bool | int | float, dtype: Any = None) -> Array:
-    """``fill_value`` in the shape, and unless said otherwise the dtype, of ``x``."""
+    """Returns an array filled with ``fill_value``, with the shape of ``x`` and, by default, its
+    ``dtype``."""
     x = _array(x)
     return x.graph.full(x.shape, fill_value, dtypes.parse(x.dtype if dtype is None else dtype))
 
 
 def zeros_like(x: ArrayLike, dtype: Any = None) -> Array:
-    """Zeros in the shape and dtype of ``x``."""
+    """Returns zeros with the shape and dtype of ``x``."""
     return full_like(x, 0, dtype)
 
 
 def ones_like(x: ArrayLike, dtype: Any = None) -> Array:
-    """Ones in the shape and dtype of ``x``."""
+    """Returns ones with the shape and dtype of ``x``."""
     return full_like(x, 1, dtype)
 
 
@@ -91,7 +93,7 @@ def _no_step() -> NoReturn:
 
 
 def _spaced(start: float, stop: float, step: float) -> Array:
-    """``start``, ``start + step``, ... up to ``stop``, which is not included."""
+    """Returns ``start``, ``start + step``, ... up to ``stop``, which is not included."""
     if step == 0:
         _no_step()
     n = (stop - start) / step
@@ -103,12 +105,12 @@ def _spaced(start: float, stop: float, step: float) -> Array:
 
 
 def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any = None) -> Array:
-    """Numbers from ``start`` (0 when only one number is given) up to ``stop``, which is not
-    included; i64 if all are integers, else f64, unless said otherwise.
+    """Returns the numbers from ``start`` (0 if only one number is given) up to ``stop``, which is
+    not included. The default ``dtype`` is i64 if all arguments are integers, else f64.
 
     Raises:
-        TypeError: a bound or step that is not a number.
-        ValueError: a step of 0.
+        TypeError: if a bound or the step is not a number.
+        ValueError: if the step is 0.
     """
     if stop is None:
         start, stop = 0, start
@@ -128,8 +130,8 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any 
 
 
 def uniform(shape: int | Sequence[int], dtype: Any = "f32") -> Array:
-    """Random multiples of 2**-16 in [0, 1), of 2**-11 in f16 and 2**-8 in bf16: a function of the
-    step's seed, its number and this call's place in the program."""
+    """Returns random multiples of 2**-16 in [0, 1) (of 2**-11 for f16, 2**-8 for bf16). They depend
+    only on the step's seed, the step's number and the position of this call in the program."""
     graph = current()
     attrs = {"stream": graph.next_stream(), "shape": _shape(shape), "dtype": dtypes.parse(dtype)}
     x: Array = graph.apply("uniform", (), attrs)[0]
@@ -140,7 +142,7 @@ _BITS = {"f16": 11, "bf16": 8}
 
 
 def _rounded_down(x: Array, dtype: dtypes.Name) -> Array:
-    """Numbers below 1 in a type in which the nearest one may be 1."""
+    """Converts numbers below 1 to ``dtype``, rounding down so that none becomes 1."""
     bits = _BITS.get(str(dtype))
     if bits is not None:
         digits = 2.0**bits
@@ -148,82 +150,82 @@ def _rounded_down(x: Array, dtype: dtypes.Name) -> Array:
     return x.astype(dtype)
 
 
-# ---- element by element --------------------------------------------------------------------------
+# ---- elementwise ---------------------------------------------------------------------------------
 
 
 def exp(x: ArrayLike) -> Array:
-    """e**x; integers are computed in f64."""
+    """Returns e**x; integers are converted to f64."""
     return _array(x)._floating("exp")
 
 
 def log(x: ArrayLike) -> Array:
-    """Natural logarithm."""
+    """Returns the natural logarithm."""
     return _array(x)._floating("log")
 
 
 def log1p(x: ArrayLike) -> Array:
-    """log(1 + x), exact near 0."""
+    """Returns log(1 + x), accurate near 0."""
     return _array(x)._floating("log1p")
 
 
 def sqrt(x: ArrayLike) -> Array:
-    """Square root."""
+    """Returns the square root."""
     return _array(x)._floating("sqrt")
 
 
 def rsqrt(x: ArrayLike) -> Array:
-    """1 / sqrt(x)."""
+    """Returns 1 / sqrt(x)."""
     return _array(x)._floating("rsqrt")
 
 
 def reciprocal(x: ArrayLike) -> Array:
-    """1 / x."""
+    """Returns 1 / x."""
     return _array(x)._floating("reciprocal")
 
 
 def sin(x: ArrayLike) -> Array:
-    """Sine of radians."""
+    """Returns the sine of radians."""
     return _array(x)._floating("sin")
 
 
 def cos(x: ArrayLike) -> Array:
-    """Cosine of radians."""
+    """Returns the cosine of radians."""
     return _array(x)._floating("cos")
 
 
 def tanh(x: ArrayLike) -> Array:
-    """Hyperbolic tangent."""
+    """Returns the hyperbolic tangent."""
     return _array(x)._floating("tanh")
 
 
 def sigmoid(x: ArrayLike) -> Array:
-    """1 / (1 + e**-x)."""
+    """Returns 1 / (1 + e**-x)."""
     return _array(x)._floating("sigmoid")
 
 
 def erf(x: ArrayLike) -> Array:
-    """Error function."""
+    """Returns the error function."""
     return _array(x)._floating("erf")
 
 
 def floor(x: ArrayLike) -> Array:
-    """Largest integer not above x; integers stay as they are."""
+    """Returns the largest integer not above x. Integers are returned unchanged."""
     x = _array(x)
     return x if x.dtype not in dtypes.FLOATS else x._apply("floor")
 
 
 def square(x: ArrayLike) -> Array:
-    """x * x."""
+    """Returns x * x."""
     return _array(x)._apply("square")
 
 
 def sign(x: ArrayLike) -> Array:
-    """-1, 0 or 1; NaN stays NaN."""
+    """Returns the sign of each element: -1, 0 or 1; NaN stays NaN."""
     return _array(x)._apply("sign")
 
 
 def absolute(x: ArrayLike) -> Array:
-    """The absolute value of each element."""
+    """Returns the absolute value of each element."""
     return _array(x)._apply("abs")
 
 
@@ -231,7 +233,7 @@ abs = absolute
 
 
 def negative(x: ArrayLike) -> Array:
-    """-x."""
+    """Returns -x."""
     return -_array(x)
 
 
@@ -241,7 +243,7 @@ def _truth(x: ArrayLike) -> Array:
 
 
 def logical_not(x: ArrayLike) -> Array:
-    """True where ``x`` is zero."""
+    """Returns True where ``x`` is zero."""
     return ~_truth(x)
 
 
@@ -251,90 +253,90 @@ def _two(name: str, x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def maximum(x: ArrayLike, y: ArrayLike) -> Array:
-    """The larger of each pair; NaN if either is."""
+    """Returns the larger of each pair; NaN if either is NaN."""
     return _two("maximum", x, y)
 
 
 def minimum(x: ArrayLike, y: ArrayLike) -> Array:
-    """The smaller of each pair; NaN if either is."""
+    """Returns the smaller of each pair; NaN if either is NaN."""
     return _two("minimum", x, y)
 
 
 def add(x: ArrayLike, y: ArrayLike) -> Array:
-    """x + y."""
+    """Returns x + y."""
     return _array(x) + y if isinstance(x, Array) else _two("add", x, y)
 
 
 def subtract(x: ArrayLike, y: ArrayLike) -> Array:
-    """x - y."""
+    """Returns x - y."""
     return _two("sub", x, y)
 
 
 def multiply(x: ArrayLike, y: ArrayLike) -> Array:
-    """x * y."""
+    """Returns x * y."""
     return _two("mul", x, y)
 
 
 def divide(x: ArrayLike, y: ArrayLike) -> Array:
-    """x / y; integers in f64."""
+    """Returns x / y; integers are divided in f64."""
     return x / y if isinstance(x, Array) else _array(x) / y
 
 
 def power(x: ArrayLike, y: ArrayLike) -> Array:
-    """x ** y."""
+    """Returns x ** y."""
     return x**y if isinstance(x, Array) else _array(x) ** y
 
 
 def matmul(x: ArrayLike, y: ArrayLike) -> Array:
-    """Matrix product of the last two axes; 1-D operands and batches as in NumPy."""
+    """Returns the matrix product over the last two axes; vectors and batches work as in NumPy."""
     return _two("matmul", x, y)
 
 
 def equal(x: ArrayLike, y: ArrayLike) -> Array:
-    """x == y."""
+    """Returns x == y."""
     return _two("eq", x, y)
 
 
 def not_equal(x: ArrayLike, y: ArrayLike) -> Array:
-    """x != y."""
+    """Returns x != y."""
     return _two("ne", x, y)
 
 
 def less(x: ArrayLike, y: ArrayLike) -> Array:
-    """x < y."""
+    """Returns x < y."""
     return _two("lt", x, y)
 
 
 def less_equal(x: ArrayLike, y: ArrayLike) -> Array:
-    """x <= y."""
+    """Returns x <= y."""
     return _two("le", x, y)
 
 
 def greater(x: ArrayLike, y: ArrayLike) -> Array:
-    """x > y."""
+    """Returns x > y."""
     return _two("gt", x, y)
 
 
 def greater_equal(x: ArrayLike, y: ArrayLike) -> Array:
-    """x >= y."""
+    """Returns x >= y."""
     return _two("ge", x, y)
 
 
 def logical_and(x: ArrayLike, y: ArrayLike) -> Array:
-    """True where neither is zero."""
+    """Returns True where neither is zero."""
     return _truth(x) & _truth(y)
 
 
 def logical_or(x: ArrayLike, y: ArrayLike) -> Array:
-    """True where one of them is not zero."""
+    """Returns True where one of them is not zero."""
     return _truth(x) | _truth(y)
 
 
 def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike) -> Array:
-    """``x`` where ``condition`` (bool) holds, ``y`` elsewhere.
+    """Returns ``x`` where ``condition`` (bool) is true, and ``y`` elsewhere.
 
     Raises:
-        TypeError: ``condition`` is not bool.
+        TypeError: if ``condition`` is not bool.
     """
     graph = _graph_of(condition, x, y)
     mask = graph.lift(condition)
@@ -353,12 +355,12 @@ def clip(
     min: ArrayLike | None = None,  # NumPy's names
     max: ArrayLike | None = None,
 ) -> Array:
-    """Elements limited to [min, max]; None: no limit."""
+    """Limits elements to [min, max]; None means no limit."""
     return _array(x).clip(min, max)
 
 
 def astype(x: ArrayLike, dtype: Any) -> Array:
-    """The same elements in another dtype."""
+    """Converts the elements to another dtype."""
     return _array(x).astype(dtype)
 
 
@@ -366,32 +368,32 @@ def astype(x: ArrayLike, dtype: Any) -> Array:
 
 
 def sum(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Sum over axes (None: all)."""
+    """Returns the sum over axes (None: all)."""
     return _array(x).sum(axis, keepdims)
 
 
 def mean(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Mean over axes (None: all)."""
+    """Returns the mean over axes (None: all)."""
     return _array(x).mean(axis, keepdims)
 
 
 def var(x: ArrayLike, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Array:
-    """Variance over axes (None: all), with divisor n - ddof."""
+    """Returns the variance over axes (None: all), with divisor n - ddof."""
     return _array(x).var(axis, ddof, keepdims)
 
 
 def std(x: ArrayLike, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Array:
-    """Square root of :func:`var`."""
+    """Returns the square root of :func:`var`."""
     return _array(x).std(axis, ddof, keepdims)
 
 
 def max(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Largest over axes (None: all)."""
+    """Returns the largest element over axes (None: all)."""
     return _array(x).max(axis, keepdims)
 
 
 def min(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Smallest over axes (None: all)."""
+    """Returns the smallest element over axes (None: all)."""
     return _array(x).min(axis, keepdims)
 
 
@@ -399,7 +401,7 @@ amax, amin = max, min
 
 
 def argmax(x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
-    """Index of the first largest along ``axis``."""
+    """Returns the index of the first largest element along ``axis``."""
     return _array(x).argmax(axis, keepdims)
 
 
@@ -407,32 +409,32 @@ def argmax(x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Arr
 
 
 def reshape(x: ArrayLike, shape: int | Sequence[int]) -> Array:
-    """The same elements, in row-major order, under another shape; one size may be -1."""
+    """Returns the same elements, in row-major order, in another shape; one size may be -1."""
     return _array(x).reshape(shape)
 
 
 def ravel(x: ArrayLike) -> Array:
-    """All elements in one axis."""
+    """Flattens ``x`` to one axis."""
     return _array(x).ravel()
 
 
 def transpose(x: ArrayLike, axes: Sequence[int] | None = None) -> Array:
-    """The axes in the given order; reversed without one."""
+    """Reorders the axes; without ``axes``, reverses them."""
     return _array(x).transpose(axes)
 
 
 def swapaxes(x: ArrayLike, axis1: int, axis2: int) -> Array:
-    """The two axes exchanged."""
+    """Exchanges two axes."""
     return _array(x).swapaxes(axis1, axis2)
 
 
 def squeeze(x: ArrayLike, axis: Axis = None) -> Array:
-    """``x`` without its axes of size 1 (all of them, or the given ones)."""
+    """Removes axes of size 1 (all of them, or the given ones)."""
     return _array(x).squeeze(axis)
 
 
 def expand_dims(x: ArrayLike, axis: int | Sequence[int]) -> Array:
-    """``x`` with new axes of size 1 at the given places of the result. A place that is given twice
+    """Inserts axes of size 1 at the given positions of the result. A position that is given twice
     raises ValueError."""
     x = _array(x)
     places = axis if isinstance(axis, (tuple, list)) else (axis,)
@@ -445,7 +447,7 @@ def expand_dims(x: ArrayLike, axis: int | Sequence[int]) -> Array:
 
 
 def broadcast_to(x: ArrayLike, shape: int | Sequence[int]) -> Array:
-    """NumPy's broadcast of ``x`` to ``shape``."""
+    """Broadcasts ``x`` to ``shape``, by NumPy's rules."""
     x = _array(x)
     target = _shape(shape)
     return x if x.shape == target else x._apply("expand", shape=target)
@@ -455,10 +457,10 @@ def broadcast_to(x: ArrayLike, shape: int | Sequence[int]) -> Array:
 
 
 def concatenate(arrays: Sequence[ArrayLike], axis: int | None = 0) -> Array:
-    """Arrays joined along ``axis`` (None: all of them flattened).
+    """Joins arrays along ``axis`` (None: joins the flattened arrays).
 
     Raises:
-        ValueError: no arrays, or shapes that differ elsewhere.
+        ValueError: if there are no arrays, or their shapes differ in another axis.
     """
     if not len(arrays):
         raise ValueError(located("concatenate: needs at least one array"))
@@ -472,8 +474,8 @@ def concatenate(arrays: Sequence[ArrayLike], axis: int | None = 0) -> Array:
 
 
 def stack(arrays: Sequence[ArrayLike], axis: int = 0) -> Array:
-    """Arrays of the same shape, joined along a new axis at place ``axis`` of the result. No arrays,
-    or different shapes, raise ValueError."""
+    """Joins arrays of the same shape along a new axis at position ``axis`` of the result. No
+    arrays, or different shapes, raise ValueError."""
     if not len(arrays):
         raise ValueError(located("stack: needs at least one array"))
     parts = common(_graph_of(*arrays), "stack", arrays)
@@ -484,10 +486,11 @@ def stack(arrays: Sequence[ArrayLike], axis: int = 0) -> Array:
 
 
 def split(x: ArrayLike, sections: int | Sequence[int], axis: int = 0) -> list[Array]:
-    """``x`` cut along ``axis`` into ``sections`` equal parts, or at the given indices.
+    """Cuts ``x`` along ``axis`` into ``sections`` equal parts, or at the given indices. Returns the
+    parts.
 
     Raises:
-        ValueError: the axis does not divide into equal parts.
+        ValueError: if the axis does not divide into equal parts.
     """
     x = _array(x)
     number = _normalize_axis(axis, x.ndim, "split")
@@ -510,17 +513,17 @@ def split(x: ArrayLike, sections: int | Sequence[int], axis: int = 0) -> list[Ar
 def pad(
     x: ArrayLike, pad_width: Any, mode: str | float = "constant", constant_values: float = 0.0
 ) -> Array:
-    """``x`` with more elements around it. ``pad_width``: a number, a pair, or a pair for each axis.
+    """Adds elements around ``x``. ``pad_width`` is a number, a pair, or a pair for each axis.
 
     Args:
         mode: ``"constant"``, or ``"edge"``, ``"reflect"``, ``"symmetric"`` or ``"wrap"`` for copies
             of elements, as in NumPy.
 
     Raises:
-        ValueError: the widths do not fit the axes, or are negative; another mode.
+        ValueError: if the widths do not fit the axes or are negative, or the mode is unknown.
     """
     x = _array(x)
-    if isinstance(mode, (int, float)):  # constant_values, which was in this place before
+    if isinstance(mode, (int, float)):  # older versions took constant_values in this position
         constant_values, mode = float(mode), "constant"
     if isinstance(pad_width, int):
         pad_width = whole(pad_width, "pad: a width")
@@ -543,7 +546,7 @@ def pad(
 
 
 def _copied(x: Array, axis: int, low: int, high: int, mode: str) -> Array:
-    """``x`` with copies of its elements before and after it along one axis."""
+    """Adds copies of elements before and after ``x`` along one axis."""
     if mode not in ("edge", "reflect", "symmetric", "wrap"):
         raise ValueError(
             located(f"pad: mode={mode!r} is not constant, edge, reflect, symmetric or wrap")
@@ -559,22 +562,24 @@ def _copied(x: Array, axis: int, low: int, high: int, mode: str) -> Array:
 
 
 def tril(x: ArrayLike, k: int = 0) -> Array:
-    """The lower triangle of the last two axes: elements with column <= row + k, zeros elsewhere."""
+    """Returns the lower triangle of the last two axes: the elements with column <= row + k, and
+    zeros elsewhere."""
     return _array(x)._apply("tril", k=whole(k, "tril: k"), fill=0.0)
 
 
 def take(x: ArrayLike, indices: ArrayLike, axis: int | None = None) -> Array:
-    """Elements, or slices along ``axis``, at integer ``indices``; None takes from all elements."""
+    """Returns the elements, or the slices along ``axis``, at integer ``indices``. None takes from
+    the flattened array."""
     return _array(x).take(indices, axis)
 
 
 def take_along_axis(x: ArrayLike, indices: ArrayLike, axis: int = -1) -> Array:
-    """``out[.., i, ..] = x[.., indices[.., i, ..], ..]``; indices are not negative. The other axes
-    broadcast."""
+    """Returns ``out[.., i, ..] = x[.., indices[.., i, ..], ..]``. Indices must not be negative; the
+    other axes broadcast."""
     x = _array(x)
     index = x.graph.lift(indices)
     number = _normalize_axis(axis, x.ndim, "take_along_axis")
-    if index.ndim == x.ndim:  # else the core says what is wrong
+    if index.ndim == x.ndim:  # otherwise the core raises the error
         rows, columns = list(x.shape), list(index.shape)
         for n in range(x.ndim):
             if n != number and 1 in (rows[n], columns[n]):

@@ -1,5 +1,5 @@
-"""Plans and frontiers of functions: traced and differentiated here, planned by ``planner``. Both
-take problems too, so that users have one name for either."""
+"""``cutback.plan`` and ``cutback.frontier``. Functions are traced and differentiated here, and
+planned by ``planner``; problems are accepted too, so that one name serves both."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def problem_of(
     device: devices.Device | None = None,
     profile: Timed | Times | str | os.PathLike[str] | None = None,
 ) -> _native.Problem:
-    """The problem of a function on arguments like these, or of what :func:`read_problem`
-    takes, with times and policy laid over it: all that follows is the same for both.
+    """Returns the problem of a function called with arguments like ``args``, or the problem in any
+    form that :func:`read_problem` takes, with measured times and the policy's constraints added.
 
     Raises:
-        ValueError, TypeError: a mistake in it, or an argument that this kind does not take.
+        ValueError, TypeError: if the problem or function is invalid, or an argument only applies to
+            the other kind.
     """
     if not callable(what):
         if args or argnums_of(argnums) != (0,):
@@ -68,49 +69,51 @@ def plan(
     time_limit: float = 0.0,
     progress: Progress | None = None,
 ) -> Plan:
-    """Plans the step of a function on arguments like these, or a problem from elsewhere, without
+    """Plans the step of a function called with arguments like ``args``, or a given problem, without
     running anything.
 
     Args:
-        what, args: a loss function and its arguments; or a problem alone: a document (dict), its
+        what, args: a loss function and its arguments; or only a problem: a document (dict), its
             JSON, or the path of a file with it (``docs/problem.md``).
-        budget, policy, device: as for :func:`cutback.compile`. A problem takes a policy as text
-            (:mod:`cutback.constraints`); both take :func:`policies.mu_two`.
-        preset: without a budget, the minimum cut that decides: least memory traffic, given what may
-            be recomputed. ``"conservative"`` recomputes what fuses; ``"aggressive"`` anything but
-            random operations and products of more than 64 operations per byte of their result (16
-            with weights: attention scores run again, layers do not); ``"shape-aware"`` compares the
-            arithmetic of an operation with its memory traffic. ``"recompute_all"`` and
-            ``"autograd"`` (what the backward reads) need no cut.
+        budget, policy, device: as for :func:`cutback.compile`. For a problem, the policy is a
+            string (:mod:`cutback.constraints`) or the result of :func:`policies.mu_two`.
+        preset: which values a minimum cut saves if there is no budget. The cut minimizes memory
+            traffic; the preset says what may be recomputed: ``"conservative"`` allows operations
+            that fuse; ``"aggressive"`` allows all but random operations and products of more than
+            64 operations per byte of their result (16 for products with weights, so attention
+            scores are recomputed, but layers are not); ``"shape-aware"`` compares the arithmetic of
+            each operation with its memory traffic. ``"recompute_all"`` (recompute everything) and
+            ``"autograd"`` (save everything that the backward reads) need no cut.
         argnums: for a function, as for :func:`cutback.compile`.
-        measure: ``"arena"`` for a function, ``"live"`` for a problem, unless given.
-        profile: for a problem, measured times that go before the cost model: what ``step.profile``
-            returned, seconds by operation, or the path of a file with them; see
+        measure: the quantity that the budget bounds, as for :func:`cutback.compile`; by default
+            ``"arena"`` for a function and ``"live"`` for a problem.
+        profile: for a problem, measured times that replace modelled ones: the result of
+            ``step.profile``, a dict of operations to seconds, or the path of a file with one; see
             :func:`cutback.files.with_times`.
-        exact: search again at just this budget. The plan may be faster, but a larger
-            budget without it, or with it, may then give a slower one.
-        max_extra: for the budget ``"min"``, the share of time that it may cost; 0.4 unless given
-            (if constraints alone cost more than that, the smallest plan at any price).
-        offload: with a budget; may values move to the host and back, over the link of
-            the device? ``"only"``: and nothing runs again. :func:`cutback.torch.compile`
-            runs such plans, and so does ``cutback.compile(f, plan=...)`` on a CPU, as copies.
-        pinned: with ``offload`` or a policy that offloads: most bytes that the host may hold for
-            it at one time; ``"8GiB"``.
-        time_limit, progress: seconds after which the search ends with the best plan
-            found (0: it ends when it is done), and a function that is told the seconds so far and,
-            if it takes two arguments, the best plan so far (:class:`Best` or None), and may answer
-            True to end it. Without one, a search that takes over a second is shown on a terminal
-            or in a notebook, where Ctrl-C takes the best plan so far. Plans of a search ended early
-            need not repeat. The range of a position is always searched in full, so that it stands
-            for the same bytes.
+        exact: search again for exactly this budget. The plan may be faster, but plans for different
+            budgets are then no longer comparable: a larger budget may give a slower plan.
+        max_extra: for the budget ``"min"``, the extra time allowed, as a share (default 0.4). If
+            constraints alone cost more than that, the smallest plan is used, however slow.
+        offload: whether values may move to the host and back over the device's link; needs a
+            budget. ``"only"`` allows this but no recomputation. :func:`cutback.torch.compile` runs
+            such plans; ``cutback.compile(f, plan=...)`` runs them on a CPU, with copies in memory.
+        pinned: limit on the bytes held on the host at one time, such as ``"8GiB"``; needs
+            ``offload`` or a policy that offloads.
+        time_limit, progress: limits on the search. After ``time_limit`` seconds the search ends
+            with the best plan found; 0 means no limit. ``progress`` is called with the seconds so
+            far and, if it takes two arguments, the best plan so far (:class:`Best` or None);
+            returning True ends the search. Without ``progress``, a terminal or notebook shows
+            searches that take over a second, and Ctrl-C accepts the best plan so far. A search that
+            ended early may give another plan the next time. The range of a position is always
+            searched in full, so that a position always means the same bytes.
 
     Returns:
-        The plan: ``plan.numbers`` has its bytes and modelled picoseconds, ``plan.explain()`` the
-        decision about each value.
+        The plan. ``plan.numbers`` has its bytes and modelled picoseconds; ``plan.explain()``
+        explains the decision for each value.
 
     Raises:
-        BudgetError: no plan meets the budget; its attributes say what would do.
-        ValueError, TypeError: a mistake in the problem or the function.
+        BudgetError: if no plan meets the budget; its attributes say which budget can be met.
+        ValueError, TypeError: if the problem, the function or an option is invalid.
 
     >>> plan = cutback.plan(loss, params, x, y, budget=0.5)
     >>> print(plan)
@@ -133,20 +136,21 @@ def frontier(
     argnums: ArgNums = 0,
     device: devices.Device | None = None,
 ) -> Frontier:
-    """Every trade-off between the bytes saved for the backward and the time of a step. Computing it
+    """Computes all trade-offs between the bytes saved for the backward and the time of a step. This
     takes milliseconds.
 
     Args:
         what, args, policy, argnums, device: as for :func:`cutback.plan`.
-        preset: what may run again: ``"recompute_all"`` (whatever may run twice), ``"aggressive"``
-            (no long product), ``"conservative"`` (what fuses) or ``"torch-compat"``.
+        preset: which operations may be recomputed: ``"recompute_all"`` (all that may run twice),
+            ``"aggressive"`` (all but long products), ``"conservative"`` (those that fuse) or
+            ``"torch-compat"``.
 
     Returns:
-        Points with saved bytes and modelled picoseconds, each of which has a plan.
+        The points, each with its saved bytes, modelled picoseconds and a plan.
 
     Raises:
-        ValueError, TypeError: a mistake in the problem or the function.
-        NotImplementedError: limits of regions leave no point of it.
+        ValueError, TypeError: if the problem, the function or an option is invalid.
+        NotImplementedError: if the limits of regions exclude all points.
 
     >>> frontier = cutback.frontier(loss, params, x, y)
     >>> smallest = frontier.plan(0)

@@ -1,4 +1,4 @@
-"""Products of arrays over axes: einsum and what is written with it, and norms. All of them are also
+"""Products of arrays over axes: einsum, functions based on it, and norms. All of them are also
 available as ``cutback.<name>``."""
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def _parse(subscripts: str, arrays: Sequence[Array]) -> tuple[list[str], str]:
-    """The labels of each operand and of the result, with letters in place of the ellipsis."""
+    """Returns the labels of each operand and of the result; an ellipsis is replaced by unused
+    letters."""
     text = subscripts.replace(" ", "")
     given, arrow, result = text.partition("->")
     terms = given.split(",")
@@ -55,7 +56,7 @@ def _parse(subscripts: str, arrays: Sequence[Array]) -> tuple[list[str], str]:
 
 
 def _once(x: Array, labels: str) -> tuple[Array, str]:
-    """A repeated label takes the diagonal."""
+    """Takes the diagonal over the axes of each repeated label."""
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
             first = labels.index(label)
@@ -70,7 +71,7 @@ def _once(x: Array, labels: str) -> tuple[Array, str]:
 
 
 def _summed(x: Array, labels: str, kept: str) -> tuple[Array, str]:
-    """Summed over the labels that nothing else has."""
+    """Sums over the labels that are not in ``kept``."""
     alone = [a for a, c in enumerate(labels) if c not in kept]
     if not alone:
         return x, labels
@@ -78,7 +79,7 @@ def _summed(x: Array, labels: str, kept: str) -> tuple[Array, str]:
 
 
 def _ordered(x: Array, labels: str, order: str) -> Array:
-    """Axes in the given order, of size 1 where ``x`` does not have the label."""
+    """Puts the axes in the given order, with size 1 for labels that ``x`` does not have."""
     there = [c for c in order if c in labels]
     x = x.transpose([labels.index(c) for c in there])
     sizes = iter(x.shape)
@@ -88,9 +89,9 @@ def _ordered(x: Array, labels: str, order: str) -> Array:
 def _for_each(
     a: tuple[Array, str], b: tuple[Array, str], result: str, sizes: dict[str, int]
 ) -> tuple[Array, str] | None:
-    """One product of ``a`` with each matrix of a stack ``b``, ``nd,edh->enh``, which copies neither
-    operands nor result. None if the labels are not in such an order, or if the gradient of ``a``,
-    a sum over the stack, would take more memory than the copies."""
+    """Multiplies ``a`` with each matrix of a stack ``b``, as in ``nd,edh->enh``, without copying
+    operands or result. Returns None if the labels are not in such an order, or if the gradient of
+    ``a``, a sum over the stack, would take more memory than the copies."""
     (x, p), (y, q) = a, b
     stack, rows, ends, columns = q[:-2], p[:-1], p[-1:], q[-1:]
     if not (len(p) >= 2 and len(q) >= 3 and q[-2] == ends) or set(p) & set(stack + columns):
@@ -105,7 +106,8 @@ def _for_each(
 def _contract(
     a: tuple[Array, str], b: tuple[Array, str], kept: str, sizes: dict[str, int]
 ) -> tuple[Array, str]:
-    """Multiplies two operands: as matrices if labels are summed here, else element by element."""
+    """Multiplies two operands: as matrices if the product sums over labels, else element by
+    element."""
     found = _for_each(a, b, kept, sizes) or _for_each(b, a, kept, sizes)
     if found is not None:
         return found
@@ -132,14 +134,14 @@ def _contract(
 
 
 def einsum(subscripts: str, *operands: ArrayLike) -> Array:
-    """Sum of products over labelled axes, as in ``numpy.einsum``, of at most 8 operands.
+    """Returns the sum of products over labelled axes of at most 8 operands, like ``numpy.einsum``.
 
-    Pairs are contracted in the order that keeps each intermediate result smallest; a pair with
-    labels that end there is one matrix product.
+    Pairs are contracted in the order that keeps each intermediate result smallest. A pair that is
+    summed over some of its labels is one matrix product.
 
     Raises:
-        ValueError: subscripts that do not fit the operands, or a label with two sizes.
-        TypeError: the first argument is not a string.
+        ValueError: if the subscripts do not fit the operands, or a label has two sizes.
+        TypeError: if ``subscripts`` is not a string.
 
     For example ``cutback.einsum("nd,de->ne", x, w)`` is ``x @ w``.
     """
@@ -183,8 +185,8 @@ def _smallest_pair(
 
 
 def tensordot(x: ArrayLike, y: ArrayLike, axes: Any = 2) -> Array:
-    """Sum of products over ``axes``: a number (the last of ``x`` with the first of ``y``), or the
-    axes of each. Sizes that differ over them raise ValueError."""
+    """Returns the sum of products over ``axes``: a number n (the last n axes of ``x`` with the
+    first n of ``y``), or a pair with the axes of each. Different sizes raise ValueError."""
     a, b = common(_graph_of(x, y), "tensordot", (x, y))
     if isinstance(axes, int):
         left = list(range(a.ndim - axes, a.ndim))
@@ -209,8 +211,8 @@ def tensordot(x: ArrayLike, y: ArrayLike, axes: Any = 2) -> Array:
 
 
 def dot(x: ArrayLike, y: ArrayLike) -> Array:
-    """Sum over the last axis of ``x`` and the second to last of ``y``; arrays without axes
-    multiply."""
+    """Returns the sum of products over the last axis of ``x`` and the second to last of ``y``.
+    Multiplies if one of them has no axes."""
     a, b = _array(x), _array(y)
     if not a.ndim or not b.ndim:
         return a * b
@@ -218,23 +220,23 @@ def dot(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def inner(x: ArrayLike, y: ArrayLike) -> Array:
-    """Sum of products over the last axis of both."""
+    """Returns the sum of products over the last axis of both arrays."""
     a, b = _array(x), _array(y)
     return a * b if not a.ndim or not b.ndim else tensordot(a, b, ((-1,), (-1,)))
 
 
 def vdot(x: ArrayLike, y: ArrayLike) -> Array:
-    """Sum of products of all elements."""
+    """Returns the sum of products of all elements."""
     return (_array(x).ravel() * _array(y).ravel()).sum()
 
 
 def vecdot(x: ArrayLike, y: ArrayLike, axis: int = -1) -> Array:
-    """Sum of products over ``axis``, with broadcasting."""
+    """Returns the sum of products over ``axis``, with broadcasting."""
     return ops.multiply(x, y).sum(axis)
 
 
 def matvec(x: ArrayLike, y: ArrayLike) -> Array:
-    """``x[.., n, k]`` times vectors ``y[.., k]``."""
+    """Returns the products of matrices ``x[.., n, k]`` and vectors ``y[.., k]``."""
     return (_array(x) @ ops.expand_dims(y, -1)).squeeze(-1)
 
 
@@ -244,7 +246,7 @@ def outer(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def kron(x: ArrayLike, y: ArrayLike) -> Array:
-    """Kronecker product."""
+    """Returns the kronecker product."""
     a, b = _array(x), _array(y)
     n = max(a.ndim, b.ndim)
     a = a.reshape((1,) * (n - a.ndim) + a.shape)
@@ -255,7 +257,8 @@ def kron(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def cross(x: ArrayLike, y: ArrayLike, axis: int = -1) -> Array:
-    """Cross product of vectors of three elements along ``axis``; other sizes raise ValueError."""
+    """Returns the cross product of vectors of three elements along ``axis``. Other sizes raise
+    ValueError."""
     a, b = common(_graph_of(x, y), "cross", (x, y))
     p, q = _normalize_axis(axis, a.ndim, "cross"), _normalize_axis(axis, b.ndim, "cross")
     if a.shape[p] != 3 or b.shape[q] != 3:
@@ -269,8 +272,8 @@ def cross(x: ArrayLike, y: ArrayLike, axis: int = -1) -> Array:
 
 
 def convolve(x: ArrayLike, y: ArrayLike, mode: str = "full") -> Array:
-    """Convolution of two vectors; ``mode``: ``"full"``, ``"same"`` or ``"valid"``. Another mode, or
-    arrays that are not vectors or are empty, raise ValueError."""
+    """Returns the convolution of two vectors. ``mode`` is ``"full"``, ``"same"`` or ``"valid"``.
+    Other modes, and arrays that are empty or not vectors, raise ValueError."""
     a, b = common(_graph_of(x, y), "convolve", (x, y))
     if a.ndim != 1 or b.ndim != 1 or not a.size or not b.size:
         raise ValueError(
@@ -295,8 +298,9 @@ def convolve(x: ArrayLike, y: ArrayLike, mode: str = "full") -> Array:
 def norm(
     x: ArrayLike, ord: Any = None, axis: int | Sequence[int] | None = None, keepdims: bool = False
 ) -> Array:
-    """Norm over ``axis``: the root of the sum of squares, or of order ``ord`` for one axis (inf,
-    -inf, 0, 1, 2, p); matrices: None, ``"fro"``, 1, inf and their negatives."""
+    """Returns the norm over ``axis``, by default the root of the sum of squares. For one axis,
+    ``ord`` is inf, -inf, 0, 1, 2 or another p; for two axes, None, ``"fro"``, 1, -1, inf or
+    -inf."""
     from .elementwise import _float, count_nonzero
 
     x = _float(x)

@@ -1,4 +1,4 @@
-"""The compiled programs that a step keeps, bounded by their bytes."""
+"""A cache for the compiled programs of a step, with a limit on their bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEFAULT = "256MiB"
 
 
 class Sized(Protocol):
-    """Something that knows how many bytes it holds."""
+    """An object that knows how many bytes it holds."""
 
     @property
     def nbytes(self) -> int:
@@ -21,11 +21,11 @@ Held = TypeVar("Held", bound=Sized)
 
 
 class ProgramCache(Generic[Held]):
-    """A dict of programs. When they hold more than ``limit`` bytes together, those that were used
-    least recently are dropped. The one that was added last always stays.
+    """A dict of programs. If they hold more than ``limit`` bytes together, the least recently used
+    ones are dropped. The one added last is always kept.
 
     Args:
-        limit: bytes.
+        limit: limit in bytes.
     """
 
     def __init__(self, limit: int) -> None:
@@ -36,19 +36,19 @@ class ProgramCache(Generic[Held]):
         return len(self._programs)
 
     def get(self, key: Hashable) -> Held | None:
-        """The program under ``key``, which becomes the one used last; None: it is not there."""
+        """Returns the program of ``key`` and marks it as used last, or returns None."""
         program = self._programs.get(key)
         if program is not None:
             self._programs.move_to_end(key)
         return program
 
     def add(self, key: Hashable, program: Held) -> list[Held]:
-        """Adds a program, or replaces the one under ``key``. Returns those that were dropped or
+        """Adds a program, or replaces that of ``key``. Returns the programs that were dropped or
         replaced."""
         replaced = self._programs.pop(key, None)
         gone = [] if replaced is None else [replaced]
         self._programs[key] = program
-        held = self.nbytes  # counted again: the first run of a program adds to its bytes
+        held = self.nbytes  # counted again, because the first run of a program adds to its bytes
         while held > self.limit and len(self._programs) > 1:
             _, oldest = self._programs.popitem(last=False)
             held -= oldest.nbytes

@@ -1,9 +1,9 @@
 """Random numbers, ``cutback.random``, for use inside traced functions.
 
-Each number is a function of the step's seed, the number of the step, the place of the call in the
-program and the element alone: the same seed repeats a run under any plan, on any device. All are
-composed of :func:`cutback.uniform`, whose draws are multiples of 2**-16; where more digits matter,
-two draws make one number of 32 bits.
+Each number depends only on the step's seed, the number of the step, the position of the call in the
+program and the index of the element. So the same seed repeats a run, under any plan and on any
+device. All functions are composed of :func:`cutback.uniform`, whose numbers are multiples of
+2**-16; where more digits matter, two draws make one number of 32 bits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Shape = int | Sequence[int]
 
 
 def _open(shape: Shape, dtype: Any) -> Array:
-    """Uniform numbers in (0, 1], of 32 bits as far as the dtype holds them."""
+    """Returns uniform numbers in (0, 1], with 32 random bits, or as many as the dtype holds."""
     wide = "f64" if dtypes.parse(dtype) == "f64" else "f32"
     fine = ops.uniform(shape, wide) + 2.0**-17
     return ops.uniform(shape, wide) + fine * 2.0**-16
@@ -37,8 +37,8 @@ def _open(shape: Shape, dtype: Any) -> Array:
 def uniform(
     shape: Shape = (), low: ArrayLike = 0.0, high: ArrayLike = 1.0, dtype: Any = "f32"
 ) -> Array:
-    """Numbers in [low, high), of 32 random bits in f64 and 24 in f32. Rounding may give ``high``
-    unless the bounds are 0 and 1."""
+    """Returns uniform numbers in [low, high), with 32 random bits in f64 and 24 in f32. Unless the
+    bounds are 0 and 1, rounding may give ``high``."""
     wide = "f64" if dtypes.parse(dtype) == "f64" else "f32"
     # 24 bits fill an f32 exactly, so that 1 is never reached
     digits = 16 if wide == "f64" else 8
@@ -54,11 +54,12 @@ def uniform(
 def normal(
     shape: Shape = (), mean: ArrayLike = 0.0, std: ArrayLike = 1.0, dtype: Any = "f32"
 ) -> Array:
-    """Normal numbers of the given mean and standard deviation (Box, Muller 1958): from
-    ``sqrt(-2 log u) cos(2 pi v)`` with u of 32 bits, so that no number is larger than 6.8.
+    """Returns normally distributed numbers with mean ``mean`` and standard deviation ``std`` (Box,
+    Muller 1958): ``sqrt(-2 log u) cos(2 pi v)``. As u has 32 bits, no standard normal number is
+    larger than 6.8.
 
     Raises:
-        TypeError: if a shape is given as ``std``, where NumPy has it.
+        TypeError: if ``std`` is a shape, which is NumPy's third argument.
     """
     if isinstance(std, (tuple, list)):
         raise TypeError(
@@ -76,28 +77,29 @@ def normal(
 
 
 def standard_normal(shape: Shape = (), dtype: Any = "f32") -> Array:
-    """Normal numbers of mean 0 and standard deviation 1."""
+    """Returns normally distributed numbers with mean 0 and standard deviation 1."""
     return normal(shape, dtype=dtype)
 
 
 def randn(*shape: int) -> Array:
-    """Normal numbers (f32) in the shape ``randn(2, 3)``."""
+    """Returns standard normal numbers (f32); the arguments are the shape, as in ``randn(2, 3)``."""
     return normal(shape)
 
 
 def rand(*shape: int) -> Array:
-    """Uniform numbers (f32) in [0, 1) in the shape ``rand(2, 3)``."""
+    """Returns uniform numbers (f32) in [0, 1); the arguments are the shape, as in ``rand(2,
+    3)``."""
     return uniform(shape)
 
 
 def exponential(shape: Shape = (), scale: ArrayLike = 1.0, dtype: Any = "f32") -> Array:
-    """Exponentially distributed numbers of mean ``scale``."""
+    """Returns exponentially distributed numbers with mean ``scale``."""
     return (-ops.log(_open(shape, dtype)) * scale).astype(dtype)
 
 
 def gumbel(shape: Shape = (), dtype: Any = "f32") -> Array:
-    """Numbers of the standard Gumbel distribution."""
-    # u = 1 would give infinity, and _open may round to it
+    """Returns numbers with the standard Gumbel distribution."""
+    # u = 1 would give infinity, and _open may round up to 1
     draws = ops.minimum(_open(shape, dtype), 1.0 - 2.0**-24)
     return (-ops.log(-ops.log(draws))).astype(dtype)
 
@@ -105,8 +107,8 @@ def gumbel(shape: Shape = (), dtype: Any = "f32") -> Array:
 def truncated_normal(
     shape: Shape = (), low: float = -2.0, high: float = 2.0, dtype: Any = "f32"
 ) -> Array:
-    """Normal numbers, of which those outside [low, high] are drawn again, at most 7 times, and then
-    moved to the nearest bound: with bounds of -2 and 2 one in 10**10."""
+    """Returns standard normal numbers in [low, high]. Numbers outside are drawn again, at most 7
+    times, and then moved to the nearest bound; with bounds of -2 and 2 that is one in 10**10."""
     x = normal(shape, dtype=dtype)
     for _ in range(7):
         x = ops.where((x < low) | (x > high), normal(shape, dtype=dtype), x)
@@ -114,7 +116,8 @@ def truncated_normal(
 
 
 def bernoulli(p: ArrayLike = 0.5, shape: Shape | None = None) -> Array:
-    """True with probability ``p``, in the shape of ``p`` unless given."""
+    """Returns bools that are True with probability ``p``; the default ``shape`` is that of
+    ``p``."""
     if shape is None:
         shape = p.shape if hasattr(p, "shape") else ()
     wide = "f64" if isinstance(p, Array) and p.dtype == "f64" else "f32"
@@ -122,8 +125,8 @@ def bernoulli(p: ArrayLike = 0.5, shape: Shape | None = None) -> Array:
 
 
 def randint(low: int, high: int | None = None, shape: Shape = (), dtype: Any = "i64") -> Array:
-    """Integers from ``low`` (0 when only one number is given) up to ``high``, which is not
-    included; at most 2**31 different ones."""
+    """Returns random integers from ``low`` (0 if only one number is given) up to ``high``, which is
+    not included. The range has at most 2**31 numbers."""
     if high is None:
         low, high = 0, low
     begin, end = whole(low, "randint: low"), whole(high, "randint: high")
@@ -139,7 +142,7 @@ def randint(low: int, high: int | None = None, shape: Shape = (), dtype: Any = "
 
 
 def permutation(x: int | ArrayLike, axis: int = 0) -> Array:
-    """The numbers below ``x``, or the slices of an array along ``axis``, in a random order."""
+    """Returns the integers 0 .. x-1, or the slices of an array along ``axis``, in random order."""
     if isinstance(x, int):
         return argsort(uniform(x, dtype="f64"))
     x = _array(x)
@@ -148,8 +151,8 @@ def permutation(x: int | ArrayLike, axis: int = 0) -> Array:
 
 
 def categorical(logits: ArrayLike, shape: Shape | None = None) -> Array:
-    """Classes (i64) drawn with probabilities softmax(logits[.., c]): one each, or ``shape``, which
-    ends in the shape of ``logits`` without its last axis."""
+    """Draws classes (i64) with probabilities softmax(logits[.., c]). By default it draws one class
+    for each distribution; ``shape`` must end in the shape of ``logits`` without its last axis."""
     x = _array(logits)
     x = x.astype(dtypes.floating(x.dtype))
     if not x.ndim:
@@ -159,7 +162,7 @@ def categorical(logits: ArrayLike, shape: Shape | None = None) -> Array:
 
 
 def choice(x: int | ArrayLike, shape: Shape = ()) -> Array:
-    """Numbers below ``x``, or elements of a vector, drawn with replacement."""
+    """Draws integers from 0 .. x-1, or elements of a vector ``x``, with replacement."""
     if isinstance(x, int):
         return randint(x, shape=shape)
     x = _array(x)
@@ -167,6 +170,6 @@ def choice(x: int | ArrayLike, shape: Shape = ()) -> Array:
 
 
 def __getattr__(name: str) -> NoReturn:
-    from ..foreign import missing  # for an error alone
+    from ..foreign import missing  # here, because only errors need it
 
     raise missing("cutback.random", name)

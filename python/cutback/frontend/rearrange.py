@@ -1,4 +1,4 @@
-"""NumPy's functions that make, join, move and order elements, composed of the operations of
+"""NumPy's functions that create, join, move and sort arrays, composed of the operations of
 :mod:`cutback.frontend.ops`. All of them are also available as ``cutback.<name>``."""
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ __all__ = [
 
 
 def asarray(x: Any, dtype: Any = None) -> Array:
-    """``x`` as a traced array: an array, a number, or nested lists of traced arrays and numbers."""
+    """Converts ``x`` to a traced array. It may be an array, a number, or nested lists of traced
+    arrays and numbers."""
     if isinstance(x, (list, tuple)):
         if _has_traced(x):
             result = ops.stack([asarray(item) for item in x])
@@ -51,33 +52,33 @@ array = asarray
 
 
 def copy(x: ArrayLike) -> Array:
-    """``x``; nothing writes into a traced array, so no copy is needed."""
+    """Returns ``x``. Traced arrays cannot be written to, so no copy is needed."""
     return _array(x)
 
 
 def empty(shape: int | Sequence[int], dtype: Any = "f64") -> Array:
-    """Zeros: a traced array has no elements that are undefined."""
+    """Returns zeros, because a traced array has no undefined elements."""
     return ops.zeros(shape, dtype)
 
 
 def empty_like(x: ArrayLike, dtype: Any = None) -> Array:
-    """Zeros in the shape and dtype of ``x``."""
+    """Returns zeros with the shape and dtype of ``x``."""
     return ops.zeros_like(x, dtype)
 
 
 def shape(x: ArrayLike) -> tuple[int, ...]:
-    """Size of each axis, as Python integers."""
+    """Returns the size of each axis, as Python integers."""
     return _array(x).shape
 
 
 def size(x: ArrayLike, axis: int | None = None) -> int:
-    """Number of elements, or along ``axis``, as a Python integer."""
+    """Returns the number of elements, or the size of ``axis``, as a Python integer."""
     x = _array(x)
     return x.size if axis is None else x.shape[_normalize_axis(axis, x.ndim, "size")]
 
 
 def ndim(x: ArrayLike) -> int:
-    """Number of axes."""
+    """Returns the number of axes."""
     return _array(x).ndim
 
 
@@ -88,7 +89,8 @@ def linspace(
     endpoint: bool = True,
     dtype: Any = None,
 ) -> Array:
-    """``num`` evenly spaced numbers from ``start`` to ``stop``, f64 unless said otherwise."""
+    """Returns ``num`` evenly spaced numbers from ``start`` to ``stop``; the default ``dtype`` is
+    f64."""
     n = whole(num, "linspace: num")
     steps = max(n - 1 if endpoint else n, 1)
     if isinstance(start, (int, float)) and isinstance(stop, (int, float)):
@@ -101,31 +103,31 @@ def linspace(
 
 
 def _lower(rows: int, columns: int, k: int) -> Array:
-    """True where column <= row + k."""
+    """Returns True where column <= row + k."""
     return ops.arange(columns) <= ops.arange(rows)[:, None] + k
 
 
 def tri(n: int, m: int | None = None, k: int = 0, dtype: Any = "f64") -> Array:
-    """Ones where column <= row + k, zeros elsewhere."""
+    """Returns a matrix with ones where column <= row + k and zeros elsewhere."""
     return _lower(index(n), index(n if m is None else m), whole(k, "tri: k")).astype(dtype)
 
 
 def eye(n: int, m: int | None = None, k: int = 0, dtype: Any = "f64") -> Array:
-    """Ones on diagonal ``k`` of ``[n, m]`` (None: n), zeros elsewhere; f64 unless said
-    otherwise."""
+    """Returns an ``[n, m]`` matrix (None: m = n) with ones on diagonal ``k`` and zeros elsewhere;
+    the default ``dtype`` is f64."""
     rows, columns = index(n), index(n if m is None else m)
     mask = ops.arange(columns) == ops.arange(rows)[:, None] + whole(k, "eye: k")
     return mask.astype(dtype)
 
 
 def identity(n: int, dtype: Any = "f64") -> Array:
-    """Ones on the diagonal of ``[n, n]``."""
+    """Returns the identity matrix ``[n, n]``."""
     return eye(n, dtype=dtype)
 
 
 def meshgrid(*vectors: ArrayLike, indexing: str = "xy") -> list[Array]:
-    """Coordinates of a grid, one array for each vector. Another ``indexing`` than ``"xy"`` or
-    ``"ij"`` raises ValueError."""
+    """Returns the coordinates of a grid, one array for each vector. An ``indexing`` other than
+    ``"xy"`` or ``"ij"`` raises ValueError."""
     parts = [_array(v).ravel() for v in vectors]
     if indexing not in ("xy", "ij"):
         raise ValueError(located(f"meshgrid: indexing={indexing!r} is not 'xy' or 'ij'"))
@@ -142,8 +144,8 @@ def meshgrid(*vectors: ArrayLike, indexing: str = "xy") -> list[Array]:
 
 
 def triu(x: ArrayLike, k: int = 0) -> Array:
-    """The upper triangle of the last two axes: elements with column >= row + k, zeros elsewhere.
-    Fewer than two axes raise ValueError."""
+    """Returns the upper triangle of the last two axes: the elements with column >= row + k, and
+    zeros elsewhere. Fewer than two axes raise ValueError."""
     x = _array(x)
     if x.ndim < 2:
         raise ValueError(located(f"triu: expected two axes or more, got shape {x.shape}"))
@@ -151,8 +153,8 @@ def triu(x: ArrayLike, k: int = 0) -> Array:
 
 
 def diagonal(x: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
-    """Elements with ``j = i + offset`` along two axes, in a new last axis. Equal axes raise
-    ValueError."""
+    """Returns the elements with ``j = i + offset`` along two axes, in a new last axis. Equal axes
+    raise ValueError."""
     x = _array(x)
     a, b = (_normalize_axis(n, x.ndim, "diagonal") for n in (axis1, axis2))
     if a == b:
@@ -170,8 +172,8 @@ def diagonal(x: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
 
 
 def diag(x: ArrayLike, k: int = 0) -> Array:
-    """A matrix with ``x[n]`` on diagonal ``k``, or that diagonal of a matrix. Another number of
-    axes raises ValueError."""
+    """Returns a matrix with the vector ``x`` on diagonal ``k``, or that diagonal of a matrix. Other
+    numbers of axes raise ValueError."""
     x = _array(x)
     if x.ndim == 2:
         return diagonal(x, k)
@@ -184,8 +186,8 @@ def diag(x: ArrayLike, k: int = 0) -> Array:
 
 
 def trace(x: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
-    """Sum of a diagonal. ``cutback.trace`` traces a function, so this is ``cutback.linalg.trace``
-    and the method ``x.trace()``."""
+    """Returns the sum of a diagonal. ``cutback.trace`` traces a function, so this function is only
+    available as ``cutback.linalg.trace`` and as the method ``x.trace()``."""
     return diagonal(x, offset, axis1, axis2).sum(-1)
 
 
@@ -214,19 +216,19 @@ def _at_least(x: ArrayLike, before: Sequence[int]) -> Array:
 
 
 def atleast_1d(x: ArrayLike) -> Array:
-    """``x``, reshaped to have at least one axis."""
+    """Reshapes ``x`` to at least one axis."""
     x = _array(x)
     return x if x.ndim else x.reshape(1)
 
 
 def atleast_2d(x: ArrayLike) -> Array:
-    """``x``, reshaped to have at least two axes; a vector becomes a row."""
+    """Reshapes ``x`` to at least two axes; a vector becomes a row."""
     x = _array(x)
     return x if x.ndim > 1 else x.reshape(1, -1)
 
 
 def atleast_3d(x: ArrayLike) -> Array:
-    """``x``, reshaped to have at least three axes, as in NumPy."""
+    """Reshapes ``x`` to at least three axes, like NumPy."""
     x = _array(x)
     if x.ndim == 1:
         return x.reshape(1, -1, 1)
@@ -237,30 +239,30 @@ def atleast_3d(x: ArrayLike) -> Array:
 
 
 def hstack(arrays: Sequence[ArrayLike]) -> Array:
-    """Joined along axis 1; vectors along axis 0."""
+    """Joins arrays along axis 1, or vectors along axis 0."""
     parts = [atleast_1d(x) for x in arrays]
     return ops.concatenate(parts, 0 if parts and parts[0].ndim == 1 else 1)
 
 
 def vstack(arrays: Sequence[ArrayLike]) -> Array:
-    """Joined along axis 0; vectors are rows."""
+    """Joins arrays along axis 0; vectors become rows."""
     return ops.concatenate([atleast_2d(x) for x in arrays], 0)
 
 
 def dstack(arrays: Sequence[ArrayLike]) -> Array:
-    """Joined along axis 2."""
+    """Joins arrays along axis 2."""
     return ops.concatenate([atleast_3d(x) for x in arrays], 2)
 
 
 def column_stack(arrays: Sequence[ArrayLike]) -> Array:
-    """Joined along axis 1; vectors are columns."""
+    """Joins arrays along axis 1; vectors become columns."""
     parts = [_array(x) for x in arrays]
     return ops.concatenate([p if p.ndim > 1 else p.reshape(-1, 1) for p in parts], 1)
 
 
 def array_split(x: ArrayLike, sections: int | Sequence[int], axis: int = 0) -> list[Array]:
-    """Like :func:`split`, but sizes differ by one if the axis does not divide evenly. Fewer than
-    one section raises ValueError."""
+    """Cuts like :func:`split`, but returns parts whose sizes differ by one if the axis does not
+    divide evenly. Fewer than one section raises ValueError."""
     x = _array(x)
     if isinstance(sections, int):
         n = x.shape[_normalize_axis(axis, x.ndim, "array_split")]
@@ -272,23 +274,23 @@ def array_split(x: ArrayLike, sections: int | Sequence[int], axis: int = 0) -> l
 
 
 def hsplit(x: ArrayLike, sections: int | Sequence[int]) -> list[Array]:
-    """Cut along axis 1; a vector along axis 0."""
+    """Returns the parts of ``x``, cut along axis 1, or along axis 0 for a vector."""
     x = _array(x)
     return ops.split(x, sections, 0 if x.ndim == 1 else 1)
 
 
 def vsplit(x: ArrayLike, sections: int | Sequence[int]) -> list[Array]:
-    """Cut along axis 0."""
+    """Returns the parts of ``x``, cut along axis 0."""
     return ops.split(x, sections, 0)
 
 
 def unstack(x: ArrayLike, axis: int = 0) -> tuple[Array, ...]:
-    """The slices along ``axis``, without it."""
+    """Returns the slices along ``axis``, which have one axis less."""
     return tuple(moveaxis(x, axis, 0))
 
 
 def tile(x: ArrayLike, reps: int | Sequence[int]) -> Array:
-    """``x`` repeated as a block, ``reps`` times along each axis."""
+    """Repeats the whole array ``reps`` times along each axis."""
     x = _array(x)
     counts = tuple(index(n) for n in (reps if isinstance(reps, (tuple, list)) else (reps,)))
     n = max(x.ndim, len(counts))
@@ -301,8 +303,8 @@ def tile(x: ArrayLike, reps: int | Sequence[int]) -> Array:
 
 
 def repeat(x: ArrayLike, repeats: Any, axis: int | None = None) -> Array:
-    """Each element, or slice along ``axis``, ``repeats`` times: a number, or known numbers.
-    Traced ones raise TypeError."""
+    """Repeats each element, or each slice along ``axis``. ``repeats`` is a number, or a number for
+    each slice; traced numbers raise TypeError."""
     x = _array(x)
     if axis is None:
         x, axis = x.ravel(), 0
@@ -324,7 +326,7 @@ def repeat(x: ArrayLike, repeats: Any, axis: int | None = None) -> Array:
 
 
 def roll(x: ArrayLike, shift: Any, axis: Axis = None) -> Array:
-    """Elements moved by ``shift`` along axes; what leaves at the end enters at the start."""
+    """Moves elements by ``shift`` along axes; elements that leave at the end enter at the start."""
     x = _array(x)
     if axis is None:
         return roll(x.ravel(), shift, 0).reshape(x.shape)
@@ -342,19 +344,19 @@ def roll(x: ArrayLike, shift: Any, axis: Axis = None) -> Array:
 
 
 def flip(x: ArrayLike, axis: Axis = None) -> Array:
-    """Elements in reverse order along axes (None: all)."""
+    """Reverses the order of elements along axes (None: all)."""
     x = _array(x)
     axes = _normalize_axes(axis, x.ndim, "flip")
     return x[tuple(slice(None, None, -1 if a in axes else 1) for a in range(x.ndim))]
 
 
 def flipud(x: ArrayLike) -> Array:
-    """Reversed along axis 0."""
+    """Reverses the order of elements along axis 0."""
     return flip(x, 0)
 
 
 def fliplr(x: ArrayLike) -> Array:
-    """Reversed along axis 1."""
+    """Reverses the order of elements along axis 1."""
     return flip(x, 1)
 
 
@@ -373,16 +375,16 @@ def rot90(x: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
 
 
 def _exchange(keys: Array, rows: Array, distance: int, block: int) -> tuple[Array, Array]:
-    """One round of a bitonic network over the last axis, whose size is a power of two: elements
-    ``distance`` apart in ascending order, in every second block of that size in descending order.
-    Rows decide between equal keys."""
+    """Runs one round of a bitonic sorting network over the last axis, whose size is a power of two.
+    It puts elements that are ``distance`` apart in ascending order, or, in every second block of
+    ``block`` elements, in descending order. ``rows`` decides between equal keys."""
     front, n = keys.shape[:-1], keys.shape[-1]
     pairs = (*front, n // (2 * distance), 2, distance)
     a, b = (x[..., i, :] for x in (keys.reshape(pairs),) for i in (0, 1))
     p, q = (x[..., i, :] for x in (rows.reshape(pairs),) for i in (0, 1))
     starts = np.arange(0, n, 2 * distance)
     down = keys.graph.lift(((starts // block) % 2 == 1)[:, None])
-    # NaN is largest, as in NumPy
+    # NaN sorts last, as in NumPy
     nan_a, nan_b = a != a, b != b
     tie = (a == b) | (nan_a & nan_b)
     after = (a > b) | (nan_a & ~nan_b) | (tie & (p > q))
@@ -397,10 +399,11 @@ def _exchange(keys: Array, rows: Array, distance: int, block: int) -> tuple[Arra
 
 
 def argsort(x: ArrayLike, axis: int | None = -1, descending: bool = False) -> Array:
-    """Indices (i64) that sort ``x`` along ``axis`` (None: of all elements), stable, NaN last.
+    """Returns the indices (i64) that sort ``x`` along ``axis`` (None: the flattened array). The
+    order is stable, with NaN last.
 
-    A bitonic network of ``log2(n) * (log2(n) + 1) / 2`` rounds of comparisons. An array without
-    axes raises ValueError.
+    It is computed by a bitonic network, with ``log2(n) * (log2(n) + 1) / 2`` rounds of comparisons.
+    An array without axes raises ValueError.
     """
     x = _array(x)
     if axis is None:
@@ -416,7 +419,7 @@ def argsort(x: ArrayLike, axis: int | None = -1, descending: bool = False) -> Ar
     n = keys.shape[-1]
     size = 1 << max(n - 1, 0).bit_length()
     rows = ops.broadcast_to(ops.arange(size), (*keys.shape[:-1], size))
-    if size > n:  # filled up with what comes last: their rows are larger than those of all others
+    if size > n:  # pad with keys that sort last; their row numbers are larger than all others
         widths = [(0, 0)] * (keys.ndim - 1) + [(0, size - n)]
         keys = _filled(keys, widths, n)
     block = 2
@@ -430,7 +433,7 @@ def argsort(x: ArrayLike, axis: int | None = -1, descending: bool = False) -> Ar
 
 
 def _filled(keys: Array, widths: list[tuple[int, int]], n: int) -> Array:
-    """Padded with the last of all keys: NaN, or the largest integer."""
+    """Pads keys with values that sort last: NaN, or the largest integer."""
     if keys.dtype in dtypes.FLOATS:
         return ops.pad(keys, widths, constant_values=math.nan)
     wide = ops.pad(keys.astype("i64"), widths)
@@ -440,8 +443,8 @@ def _filled(keys: Array, widths: list[tuple[int, int]], n: int) -> Array:
 
 
 def sort(x: ArrayLike, axis: int | None = -1, descending: bool = False) -> Array:
-    """Elements in ascending order along ``axis`` (None: of all), NaN last. The gradient goes to the
-    element that came to each place."""
+    """Sorts elements in ascending order along ``axis`` (None: the flattened array), with NaN last.
+    The gradient of each position goes to the element that was moved there."""
     x = _array(x)
     if axis is None:
         x, axis = x.ravel(), 0
@@ -450,8 +453,8 @@ def sort(x: ArrayLike, axis: int | None = -1, descending: bool = False) -> Array
 
 
 def top_k(x: ArrayLike, k: int) -> tuple[Array, Array]:
-    """The ``k`` largest elements of the last axis in descending order, and their indices. Raises
-    ValueError if the axis has fewer."""
+    """Returns the ``k`` largest elements of the last axis in descending order, and their indices.
+    Raises ValueError if the axis has fewer elements."""
     x = _array(x)
     count = whole(k, "top_k: k")
     if not x.ndim or not 0 <= count <= x.shape[-1]:
@@ -461,8 +464,8 @@ def top_k(x: ArrayLike, k: int) -> tuple[Array, Array]:
 
 
 def quantile(x: ArrayLike, q: Any, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Quantiles over axes at known ``q`` in [0, 1], with linear interpolation. A traced ``q``
-    raises TypeError, one outside of [0, 1] ValueError."""
+    """Returns quantiles over axes at ``q``, numbers in [0, 1], with linear interpolation. A traced
+    ``q`` raises TypeError, and a number outside [0, 1] raises ValueError."""
     x = _array(x)
     x = x.astype(dtypes.floating(x.dtype))
     axes = _normalize_axes(axis, x.ndim, "quantile")
@@ -494,7 +497,8 @@ def quantile(x: ArrayLike, q: Any, axis: Axis = None, keepdims: bool = False) ->
 
 
 def percentile(x: ArrayLike, q: Any, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Quantiles at known ``q`` in [0, 100]. A traced ``q`` raises TypeError."""
+    """Returns percentiles over axes at ``q``, numbers in [0, 100]. A traced ``q`` raises
+    TypeError."""
     if isinstance(q, Array):
         raise TypeError(
             located("percentile: q must be a number or a list of numbers, not a traced array")
@@ -503,14 +507,14 @@ def percentile(x: ArrayLike, q: Any, axis: Axis = None, keepdims: bool = False) 
 
 
 def median(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Middle element over axes, or the mean of the two in the middle."""
+    """Returns the median over axes: the middle element, or the mean of the two in the middle."""
     return quantile(x, 0.5, axis, keepdims)
 
 
 def searchsorted(x: ArrayLike, v: ArrayLike, side: str = "left") -> Array:
-    """Index (i64) in the sorted vector ``x`` before which each element of ``v`` would go; every
-    element is compared with every other. ``side`` is ``"left"`` or ``"right"``; another one, or an
-    ``x`` that is not a vector, raises ValueError."""
+    """Returns, for each element of ``v``, the index (i64) in the sorted vector ``x`` before which
+    it would be inserted. Each element of ``v`` is compared with each of ``x``. A ``side`` other
+    than ``"left"`` or ``"right"``, or an ``x`` that is not a vector, raises ValueError."""
     if side not in ("left", "right"):
         raise ValueError(located(f"searchsorted: side={side!r} is not 'left' or 'right'"))
     a, b = common(_graph_of(x, v), "searchsorted", (x, v))
@@ -522,8 +526,9 @@ def searchsorted(x: ArrayLike, v: ArrayLike, side: str = "left") -> Array:
 
 
 def interp(x: ArrayLike, xp: ArrayLike, fp: ArrayLike) -> Array:
-    """Linear interpolation at ``x`` between the points ``(xp, fp)``, xp ascending; constant outside
-    them. Raises ValueError unless xp and fp are vectors of one length, at least 1."""
+    """Interpolates linearly at ``x`` between the points ``(xp, fp)``, with ``xp`` ascending.
+    Outside the points the result is constant. Raises ValueError unless ``xp`` and ``fp`` are
+    vectors of the same length, at least 1."""
     a, p, f = (_array(v) for v in common(_graph_of(x, xp, fp), "interp", (x, xp, fp)))
     if p.ndim != 1 or p.shape != f.shape or not p.size:
         raise ValueError(
@@ -541,15 +546,15 @@ def interp(x: ArrayLike, xp: ArrayLike, fp: ArrayLike) -> Array:
 
 
 def segment_sum(data: ArrayLike, segment_ids: ArrayLike, num_segments: int) -> Array:
-    """Sums of the slices of ``data`` along its first axis that have the same id, in their order:
+    """Sums the slices of ``data`` along its first axis that have the same id, in their order:
     ``out[s] = sum of data[i] where segment_ids[i] == s``, of shape ``[num_segments, ..]``.
 
-    An id outside 0 .. num_segments - 1 is an error when the step runs. Source:
+    An id outside 0 .. num_segments - 1 raises an error when the step runs. Source:
     ``jax.ops.segment_sum``; PyTorch's ``index_add``; NumPy's ``np.add.at``.
 
     Raises:
-        ValueError: ``segment_ids`` is not one id for each slice.
-        TypeError: ``data`` is not floating-point.
+        ValueError: if ``segment_ids`` does not have one id for each slice.
+        TypeError: if ``data`` is not floating-point.
     """
     x = _array(data)
     index = x.graph.lift(segment_ids)

@@ -23,29 +23,30 @@ def checkpoint(
     static_argnums: int | Sequence[int] = (),
     prevent_cse: bool = True,
 ) -> Any:
-    """Marks what ``fn`` computes for recomputation in the backward; what it returns is not
-    affected.
+    """Returns a function that computes the same as ``fn``, but whose intermediate values are
+    recomputed in the backward instead of saved.
 
-    Use it as ``y = checkpoint(block)(x)`` or as a decorator, plain or with arguments. It has effect
-    inside a traced function only.
+    Use it as ``y = checkpoint(block)(x)`` or as a decorator, with or without arguments. It only has
+    an effect inside a traced function.
 
-    In nested regions the innermost policy that answers decides about an operation, so
-    ``everything_saveable`` inside ``nothing_saveable`` saves. In JAX and PyTorch the outermost one
-    decides.
+    In nested regions, the innermost policy that returns a decision decides about an operation. So
+    ``everything_saveable`` inside ``nothing_saveable`` saves. In JAX and PyTorch the outermost
+    policy decides.
 
     Args:
-        policy: which values made inside to save instead; see :mod:`cutback.policies`. The policy
-            around the region is asked where this one says nothing.
-        budget: bytes (int or ``"3MiB"``) of values made inside that may be saved; 0: none. With a
-            budget and no policy the planner chooses among all of them. A position from 0 to 1 or a
-            share is an error, as it would need both ends of the region's range; the step takes one.
-        static_argnums: positions of arguments that are not traced arrays, as JAX wants them named.
-            Arguments that are not arrays are passed as they are whether named or not.
-        prevent_cse: accepted for JAX's sake. It has no effect: what is recomputed is never merged
-            with what was computed before.
+        policy: which values inside to save instead; see :mod:`cutback.policies`. If this policy
+            returns None, the policy around the region is asked.
+        budget: limit on the bytes of values inside that may be saved (an int or ``"3MiB"``); 0
+            allows none. With a budget and no policy, the planner chooses among all values.
+            Positions from 0 to 1 and shares are errors here; only a step accepts them.
+        static_argnums: positions of arguments that are not traced arrays, for compatibility with
+            JAX. Arguments that are not arrays are passed unchanged in any case.
+        prevent_cse: accepted for compatibility with JAX. It has no effect, because recomputed
+            values are never merged with the original ones.
 
     Raises:
-        TypeError, ValueError: not a policy or not a size; a static argument is a traced array.
+        TypeError, ValueError: if ``policy`` is not a policy, ``budget`` is not a size, or a static
+            argument is a traced array.
 
     Example:
         >>> block = cb.checkpoint(block, policy=cb.policies.dots_saveable)
@@ -84,23 +85,24 @@ def checkpoint(
 
 
 def _limit(budget: int | str) -> int:
-    """The bytes that a region may save.
+    """Returns the bytes that a region may save.
 
     Raises:
-        TypeError, ValueError: not a size. 1 is refused as well: elsewhere it means everything.
+        TypeError, ValueError: if ``budget`` is not a size. 1 is refused too, because as the budget
+            of a step it means "save everything".
     """
     if budgets.is_position(_parsed(budget)):
         if budget == 0:
             return 0
         raise ValueError(
-            f"budget={budgets.short(budget)} is a position, but a region's budget is the bytes "
-            "that it may save: write '3MiB' ('1B' for one byte), or give the position to the step"
+            f"budget={budgets.short(budget)} is a position, but a region's budget is a number of "
+            "bytes: write '3MiB' ('1B' for one byte), or pass the position to the step"
         )
     return budgets.parse_bytes(budget)
 
 
 def _parsed(budget: Any) -> budgets.NativeBudget | None:
-    """None if it is not a budget of any kind."""
+    """Parses a budget; returns None if it has no valid form."""
     try:
         return budgets.parse(budget)
     except (TypeError, ValueError):

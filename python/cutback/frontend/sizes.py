@@ -1,10 +1,10 @@
-"""Shapes that differ in sizes only, and the canonical sizes at which they are planned.
+"""Shapes that differ only in sizes, and the canonical sizes at which they are planned.
 
-Arguments with the same structure, dtypes, constants and parameters are one family. Axes of its data
-in which its shapes have differed are said to vary. All shapes of a family are planned at canonical
-sizes: varying axes are rounded up to one of eight sizes between powers of two. Which axes vary, and
-so the plan of each shape, does not depend on the order in which the shapes come. A family of one
-shape has no varying axes, and its plan is exact.
+Calls with the same structure, dtypes, constants and parameters form a family. An axis of the data
+is varying if its size has differed between calls. All shapes of a family are planned at canonical
+sizes: the sizes of varying axes are rounded up to one of eight sizes between powers of two. The set
+of varying axes, and so the plan of each shape, does not depend on the order of the calls. A family
+of one shape has no varying axes, so its plan is exact.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ..octaves import rounded_up
 from ..run.compiling import Decisions
 from .tracing import Call
 
-_BYTES_OF_KEY = 1024  # about; shapes share most of it with programs
-_NEAR = 2  # sizes that differ by no more may belong together: tokens and targets, say
+_BYTES_OF_KEY = 1024  # an estimate; programs share most of a key
+_NEAR = 2  # sizes this close may be related, such as the numbers of tokens and of targets
 
 Shapes = tuple[tuple[int, ...] | None, ...]
-"""The shape of each leaf; None: a constant."""
+"""The shape of each leaf; None for a constant."""
 
 
 def rounded(sizes: Iterable[int], linked: bool) -> dict[int, int]:
-    """The canonical size of each of these sizes of one shape. Equal sizes stay equal. ``linked``:
-    so do differences of at most 2 from the next smaller size that is rounded."""
+    """Returns the canonical size for each of the sizes of one shape. Equal sizes stay equal. If
+    ``linked``, differences of at most 2 from the next smaller rounded size are kept too."""
     result: dict[int, int] = {}
     base: int | None = None
     for size in sorted(set(sizes)):
@@ -38,12 +38,13 @@ def rounded(sizes: Iterable[int], linked: bool) -> dict[int, int]:
 
 
 def shapes_of(call: Call) -> Shapes:
-    """The shape of each leaf of a call."""
+    """Returns the shape of each leaf of a call."""
     return tuple(None if array is None else tuple(array.shape) for array in call.arrays)
 
 
 def family_key(call: Call, fixed: frozenset[int]) -> Any:
-    """Equal for calls that differ in sizes of data only. ``fixed``: leaves whose sizes count."""
+    """Returns a key that is equal for calls that differ only in sizes of data. The sizes of leaves
+    in ``fixed`` are part of the key."""
     rows = []
     for i, (array, spec) in enumerate(zip(call.arrays, call.key[1], strict=True)):
         rows.append(spec if array is None or i in fixed else (spec[0], len(array.shape)))
@@ -51,16 +52,16 @@ def family_key(call: Call, fixed: frozenset[int]) -> Any:
 
 
 class Family:
-    """Calls that differ in sizes of data only."""
+    """Calls that differ only in sizes of data."""
 
     def __init__(self, key: Any, first: Shapes) -> None:
         self.key = key
         self._first = first
         self.varying: set[tuple[int, int]] = set()
-        """Leaf and axis of each size in which shapes have differed; it only grows."""
+        """(leaf, axis) of each varying axis. Axes are added, but never removed."""
 
     def add(self, shapes: Shapes) -> None:
-        """Notes a shape."""
+        """Adds the axes in which ``shapes`` differ from the first call to the varying ones."""
         for leaf, (one, other) in enumerate(zip(self._first, shapes, strict=True)):
             if one is None or other is None or one == other:
                 continue
@@ -68,7 +69,7 @@ class Family:
             self.varying.update((leaf, axis) for axis, (a, b) in axes if a != b)
 
     def canonical(self, shapes: Shapes, linked: bool = False) -> Shapes:
-        """``shapes`` at their canonical sizes."""
+        """Returns ``shapes`` with canonical sizes."""
         if not self.varying:
             return shapes
         sizes = [shapes[leaf][axis] for leaf, axis in self.varying]  # type: ignore[index]
@@ -81,24 +82,24 @@ class Family:
         )
 
     def canonical_ways(self, shapes: Shapes) -> tuple[Shapes, ...]:
-        """Canonical sizes to try, the best first."""
+        """Returns the canonical sizes to try, best first."""
         ways = (self.canonical(shapes), self.canonical(shapes, linked=True))
         return ways if ways[0] != ways[1] else ways[:1]
 
 
 class Decided:
-    """What was decided at canonical sizes of a family, and kept in a cache of programs."""
+    """The decisions made at canonical sizes of a family, as stored in a cache of programs."""
 
     def __init__(self, family: Family, takes_sizes: bool, decisions: Decisions | None) -> None:
-        self.family = family  # which lives as long as something that was made for it
+        self.family = family  # keeps the family alive
         self.takes_sizes = takes_sizes  # the function can be traced at these sizes
         self.native = None if decisions is None else decisions.native
-        """None: it cannot, or no plan meets the budget."""
+        """None if the function cannot be traced at these sizes, or if no plan meets the budget."""
         self.nbytes = _BYTES_OF_KEY + (0 if decisions is None else decisions.nbytes)
 
 
 class _Shaped:
-    """Stands for a traced array; it has only a shape."""
+    """A placeholder for an array that has only a shape."""
 
     __slots__ = ("shape",)
 
@@ -107,7 +108,7 @@ class _Shaped:
 
 
 class Resized(Call):
-    """A call as it would be with arrays of other shapes. It can be traced, and nothing else."""
+    """A copy of a call with arrays of other shapes. It can only be traced."""
 
     __slots__ = ()
 

@@ -1,5 +1,5 @@
-"""Functions whose arguments the array API standard names differently from NumPy, and those that
-only the standard has. ``Array.__array_namespace__`` returns them."""
+"""Functions whose arguments have other names in the array API standard than in NumPy, and functions
+that only the standard has. They are in the module that ``Array.__array_namespace__`` returns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tracer import Array, _normalize_axis
 
 
 def _here(device: Any) -> None:
-    """Checks a device: a step computes all arrays on its own."""
+    """Checks a ``device`` argument: all arrays are on the device of the step."""
     if device not in (None, "step"):
         raise ValueError(located(f"device={device!r}: arrays are on the device of the step"))
 
@@ -28,7 +28,7 @@ def _number(dtype: Any) -> Any:
 def arange(
     start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None
 ) -> Array:
-    """``start``, ``start + step``, ... below ``stop``; one argument is ``stop``."""
+    """Returns ``start``, ``start + step``, ... below ``stop``; a single argument is ``stop``."""
     _here(device)
     return ops.arange(start, stop, step, dtype)
 
@@ -37,7 +37,7 @@ def linspace(
     start: Any, stop: Any, /, num: int, *, dtype: Any = None, device: Any = None,
     endpoint: bool = True,
 ) -> Array:  # fmt: skip
-    """``num`` numbers from ``start`` to ``stop``, at equal distances."""
+    """Returns ``num`` evenly spaced numbers from ``start`` to ``stop``."""
     _here(device)
     return rearrange.linspace(start, stop, num, endpoint, _number(dtype))
 
@@ -45,19 +45,19 @@ def linspace(
 def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None
 ) -> Array:
-    """1 on diagonal ``k``, 0 elsewhere."""
+    """Returns a matrix with ones on diagonal ``k`` and zeros elsewhere."""
     _here(device)
     return rearrange.eye(n_rows, n_cols, k, _number(dtype))
 
 
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Array:
-    """``shape`` filled with ``fill_value``."""
+    """Returns an array of ``shape`` filled with ``fill_value``."""
     _here(device)
     return ops.full(shape, fill_value, dtype)
 
 
 def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Array:
-    """``fill_value`` in the shape of ``x``."""
+    """Returns an array with the shape of ``x`` filled with ``fill_value``."""
     _here(device)
     return ops.full_like(x, fill_value, dtype)
 
@@ -86,23 +86,23 @@ empty_like = _liker(rearrange.empty_like)
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Array:
-    """``x`` converted to ``dtype``."""
+    """Converts ``x`` to ``dtype``."""
     _here(device)
     return ops.astype(x, dtype)
 
 
 def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Array:
-    """``x`` in another shape; nothing writes into it, so a copy is no different."""
+    """Reshapes ``x``. Traced arrays cannot be written to, so ``copy`` makes no difference."""
     return ops.reshape(x, shape)
 
 
 def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """Elements in order along ``axis``."""
+    """Sorts the elements along ``axis``."""
     return rearrange.sort(x, axis, descending)
 
 
 def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """Indices that sort along ``axis``."""
+    """Returns the indices that sort ``x`` along ``axis``."""
     return rearrange.argsort(x, axis, descending)
 
 
@@ -158,39 +158,40 @@ cumulative_prod = _cumulative(elementwise.cumprod, 1)
 def diff(
     x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None
 ) -> Array:
-    """Differences of neighbours along ``axis``, ``n`` times."""
+    """Returns the differences of consecutive elements along ``axis``, taken ``n`` times."""
     parts = [part for part in (prepend, x, append) if part is not None]
     return elementwise.diff(ops.concatenate(parts, axis) if len(parts) > 1 else x, n, axis)
 
 
 def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Array:
-    """Indices in ``x1`` before which the elements of ``x2`` would go; ``sorter`` sorts ``x1``."""
+    """Returns the indices in ``x1`` before which the elements of ``x2`` would be inserted.
+    ``sorter`` holds the indices that sort ``x1``."""
     return rearrange.searchsorted(x1 if sorter is None else ops.take(x1, sorter), x2, side)
 
 
 def broadcast_arrays(*arrays: Any) -> list[Array]:
-    """The arrays in the shape that they broadcast to."""
+    """Broadcasts the arrays to their common shape."""
     values = [ops._array(x) for x in arrays]
     shape = np.broadcast_shapes(*(x.shape for x in values))
     return [ops.broadcast_to(x, shape) for x in values]
 
 
 def matrix_transpose(x: Any, /) -> Array:
-    """The last two axes exchanged."""
+    """Exchanges the last two axes."""
     return ops._array(x).swapaxes(-1, -2)
 
 
 def can_cast(from_: Any, to: Any, /) -> bool:
-    """Whether the type of ``from_`` is promoted to ``to``."""
+    """Returns True if the type of ``from_`` can be promoted to ``to``."""
     given = dtypes.DTYPES[dtypes.parse(getattr(from_, "dtype", from_))]
     wanted = dtypes.DTYPES[dtypes.parse(to)]
     return given == wanted or bool(np.can_cast(given.dtype, wanted.dtype))
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether ``dtype`` is of a kind: ``"bool"``, ``"signed integer"``, ``"unsigned integer"``,
-    ``"integral"``, ``"real floating"``, ``"complex floating"``, ``"numeric"``, a type, or one of
-    several."""
+    """Returns True if ``dtype`` is of a kind: ``"bool"``, ``"signed integer"``, ``"unsigned
+    integer"``, ``"integral"``, ``"real floating"``, ``"complex floating"``, ``"numeric"``, a type,
+    or a tuple of these."""
     if isinstance(kind, tuple):
         return any(isdtype(dtype, one) for one in kind)
     name = dtypes.parse(dtype)
@@ -210,11 +211,12 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 
 class _Info:
     def capabilities(self) -> dict[str, Any]:
-        """What the standard leaves open: sizes never depend on elements."""
+        """Returns the capabilities that the standard leaves open. The size of a result never
+        depends on the values of elements."""
         return {"boolean indexing": False, "data-dependent shapes": False, "max dimensions": 8}
 
     def default_device(self) -> str:
-        """The device of the step that computes an array."""
+        """Returns ``"step"``, the device of the step that computes an array."""
         return "step"
 
     def devices(self) -> list[str]:
@@ -222,7 +224,7 @@ class _Info:
         return ["step"]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:
-        """The types without ``dtype=``."""
+        """Returns the types that functions use without ``dtype=``."""
         _here(device)
         return {
             "real floating": dtypes.DTYPES["f64"], "complex floating": None,
@@ -230,12 +232,12 @@ class _Info:
         }  # fmt: skip
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, Any]:
-        """The types of a kind, by the standard's names."""
+        """Returns the types of a kind, by the standard's names."""
         _here(device)
         known = {row.name: row for row in dtypes.DTYPES.values() if row.name[-2:] != "16"}
         return {k: v for k, v in known.items() if kind is None or isdtype(v, kind)}
 
 
 def __array_namespace_info__() -> _Info:  # noqa: N807  # the standard's name
-    """Devices and types."""
+    """Returns an object that describes devices and types."""
     return _Info()

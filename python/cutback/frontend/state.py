@@ -1,4 +1,5 @@
-"""The state of a training run as a flat dict of arrays, for ``np.savez`` and safetensors."""
+"""Saves and loads the state of a training run as a flat dict of arrays, for ``np.savez`` and
+safetensors."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ _COUNTERS = ("rng_step", "seed")
 
 
 def _named(params: Any) -> dict[str, Any]:
-    """The arrays of a tree by their names."""
+    """Returns the arrays of a tree by their names."""
     leaves, structure = tree.flatten(params)
     rows = zip(tree.names(structure, "params"), leaves, strict=True)
     return {name: x for name, x in rows if isinstance(x, (np.ndarray, DeviceArray))}
 
 
 def state_of(step: Any, params: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """Copies of everything that the next call of a step depends on."""
+    """Returns copies of all arrays that the next call of a step depends on."""
     state: dict[str, Any] = {name: copied(x) for name, x in _named(params).items()}
     if step.optimizer is not None:
         state |= {f"optimizer.{name}": x for name, x in step.optimizer.state_dict().items()}
@@ -34,7 +35,7 @@ def load(step: Any, params: Any, state: Mapping[str, Any]) -> None:
     """Copies a state into a step and into arrays.
 
     Raises:
-        TypeError, ValueError: entries do not belong to this step and these arrays.
+        TypeError, ValueError: if the entries do not belong to this step and these arrays.
     """
     if not isinstance(state, Mapping):
         raise TypeError(f"the state of a step must be a mapping, not {type(state).__name__}")
@@ -55,7 +56,7 @@ def load(step: Any, params: Any, state: Mapping[str, Any]) -> None:
         )
     number, seed = int(state["rng_step"]), int(state["seed"])
     if step.optimizer is not None:
-        step.optimizer.load_state_dict(optimizer)  # whole or not at all
+        step.optimizer.load_state_dict(optimizer)  # after an error, nothing has changed
     step.rng_step = number
     step.seed = seed
     for name, array in arrays.items():

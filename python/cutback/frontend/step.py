@@ -1,9 +1,9 @@
-"""Compiled steps and the types of what they return.
+"""Compiled steps and the types of their results.
 
 A :class:`Step` traces its function at the first call, plans and compiles it for the shapes and
-dtypes it was called with, and from then on runs the compiled program. A call with other shapes,
-dtypes, structure or Python constants compiles once more. Programs are kept until they hold more
-than ``program_cache`` bytes; then those used least recently are dropped.
+dtypes of the arguments, and then runs the compiled program. A call with other shapes, dtypes,
+structure or Python constants compiles another program. If programs hold more than
+``program_cache`` bytes, the least recently used ones are dropped.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 ArgNums = int | Sequence[int] | None
 Loss = np.ndarray[Any, np.dtype[Any]]
-"""What a call returns for the loss: an array without axes. On a GPU it is a DeviceArray."""
+"""The type of the loss that a call returns: an array without axes. On a GPU it is a DeviceArray."""
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
@@ -75,17 +75,17 @@ Params = TypeVar("Params")
 
 
 class WithGradients(Generic[Value]):
-    """For type checkers: calls of ``Step[WithGradients[Value]]`` return (value, gradients), and
-    gradients have the type of the first argument."""
+    """A type for type checkers: calls of ``Step[WithGradients[Value]]`` return (value, gradients),
+    and gradients have the type of the first argument."""
 
 
 class OnlyGradients:
-    """For type checkers: calls of ``Step[OnlyGradients]`` return gradients, which have the type of
-    the first argument."""
+    """A type for type checkers: calls of ``Step[OnlyGradients]`` return gradients, which have the
+    type of the first argument."""
 
 
 class Unknown:
-    """For type checkers: what calls of ``Step[Unknown]`` return depends on the function."""
+    """A type for type checkers: the results of ``Step[Unknown]`` depend on the function."""
 
 
 class Options(TypedDict, total=False):
@@ -109,16 +109,16 @@ class Options(TypedDict, total=False):
     slices: bool
 
 
-_MANY = 64  # compiled specialisations of a step that look like a mistake
-_BYTES_OF_TRACE, _BYTES_OF_LEAF = 16384, 1024  # of Python objects, as measured by tracemalloc
-_PART_OF_PLANS = 8  # of the cache, at most one part is for plans at canonical sizes
+_MANY = 64  # so many compiled specialisations of one step are probably a mistake
+_BYTES_OF_TRACE, _BYTES_OF_LEAF = 16384, 1024  # sizes of Python objects, measured by tracemalloc
+_PART_OF_PLANS = 8  # plans at canonical sizes get at most 1/8 of the cache
 
 
 def argnums_of(argnums: ArgNums) -> tuple[int, ...]:
-    """The positions of one or several arguments, as a tuple.
+    """Returns ``argnums`` as a tuple of positions; None gives an empty tuple.
 
     Raises:
-        TypeError: it is neither an integer nor several of them.
+        TypeError: if ``argnums`` is neither an integer nor a sequence of integers.
     """
     if argnums is None:
         return ()
@@ -132,7 +132,7 @@ def argnums_of(argnums: ArgNums) -> tuple[int, ...]:
 
 
 class StepOptions(NamedTuple):
-    """What a step computes; see :func:`cutback.compile`."""
+    """The options that say what a step computes; see :func:`cutback.compile`."""
 
     argnums: ArgNums
     has_aux: bool
@@ -159,7 +159,9 @@ class _Specialisation(Signature):
         self.n_arrays = [sum(not self.constant[i] for i in leaves) for leaves in self.ranges]
         self.written = self.traced.written(updates)
         numbers = (i for i in self.written if isinstance(call.leaves[i], (float, complex)))
-        self.number = min(numbers, default=None)  # a constant where a step writes
+        self.number = min(
+            numbers, default=None
+        )  # a Python number that the step would have to write
         self._out_tree: tree.Tree | None = None
         self.static_bytes = 0
         if step.optimizer is not None:
@@ -182,14 +184,14 @@ class _Specialisation(Signature):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the program holds: exact for the core, an estimate for objects of Python. The
-        arena, which is memory of runs, is not included."""
+        """Bytes that the program holds: exact for the core, estimated for Python objects. The
+        arena is not included."""
         native = self.traced.graph._native.nbytes() + self.run.native.nbytes
         return native + self._python_bytes
 
     def is_outdated(self) -> bool:
-        """Whether its plan was made for other sizes than the family's canonical ones, since axes
-        are known to vary now that were not when it was planned."""
+        """Returns True if the plan was made for sizes that are no longer the family's canonical
+        ones, because more axes have varied since."""
         if self._planned_at is None or self._n_varying == len(self.family.varying):
             return False
         before, now = self._planned_at, self.family.canonical_ways(self._shapes)
@@ -199,17 +201,17 @@ class _Specialisation(Signature):
         return False
 
     def check_written(self, call: Call) -> None:
-        """Whether what the step writes are arrays.
+        """Checks that the arguments that the step writes are arrays.
 
         Raises:
-            TypeError: there is a number in the place of one.
+            TypeError: if one of them is a number.
         """
         number = next((i for i in call.scalars if i in self.written), self.number)
         if number is not None:
             raise self.traced.not_writable(number, call.leaves[number])
 
     def explain_tied(self, error: Exception, call: Call) -> None:
-        """Says in an error what to do if one array is in two places that the step writes."""
+        """Rewords an error if one array is passed in two places that the step writes."""
         known: dict[int, str] = {}
         for i in sorted(self.written):
             name, array = self.traced.names[i], call.leaves[i]
@@ -222,14 +224,15 @@ class _Specialisation(Signature):
                 return
 
     def _bytes_of_parameters(self, optimizer: Optimizer, call: Call) -> int:
-        """Bytes of the parameters and of what the optimizer keeps for them."""
+        """Returns the bytes of the parameters and of the optimizer's states for them."""
         names = [self.traced.graph.inputs[i][0] for i in self.traced.wrt_positions]
         params = [array for i in self.traced.wrt if (array := call.arrays[i]) is not None]
         size: int = sum(a.nbytes for a in params)
         return size + optimizer.state_bytes(names, params)
 
     def gradient_tree(self, gradients: list[Any], single: bool) -> Any:
-        """Gradients nested like their arguments; None where an argument holds a Python constant."""
+        """Nests gradients like their arguments, with None where an argument holds a Python
+        constant."""
         trees, begin = [], 0
         for below, leaves, n in zip(self.arg_trees, self.ranges, self.n_arrays, strict=True):
             values = gradients[begin : begin + n]
@@ -241,8 +244,8 @@ class _Specialisation(Signature):
         return trees[0] if single else tuple(trees)
 
     def beside(self, single: bool) -> Callable[[Any, str], list[Any]]:
-        """Finds the entry that belongs to each parameter in trees that are nested like them; None
-        where there is none."""
+        """Returns a function that takes a tree nested like the parameters, and returns the entry
+        for each parameter, or None."""
 
         def leaves(x: Any, name: str) -> list[Any]:
             given = (x,) if single else x
@@ -259,10 +262,11 @@ class _Specialisation(Signature):
         return leaves
 
     def gradient_leaves(self, out: Any, single: bool) -> list[Any]:
-        """The arrays of ``out``, which is nested like the gradients.
+        """Returns the arrays of ``out``, which is nested like the gradients.
 
         Raises:
-            ValueError: it is nested differently, or gradients stay inside for an optimizer.
+            ValueError: if ``out`` is nested differently, or the gradients stay inside the step for
+                an optimizer.
         """
         if self.run.keeps_gradients:
             raise ValueError(
@@ -283,7 +287,8 @@ _steps: weakref.WeakSet[Step[Any]] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """A lock that a thread of the parent holds would never be released here."""
+    """Replaces the locks of steps in a forked child: a lock that another thread of the parent held
+    would never be released here."""
     for step in list(_steps):
         step._lock = threading.RLock()
         step._left = step._running
@@ -296,29 +301,30 @@ if hasattr(os, "register_at_fork"):
 class Step(Generic[Result]):
     """A compiled function; made by :func:`compile`, :func:`value_and_grad` and :func:`grad`.
 
-    Calling it runs one step. Besides the arguments of the function it takes
+    Calling it runs one step. In addition to the arguments of the function, a call accepts
 
-    - ``out=``: arrays that receive the gradients, nested like them;
-    - ``rng_step=``: number of the step for random operations, of which the lower 32 bits count;
-      otherwise calls are counted from 0;
-    - ``extras=``: what is done besides the optimizer's update, in its pass: a dict of arguments of
-      :meth:`cutback.optim.Optimizer.step`, ``grad_scale``, ``max_norm``, ``averages``,
-      ``average_decay`` and ``copies``; :attr:`outcome` is what it has found;
-    - ``stream=``: a stream of CUDA, its handle or the object of PyTorch or CuPy. The call puts its
-      work there and does not wait; :meth:`wait` does, and raises what went wrong. Arrays of NumPy
-      among the arguments are copied, and then the call waits all the same.
+    - ``out=``: arrays for the gradients, nested like them;
+    - ``rng_step=``: the step number for random operations, of which the lower 32 bits are used; by
+      default calls are counted from 0;
+    - ``extras=``: further work for the pass that updates the parameters: a dict of arguments of
+      :meth:`cutback.optim.Optimizer.step`: ``grad_scale``, ``max_norm``, ``averages``,
+      ``average_decay`` and ``copies``; :attr:`outcome` has the results;
+    - ``stream=``: a CUDA stream: its handle, or a stream object of PyTorch or CuPy. The call queues
+      its work there and does not wait; :meth:`wait` waits, and raises errors of the run. If
+      arguments contain NumPy arrays, these are copied, and the call does wait.
 
-    To type checkers the value is a NumPy array, and gradients have the type of the first argument;
-    arguments on a GPU give :class:`cutback.DeviceArray` instead.
+    For type checkers, the value is a NumPy array, and gradients have the type of the first
+    argument. If arguments are on a GPU, the results are :class:`cutback.DeviceArray`.
 
     Raises on a call:
-        ValueError, TypeError: arguments that do not fit each other or the function; arrays that are
-            not contiguous, that overlap one that is written, or are read-only where the step
-            writes.
-        BudgetError: no plan meets the budget.
-        MemoryError, KeyboardInterrupt: parameters, states of the optimizer, running statistics and
-            counts are those before the step or those after it, never a mixture.
-        RuntimeError: the process was forked while another thread ran the step.
+        ValueError, TypeError: if arguments do not fit each other or the function, or an array is
+            not contiguous, overlaps an array that is written to, or is read-only although the step
+            writes to it.
+        BudgetError: if no plan meets the budget.
+        MemoryError, KeyboardInterrupt: if memory runs out, or on Ctrl-C. Parameters, optimizer
+            states, running statistics and counts are then all as before the step or all as after
+            it.
+        RuntimeError: if the process was forked while another thread ran the step.
 
     >>> step = cutback.value_and_grad(loss)
     >>> value, grads = step(params, x, y)
@@ -333,7 +339,7 @@ class Step(Generic[Result]):
         if not callable(function):
             raise TypeError(f"expected a function, got {function!r}")
         refuse_module(function)
-        # Mistakes show here, not at the first call.
+        # Check options here, so that errors do not wait for the first call.
         searched = budgets.parse(options.budget, options.measure) is not None
         budgets.parse_preset(options.preset, options.measure if searched else None)
         budgets.choice("on_infeasible", options.on_infeasible, budgets.INFEASIBLE)
@@ -345,7 +351,7 @@ class Step(Generic[Result]):
             (argnums,) = argnums_of(argnums)
         argnums_of(argnums)
         if options.updates == "inside" and optimizer is None:
-            raise ValueError("updates='inside' needs an optimizer: give the step one")
+            raise ValueError("updates='inside' needs an optimizer: pass optimizer= as well")
         if isinstance(optimizer, type):
             raise TypeError(f"optimizer={optimizer.__name__} is a class; pass one of its instances")
         if optimizer is not None and not hasattr(optimizer, "prepare"):
@@ -357,7 +363,7 @@ class Step(Generic[Result]):
         self.has_aux = has_aux
         self.optimizer = optimizer
         self.seed = check_seed(seed)
-        self._draws = np.zeros((), np.int64)  # a step counts itself
+        self._draws = np.zeros((), np.int64)  # the next rng_step, which runs increment
         self.returns = returns  # "value", "gradients" or "both"
         self._place = place_in(options.memory, f"step `{getattr(function, '__name__', function)}`")
         self._policy: PolicyFunction | None = None if policy is None else resolve(policy)
@@ -371,21 +377,21 @@ class Step(Generic[Result]):
         self._recent: list[_Specialisation] = []  # the latest first
         self._lock = threading.RLock()
         self._running: Executable | None = None
-        self._left: Executable | None = None  # in a forked child, what ran when it was forked
+        self._left: Executable | None = None  # in a forked child: the program that ran at the fork
         _steps.add(self)
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
 
     @property
     def rng_step(self) -> int:
-        """Number of the next step for random operations."""
+        """The step number of the next call, for random operations."""
         return int(self._draws)
 
     @rng_step.setter
     def rng_step(self, number: int) -> None:
         self._draws[...] = check_random_step(number)
 
-    @overload  # first, since it also matches Step[Any]
+    @overload  # this one comes first, because it also matches Step[Any]
     def __call__(
         self: Step[Unknown],
         /,
@@ -441,8 +447,8 @@ class Step(Generic[Result]):
         stream: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Runs one step and returns its results: :func:`compile`, :func:`value_and_grad` and
-        :func:`grad` say which. The class describes the arguments and errors."""
+        """Runs one step and returns its results, as described in :func:`compile`,
+        :func:`value_and_grad` and :func:`grad`. The class describes the arguments and errors."""
         if is_tracing() and self.optimizer is None:
             given = {"out": out, "rng_step": rng_step, "extras": extras, "stream": stream}
             return self._inline(args, kwargs, given)
@@ -475,19 +481,19 @@ class Step(Generic[Result]):
         return result
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Any]) -> Any:
-        """What a call inside a traced function returns: the function, or its gradients, become part
-        of that one.
+        """Runs a call inside a traced function: the function, or its gradients, become part of that
+        function. Returns the results.
 
         Raises:
-            ValueError: an option that only a program of its own could follow.
+            ValueError: if an option only applies to a separate program.
         """
         wanted = given | {k: getattr(self._options, k) for k in ("budget", "plan", "preset")}
         for name, value in wanted.items():
             if value is not None:
                 raise ValueError(
                     located(
-                        f"{name}= has no use inside a traced function: this function becomes part "
-                        "of the step around it, which plans and runs both; give it there"
+                        f"{name}= has no effect inside a traced function: this function becomes "
+                        "part of the enclosing step, which plans and runs both; pass it there"
                     )
                 )
         with current().policy(self._policy):
@@ -501,8 +507,8 @@ class Step(Generic[Result]):
         return value, gradients
 
     def _refuse_left(self) -> None:
-        """What a program was updating when this process was forked is updated by the others of this
-        step as well, so none of them may run."""
+        """Raises RuntimeError if this process was forked while the step ran an update. All programs
+        of the step update the same arrays, which may be incomplete here, so none may run."""
         if self._left is None:
             return
         if self._left.native.is_left:
@@ -516,7 +522,7 @@ class Step(Generic[Result]):
     def _result(
         self, spec: _Specialisation, results: list[Any], gradients: list[Any], single: bool
     ) -> Any:
-        """What a call returns."""
+        """Nests the results as a call returns them."""
         value = tree.unflatten(spec.traced.out_tree, results)
         if self.returns == "value":
             return value
@@ -528,30 +534,30 @@ class Step(Generic[Result]):
     def _update(self, extras: Any, spec: _Specialisation, single: bool) -> Update | None:
         if self.optimizer is None:
             if extras is not None:
-                raise ValueError("extras= needs an optimizer: give the step one")
+                raise ValueError("extras= needs an optimizer: compile the step with one")
             return None
         if extras is None:
             if self._alone is None or self._alone.optimizer is not self.optimizer:
                 self._alone = Update(self.optimizer)
             return self._alone
-        from ..optim.extras import Beside  # few steps do something beside their update
+        from ..optim.extras import Beside  # here, because few steps have extras
 
         beside = Beside.of(type(self.optimizer).__name__, extras, spec.beside(single))
         return Update(self.optimizer, beside)
 
     @property
     def outcome(self) -> Outcome:
-        """What the ``extras`` of the latest call have found."""
+        """The results of the ``extras`` of the latest call, such as the norm of gradients."""
         from ..optim.extras import outcome
 
         return outcome(self._compiled.run.found)
 
     def wait(self) -> None:
-        """Waits for the latest call, which was given a ``stream``.
+        """Waits for the latest call with a ``stream``.
 
         Raises:
-            ValueError: the call failed (an index was out of range, for example) and has changed
-                nothing but the counts.
+            ValueError: if the call failed, for example at an index out of range. It has changed
+                nothing but the counts then.
         """
         with self._lock:
             self._compiled.run.wait()
@@ -576,7 +582,7 @@ class Step(Generic[Result]):
             spec.traced.surroundings.look()
         spec.check_written(call)
         if not self._recent or self._recent[0] is not spec:
-            self._known.get(spec.key)  # now the one used last
+            self._known.get(spec.key)  # marks it as used last
             self._recent = with_first(self._recent, spec)
         return spec
 
@@ -595,7 +601,8 @@ class Step(Generic[Result]):
         return spec
 
     def _family(self, call: Call) -> tuple[Family, bool]:
-        """The family of a call, which notes its shapes, and whether it is a new one."""
+        """Returns the family of a call, to which the call's shapes are added, and True if it is
+        new."""
         fixed = leaves_of(call.positional(), argnums_of(self.argnums))
         key = family_key(call, frozenset(i for leaves in fixed for i in leaves))
         shapes, family = shapes_of(call), self._families.get(key)
@@ -606,7 +613,7 @@ class Step(Generic[Result]):
         return family, True
 
     def _decisions(self, call: Call, family: Family, options: CompileOptions) -> Any:
-        """Decisions made at the canonical sizes of a call; None: there are none."""
+        """Returns the decisions made at the canonical sizes of a call, or None."""
         for shapes in family.canonical_ways(shapes_of(call)):
             key = family.key, shapes
             decided = self._plans.get(key)
@@ -625,59 +632,59 @@ class Step(Generic[Result]):
         try:
             traced = Traced(Resized(call, shapes), argnums, self._policy, watches=False)
             traced.finish(bool(argnums), self.has_aux)
-        except Exception:  # the function may not take these sizes, and says so as it likes
+        except Exception:  # the function may refuse these sizes with any exception
             return Decided(family, False, None)
         self._n_planned += 1
         try:
             return Decided(family, True, decide(traced.graph, traced.wrt_positions, options))
-        except (ValueError, NotImplementedError):  # each shape is planned for itself
+        except (ValueError, NotImplementedError):  # then each shape is planned separately
             return Decided(family, True, None)
 
     def _warn_of_many(self) -> None:
         import warnings
 
         text = (
-            f"{self!r}: every new dtype or Python constant compiles once more, and so does a "
-            "shape that cannot share a plan; "
-            "pass a number that changes as np.float32(x), and pad to few shapes"
+            f"{self!r}: every new dtype, Python constant or shape that cannot share a plan "
+            "compiles another program; "
+            "pass numbers that change as np.float32(x), and pad arrays to a few shapes"
         )
         warnings.warn(located(text), RuntimeWarning, stacklevel=5)
 
     def prepare(self, *args: Any, **kwargs: Any) -> Self:
-        """Traces, plans and compiles for these arguments without running; returns the step
+        """Traces, plans and compiles for these arguments without running the step; returns the step
         itself."""
         with self._lock:
             self._specialise(self._read(args, kwargs))
         return self
 
     def capture(self, *bound: Any) -> CapturedStep:
-        """A step that runs as one graph of the GPU: forward, backward and update.
+        """Returns a step that runs forward, backward and update as one CUDA graph.
 
         Args:
-            bound: the first arguments of the function, whose arrays are on the GPU. The graph uses
-                them where they are, and updates those that the step updates. Later arguments are
-                given to each call, which copies them to the graph's own arrays.
+            bound: the first arguments of the function, with arrays on the GPU. The graph uses these
+                arrays in place, and updates those that the step updates. Later arguments are passed
+                to each call, which copies them to the graph's own arrays.
 
         Raises:
-            ValueError: the step does not run on a GPU, or an array of ``bound`` is not there.
+            ValueError: if the step does not run on a GPU, or an array in ``bound`` is not on it.
 
         >>> captured = step.capture(params)  # doctest: +SKIP
         >>> for x, y in batches:  # doctest: +SKIP
         ...     value = captured(x, y)
         """
-        from .captured import CapturedStep  # few steps are captured
+        from .captured import CapturedStep  # here, because few steps are captured
 
         with self._lock:
             return CapturedStep(self, bound)
 
     def state_dict(self, params: Any) -> dict[str, Any]:
-        """A copy of all that the next call depends on, as a flat dict of arrays: those of the tree
-        ``params`` by their names (``"params['w1']"``), states of the optimizer (``"optimizer.t"``,
-        ``"optimizer.params['w1'].m"``), ``"rng_step"`` and ``"seed"``. With running statistics,
-        ``params`` is a tree with both.
+        """Returns copies of everything that the next call depends on, as a flat dict of arrays: the
+        arrays of the tree ``params`` by their names (``"params['w1']"``), the optimizer's states
+        (``"optimizer.t"``, ``"optimizer.params['w1'].m"``), ``"rng_step"`` and ``"seed"``. If the
+        function has running statistics, include them in ``params``.
 
-        ``np.savez`` and ``safetensors.numpy.save_file`` save it; a run that continues from it has
-        the bits of one that was not interrupted.
+        ``np.savez`` and ``safetensors.numpy.save_file`` save the dict. A run that continues from it
+        is bitwise equal to an uninterrupted run.
 
         Example:
             >>> np.savez("run.npz", **step.state_dict(params))
@@ -687,12 +694,12 @@ class Step(Generic[Result]):
             return state_of(self, params)
 
     def load_state_dict(self, state: Mapping[str, Any], params: Any) -> None:
-        """Copies a state that :meth:`state_dict` returned: into the arrays of ``params``, the
-        optimizer and the counter of random numbers. After an error nothing has changed.
+        """Copies a state from :meth:`state_dict` into the arrays of ``params``, the optimizer and
+        the counter of random numbers. After an error, nothing has changed.
 
         Raises:
-            TypeError, ValueError: names, shapes or types differ from those of ``params``, or the
-                state was saved by another optimizer.
+            TypeError, ValueError: if names, shapes or types differ from those of ``params``, or the
+                state was saved with another optimizer.
         """
         with self._lock:
             load(self, params, state)
@@ -704,7 +711,8 @@ class Step(Generic[Result]):
         )
 
     def clear(self) -> None:
-        """Drops what was compiled, and its memory; optimizer state and counts of steps stay."""
+        """Drops all compiled programs and frees their memory. Optimizer states and step counts are
+        kept."""
         with self._lock:
             self._known.clear()
             self._plans.clear()
@@ -713,13 +721,13 @@ class Step(Generic[Result]):
         self._place.native.release()
 
     def profile(self, *args: Any, rng_step: int = 0, **kwargs: Any) -> StepProfile:
-        """Runs the step on copies of the arguments and measures each kernel: its seconds, and the
-        bytes that are allocated while it runs when each storage is allocated separately. Nothing
-        is updated. ``rng_step`` is the number of the step for random operations.
+        """Runs the step on copies of the arguments and measures each kernel: its seconds, and, with
+        each storage allocated separately, the bytes that are allocated while it runs. Nothing is
+        updated. ``rng_step`` is the step number for random operations.
 
         Returns:
-            The measurements, kernel by kernel; ``print(step.profile(params, x, y))`` sums them up
-            by kind. From then on ``step.plan.report`` also shows the measured bytes.
+            The measurements of each kernel; ``print(step.profile(params, x, y))`` prints totals by
+            kind. Afterwards, ``step.plan.report`` also shows the measured bytes.
         """
         from ..run.profiling import profile  # writes JSON; import stays fast
 
@@ -735,7 +743,7 @@ class Step(Generic[Result]):
     def _compiled(self) -> _Specialisation:
         if not self._recent:
             raise ValueError(
-                "the step is not compiled yet: call it, or prepare(...) it, with its arguments"
+                "the step is not compiled yet: call it, or its prepare(), with arguments"
             )
         return self._recent[0]
 
@@ -751,33 +759,34 @@ class Step(Generic[Result]):
 
     @property
     def plan(self) -> Plan:
-        """The plan of the latest call: what is saved, what is recomputed, and why."""
+        """The plan of the latest call, which says what is saved, what is recomputed, and why."""
         return self._compiled.run.plan
 
     @property
     def planned(self) -> Planned:
-        """Bytes and times that the plan of the latest call predicts."""
+        """The bytes and times that the plan of the latest call predicts."""
         return self._compiled.run.planned
 
     def code(self, backend: str | None = None) -> str:
-        """What each kernel of the latest call became: the executor's records on the CPU, CUDA C on
-        a GPU. With a ``backend``, what it would become there, without a GPU for ``"cuda"``.
+        """Returns the code of each kernel of the latest call: the executor's records on a CPU, CUDA
+        C on a GPU. With ``backend``, returns the code for that backend; ``"cuda"`` needs no GPU.
 
         Example:
             >>> print(step.prepare(params, x, y).code("cuda"))
 
         Raises:
-            NotImplementedError: the backend has no code to show, or cannot run the step; or the
-                step runs a plan that it was given, which is a plan for its own backend.
-            BudgetError: on that backend, where products need more room, the budget cannot be met.
+            NotImplementedError: if the backend has no code to show or cannot run the step, or the
+                step was compiled with ``plan=``, which only applies to the step's own backend.
+            BudgetError: if the budget cannot be met on that backend, where products may need more
+                memory.
         """
         spec = self._compiled
         if backend is None or backend == spec.run.backend:
             return spec.run.text("code")
         if self._options.plan is not None:
             raise NotImplementedError(
-                f"code: the given plan= is for {spec.run.backend!r}; compile without it to see "
-                f"what {backend!r} would run"
+                f"code: plan= is for {spec.run.backend!r}; compile without it to see the code for "
+                f"{backend!r}"
             )
         options = self._options._replace(
             backend=backend,
@@ -788,18 +797,19 @@ class Step(Generic[Result]):
 
     @property
     def updates_inside(self) -> bool:
-        """Whether the latest call's program updates parameters inside its backward."""
+        """True if the latest call's program updates parameters inside its backward."""
         return self._compiled.run.updates_inside
 
     @property
     def updates_reason(self) -> str:
-        """Why it does not, although ``updates="inside"`` asked for it; "" otherwise."""
+        """The reason that the program does not update inside although ``updates="inside"`` was
+        requested; "" otherwise."""
         return self._compiled.run.updates_reason
 
     @property
     def slices(self) -> tuple[str, ...]:
-        """What the latest call's program runs in pieces, and each operation that could not end
-        such pieces, with the reason; empty without ``slices=True``.
+        """The chains that the latest call's program runs in pieces, and each operation that
+        prevented one, with the reason; empty without ``slices=True``.
 
         Example:
             >>> _ = step(params, x, y)
@@ -810,25 +820,26 @@ class Step(Generic[Result]):
 
     @property
     def stats(self) -> Stats | None:
-        """What the latest run measured; None before it."""
+        """The measurements of the latest run, or None before the first."""
         return self._compiled.run.stats
 
     @property
     def n_compiled(self) -> int:
-        """How often it has compiled: once for each combination of shapes, dtypes and constants,
-        and again where a program was dropped from the cache."""
+        """Number of compilations: one for each combination of shapes, dtypes and constants, and
+        more for programs that were dropped from the cache."""
         return self._n_compiled
 
     @property
     def n_planned(self) -> int:
-        """How often it has searched for a plan. Programs for shapes that differ in sizes only
-        follow the decisions of one plan (docs/compile.md), so there are fewer plans."""
+        """Number of searches for a plan. It can be smaller than :attr:`n_compiled`, because
+        programs for shapes that differ only in sizes share the decisions of one plan
+        (docs/compile.md)."""
         return self._n_planned
 
     @property
     def program_bytes(self) -> int:
-        """Bytes that its compiled programs and plans hold, at most ``program_cache`` unless one
-        program alone takes more. Arenas, which are memory of runs, are not included."""
+        """Bytes that the compiled programs and plans hold: at most ``program_cache``, unless a
+        single program takes more. Arenas are not included."""
         with self._lock:
             return self._known.nbytes + self._plans.nbytes
 

@@ -1,18 +1,20 @@
-"""What a traced function reads besides its arguments: random numbers, and variables around it.
+"""Warns if a traced function reads something besides its arguments that changes later: random
+numbers, or variables outside the function.
 
-A function is traced once for each set of shapes, so what it read then is a constant of every later
-call. If the value has changed since then, that is rarely intended, so there is one warning, with
-the line. Followed, for the function and functions of the same file that it names:
+A function is traced once for each set of shapes, so the values that it reads while being traced are
+constants of all later calls. If such a value changes afterwards, this is rarely intended, so a
+warning is issued once, with the line. The following are watched, for the function and for functions
+of the same file that it names:
 
 * NumPy's and Python's own generators, and generators in variables (closures and globals);
 * calls in the code of clocks, ``os.urandom`` and ``np.random.default_rng()`` without a seed;
 * numbers, strings and NumPy arrays in variables, compared in every call;
-* those in lists and dicts in variables (of a dict, under strings that the code names), and in
-  attributes that the code reads of an object in a variable or of the method's own object. They
-  are compared in calls 1, 2, 4, 8, ..., as elements of arrays are.
+* numbers, strings and arrays in lists and dicts in variables (in dicts, only under strings that the
+  code contains), and in attributes that the code reads from an object in a variable or from
+  ``self``. They are compared in calls 1, 2, 4, 8, ..., like elements of arrays.
 
-Not followed: what lies deeper (``a.b.c``, lists in lists), properties and slots, names that are
-imported inside the function, and functions of other files."""
+Not watched: anything nested more deeply (``a.b.c``, lists in lists), properties and slots, names
+that are imported inside the function, and functions of other files."""
 
 from __future__ import annotations
 
@@ -36,17 +38,17 @@ _CLOCKS = (
     time.time, time.time_ns, time.perf_counter, time.perf_counter_ns, time.monotonic,
     time.monotonic_ns, time.process_time, time.process_time_ns, os.urandom,
 )  # fmt: skip
-_MOST_ENTRIES = 100  # of one list or dict
+_MOST_ENTRIES = 100  # limit on the entries of one list or dict
 
 
 class Variable(NamedTuple):
-    """A variable outside the function: a cell of its closure, or a name among its globals."""
+    """A variable outside the function: a cell of its closure, or a global name."""
 
     name: str
     place: CellType | dict[str, Any]
 
     def value(self) -> Any:
-        """What it holds; None where it is gone."""
+        """Returns the value of the variable, or None if it no longer exists."""
         if isinstance(self.place, dict):
             return self.place.get(self.name)
         try:
@@ -81,23 +83,24 @@ class Part(NamedTuple):
 
 
 class _Code(NamedTuple):
-    """What a function's code reads."""
+    """The names that a function's code reads."""
 
     attributes: list[tuple[Variable, str]]
     impure: list[str]
-    """Clocks and the like that it calls."""
+    """Names of clocks and other impure functions that it calls."""
     strings: set[str]
 
 
 def _is_unseeded(rest: list[dis.Instruction]) -> bool:
-    """Whether a function that was just loaded is called without arguments."""
+    """Returns True if a function that was just loaded is called without arguments."""
     passed = ("CACHE", "PRECALL", "PUSH_NULL")
     call = next((one for one in rest if one.opname not in passed), None)
     return call is not None and call.opname == "CALL" and call.arg == 0
 
 
 def _read_by(function: FunctionType, owner: Any) -> _Code:
-    """Follows names and one attribute after them; `owner`: of a method, its object."""
+    """Finds the names that a function's code reads, and one attribute after each name. ``owner`` is
+    the object of a method."""
     code, found = function.__code__, _Code([], [], set())
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     first = code.co_varnames[:1] if owner is not None and code.co_argcount else ()
@@ -107,7 +110,7 @@ def _read_by(function: FunctionType, owner: Any) -> _Code:
     value: Any = None
     for at, row in enumerate(rows):
         kind = row.opname
-        if kind.startswith("LOAD_FAST"):  # the last of two that are loaded at once
+        if kind.startswith("LOAD_FAST"):  # if it loads two names, the last one
             name = row.argval[-1] if isinstance(row.argval, tuple) else row.argval
             variable = Variable(name, {name: owner}) if name in first else None
             value = owner if variable else None
@@ -129,7 +132,7 @@ def _read_by(function: FunctionType, owner: Any) -> _Code:
 
 
 def _global_names(code: CodeType) -> Iterator[str]:
-    """Names that the code, and what is defined in it, reads as globals."""
+    """Yields the names that the code, and functions defined in it, read as globals."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield instruction.argval
@@ -139,12 +142,12 @@ def _global_names(code: CodeType) -> Iterator[str]:
 
 
 def _plain(function: Any) -> FunctionType | None:
-    """The function under partials, methods and wrappers."""
+    """Returns the plain function inside partials, methods and wrappers."""
     for _ in range(20):
         try:
             found = (getattr(function, name, None) for name in ("__wrapped__", "func", "__func__"))
             inner = next((one for one in found if one is not None), None)
-        except Exception:  # an object of the user's that raises
+        except Exception:  # attributes of the user's objects may raise
             break
         if inner is None:
             break
@@ -153,7 +156,8 @@ def _plain(function: Any) -> FunctionType | None:
 
 
 def _owner(function: Any) -> Any:
-    """The object of a method, under partials and wrappers; None of other functions."""
+    """Returns the object of a method, which may be inside partials and wrappers; None for other
+    functions."""
     for _ in range(20):
         try:
             if isinstance(function, FunctionType):
@@ -162,14 +166,14 @@ def _owner(function: Any) -> Any:
             if owner is not None and hasattr(function, "__func__"):
                 return owner
             function = getattr(function, "__wrapped__", None) or getattr(function, "func", None)
-        except Exception:  # an object of the user's that raises
+        except Exception:  # attributes of the user's objects may raise
             return None
     return None
 
 
 def surrounding(function: Callable[..., Any]) -> tuple[list[Variable], list[_Code]]:
-    """Variables that the function reads, and functions of the same file that it names; and what
-    the code of each reads."""
+    """Returns the variables that the function, and functions of the same file that it names, read;
+    and the names that the code of each of these functions reads."""
     codes: list[_Code] = []
     found: dict[tuple[str, int], Variable] = {}
     start = _plain(function)
@@ -193,7 +197,7 @@ def surrounding(function: Callable[..., Any]) -> tuple[list[Variable], list[_Cod
 
 
 def _parts(around: list[Variable], codes: list[_Code]) -> Iterator[Part]:
-    """Entries and attributes of what variables hold, as far as the code may read them."""
+    """Yields the entries and attributes of objects in variables that the code may read."""
     strings = set().union(*(code.strings for code in codes))
     for variable in around:
         value = variable.value()
@@ -212,7 +216,7 @@ def _parts(around: list[Variable], codes: list[_Code]) -> Iterator[Part]:
 
 
 class RandomNumbers:
-    """Notices when a generator moves while a function is traced."""
+    """Detects random numbers that are drawn while a function is traced."""
 
     def __init__(self, around: list[Variable]) -> None:
         held = (variable.value() for variable in around)
@@ -221,7 +225,7 @@ class RandomNumbers:
         self._said = False
 
     def _states(self) -> bytes:
-        # as bytes, because states contain arrays, which == compares element by element
+        # pickled, because states contain arrays, which == compares element by element
         own = [
             one.getstate() if isinstance(one, random.Random)
             else one.get_state(legacy=False) if isinstance(one, np.random.RandomState)
@@ -231,20 +235,20 @@ class RandomNumbers:
         return pickle.dumps((np.random.get_state(legacy=False), random.getstate(), own))
 
     def look(self) -> None:
-        """Warns, once, if numbers were drawn since the last look."""
+        """Warns once if numbers have been drawn since tracing began."""
         if self._said or self._states() == self._before:
             return
         self._said = True
         warn(
             "random numbers were drawn while a function was traced (by it or by another thread): "
             "every later call uses the same ones. Draw with cutback.uniform or "
-            "cutback.nn.functional.dropout, or pass them as an argument",
+            "cutback.nn.functional.dropout, or pass the numbers as an argument",
             RuntimeWarning,
         )
 
 
 def _is_equal(before: Any, value: Any) -> bool:
-    """Whether tracing with the one would give the graph of the other; NaN equals NaN."""
+    """Returns True if tracing with either value gives the same graph; NaN equals NaN."""
     if isinstance(before, np.ndarray) or isinstance(value, np.ndarray):
         return (
             isinstance(before, np.ndarray)
@@ -258,7 +262,8 @@ def _is_equal(before: Any, value: Any) -> bool:
 
 
 def _named(value: Any) -> str:
-    """A number as it is written; anything else by its kind, as its text may be long, or raise."""
+    """Formats a value for a message. Only simple values are printed; others are described by their
+    type, because their ``repr`` may be long or raise."""
     if isinstance(value, np.ndarray):
         return f"an array {value.dtype}{list(value.shape)}"
     simple = isinstance(value, _SIMPLE)
@@ -266,7 +271,7 @@ def _named(value: Any) -> str:
 
 
 class Captured(NamedTuple):
-    """A NumPy array that became a constant: the object, its bytes then, and the line."""
+    """A NumPy array that became a constant: the object, its bytes at that time, and the line."""
 
     array: np.ndarray[Any, Any]
     bits: bytes
@@ -274,8 +279,8 @@ class Captured(NamedTuple):
 
 
 class Surroundings:
-    """What a traced function has read besides its arguments; later calls compare it with the
-    current values."""
+    """The values that a traced function has read besides its arguments. Later calls compare them
+    with the current values."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._around, self._codes = surrounding(function)
@@ -286,8 +291,8 @@ class Surroundings:
         self._calls = 0
 
     def end_of_trace(self, captured: list[Captured]) -> None:
-        """Remembers what later calls are compared with: what the trace itself changed is left
-        out."""
+        """Records the values that later calls are compared with. Values are read after the trace,
+        so changes by the trace itself do not count."""
         self.random.look()
         self._warn_of_calls()
         held = ((variable, variable.value()) for variable in self._around)
@@ -299,15 +304,14 @@ class Surroundings:
     def _warn_of_calls(self) -> None:
         for name in dict.fromkeys(name for code in self._codes for name in code.impure):
             warn(
-                f"a traced function calls {name}: every later call reuses the result of the "
-                "trace. Pass it as an argument",
+                f"a traced function calls {name}: every later call reuses the result of this "
+                "call. Pass the result as an argument",
                 RuntimeWarning,
             )
 
     def look(self) -> None:
-        """Warns, once for each, of variables and arrays that have changed since the trace. Elements
-        of arrays, entries and attributes are compared in calls 1, 2, 4, 8, ..., so that many calls
-        cost nothing."""
+        """Warns once for each variable or array that has changed since the trace. Elements of
+        arrays, entries and attributes are only compared in calls 1, 2, 4, 8, ..., to save time."""
         self._compare_all(self._held)
         self._calls += 1
         if self._calls & (self._calls - 1) == 0:
@@ -315,9 +319,9 @@ class Surroundings:
             self._compare_elements()
 
     def _compare_all(self, pairs: list[tuple[Variable | Part, Any]]) -> None:
-        """Warns of those that changed, and takes them out."""
+        """Warns of values that have changed, and stops watching them."""
         for pair in [pair for pair in pairs if pair[0].value() is not pair[1]]:
-            pairs[:] = [one for one in pairs if one is not pair]  # also if the warning is an error
+            pairs[:] = [one for one in pairs if one is not pair]  # first: the warning may raise
             pairs += self._compare(pair, pair[0].value())
 
     @staticmethod
@@ -325,7 +329,7 @@ class Surroundings:
         pair: tuple[Variable | Part, Any], value: Any
     ) -> list[tuple[Variable | Part, Any]]:
         variable, before = pair
-        if _is_equal(before, value):  # elements are not compared again in every call
+        if _is_equal(before, value):  # keep the new object, so that it is not compared every call
             return [(variable, value if isinstance(value, np.ndarray) else before)]
         warn(
             f"{variable.name} was {_named(before)} when the function was traced and is "
@@ -344,7 +348,7 @@ class Surroundings:
         for where in dict.fromkeys(one.where for one in changed):
             at = f" at {where}" if where else ""
             warn(
-                f"an array that the traced function has used as a constant{at} has been changed "
-                "since: calls keep using the old elements. Pass it as an argument",
+                f"an array that the traced function used as a constant{at} has changed since: "
+                "calls keep using the old elements. Pass it as an argument",
                 RuntimeWarning,
             )

@@ -1,7 +1,7 @@
 """Factorizations, inverses and linear systems of small matrices, composed of other operations.
 
-The number of operations grows with the rows of the matrices (about 8 per row for ``cholesky``, 20
-for ``inv``), so matrices have at most :data:`MOST_ROWS` rows. Axes before the last two are batches.
+The number of operations grows with the number of rows (about 8 per row for ``cholesky``, 20 for
+``inv``), so matrices have at most :data:`MOST_ROWS` rows. Axes before the last two are batches.
 A matrix without a factorization or an inverse gives NaN or infinity where NumPy raises.
 """
 
@@ -32,7 +32,7 @@ from .tracer import Array, ArrayLike
 from .transforms import custom_vjp
 
 MOST_ROWS = 128
-"""The most rows of a matrix that is factorized or inverted."""
+"""Limit on the rows of a matrix that is factorized or inverted."""
 
 
 def _square(name: str, a: ArrayLike) -> Array:
@@ -43,8 +43,8 @@ def _square(name: str, a: ArrayLike) -> Array:
     if x.shape[-1] > MOST_ROWS:
         raise NotImplementedError(
             located(
-                f"{name}: matrices have at most {MOST_ROWS} rows, got {x.shape[-1]}; each row adds "
-                f"operations to the step. Call numpy.linalg.{name} outside of the step if the "
+                f"{name}: matrices may have at most {MOST_ROWS} rows, got {x.shape[-1]}; each row "
+                f"adds operations to the step. Call numpy.linalg.{name} outside of the step if the "
                 "matrix is constant"
             )
         )
@@ -60,13 +60,14 @@ def _column(x: Array, j: int) -> Array:
 
 
 def _halved(x: Array) -> Array:
-    """The lower triangle with half of the diagonal."""
+    """Returns the lower triangle, with the diagonal halved."""
     n = x.shape[-1]
     return x * _array(np.tril(np.ones((n, n)), -1) + np.eye(n) / 2).astype(x.dtype)
 
 
 def _factor(a: Array) -> Array:
-    """Column by column: each column is subtracted from the matrix as an outer product."""
+    """Computes the Cholesky factor column by column; the outer product of each column is subtracted
+    from the rest of the matrix."""
     n = a.shape[-1]
     rest, columns = a, []
     for j in range(n):
@@ -80,8 +81,9 @@ def _factor(a: Array) -> Array:
 
 
 def _invert_lower(a: Array) -> Array:
-    """Inverts the blocks on the diagonal, doubling their size: the inverse of [[a, 0], [b, c]] has
-    -c^-1 b a^-1 below its diagonal. All pairs of blocks of one size are done at once."""
+    """Inverts a lower triangular matrix by inverting blocks on the diagonal whose size doubles: the
+    inverse of [[a, 0], [b, c]] has -c^-1 b a^-1 below its diagonal. All pairs of blocks of the same
+    size are processed at once."""
     n = a.shape[-1]
     eye = np.eye(n, dtype=bool)
     rows = np.arange(n)
@@ -113,9 +115,9 @@ _cholesky.defvjp(_cholesky_forward, _cholesky_backward)
 
 
 def cholesky(a: ArrayLike, *, upper: bool = False) -> Array:
-    """Lower triangular ``l`` with ``l @ l.T == a``, for symmetric positive definite matrices of at
-    most 128 rows. Reads the lower triangle. With ``upper``, returns ``l.T``. The gradient is
-    symmetric, as in PyTorch.
+    """Returns the lower triangular ``l`` with ``l @ l.T == a``, for symmetric positive definite
+    matrices of at most 128 rows. Only the lower triangle of ``a`` is read. With ``upper``, returns
+    ``l.T``. The gradient is symmetric, as in PyTorch.
 
     Raises:
         ValueError: if the last two axes are not square.
@@ -131,8 +133,8 @@ def cholesky(a: ArrayLike, *, upper: bool = False) -> Array:
 
 
 def _eliminate(a: Array) -> tuple[Array, Array, Array]:
-    """Gauss-Jordan elimination of [a | 1] with partial pivoting, without exchanging rows: the
-    inverse, the pivots, and the row of each pivot as a column of indices."""
+    """Runs Gauss-Jordan elimination of [a | 1] with partial pivoting, without exchanging rows.
+    Returns the inverse, the pivots, and the row of each pivot as a column of indices."""
     n = a.shape[-1]
     work = concatenate([a, broadcast_to(astype(np.eye(n), a.dtype), a.shape)], -1)
     rows = np.arange(n)[:, None]
@@ -176,7 +178,7 @@ _inv.defvjp(_inv_forward, _inv_backward)
 
 
 def inv(a: ArrayLike) -> Array:
-    """Inverse of square matrices of at most 128 rows.
+    """Returns the inverse of square matrices of at most 128 rows.
 
     Raises:
         ValueError: if the last two axes are not square.
@@ -199,8 +201,8 @@ def _apply(inverse: Array, b: ArrayLike) -> Array:
 
 
 def solve(a: ArrayLike, b: ArrayLike) -> Array:
-    """``x`` with ``a @ x == b``, for square matrices of at most 128 rows. ``b`` is a vector or
-    matrices with as many rows as ``a``.
+    """Solves ``a @ x == b`` for ``x``, with square matrices ``a`` of at most 128 rows. ``b`` is a
+    vector, or matrices with the same number of rows as ``a``.
 
     Raises:
         ValueError: if ``a`` is not square or the shapes do not fit.
@@ -212,9 +214,12 @@ def solve(a: ArrayLike, b: ArrayLike) -> Array:
 def solve_triangular(
     a: ArrayLike, b: ArrayLike, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False
 ) -> Array:
-    """``x`` with ``a @ x == b`` for triangular matrices ``a``; the other triangle is not read.
-    ``trans`` (1, 2, "T" or "C"): solves ``a.T @ x == b``. Source:
-    ``scipy.linalg.solve_triangular``; for PyTorch's ``upper=True`` pass ``lower=False``.
+    """Solves ``a @ x == b`` for ``x``, with triangular matrices ``a``. The other triangle is not
+    read.
+
+    If ``trans`` is 1, 2, "T" or "C", solves ``a.T @ x == b``. ``unit_diagonal`` assumes ones on the
+    diagonal. Source: ``scipy.linalg.solve_triangular``; for PyTorch's ``upper=True`` pass
+    ``lower=False``.
 
     Raises:
         ValueError: if ``a`` is not square, the shapes do not fit, or ``trans`` is invalid.
@@ -235,8 +240,8 @@ def solve_triangular(
 
 
 def cho_solve(c_and_lower: tuple[ArrayLike, bool], b: ArrayLike) -> Array:
-    """``x`` with ``a @ x == b``, from ``(cholesky(a), True)`` or ``(cholesky(a, upper=True),
-    False)``. Source: ``scipy.linalg.cho_solve``.
+    """Solves ``a @ x == b`` for ``x``, given ``(cholesky(a), True)`` or ``(cholesky(a, upper=True),
+    False)`` as ``c_and_lower``. Source: ``scipy.linalg.cho_solve``.
 
     Raises:
         ValueError: if the factor is not square or the shapes do not fit.
@@ -255,8 +260,8 @@ class SlogdetResult(NamedTuple):
 
 
 def _sign(order: Array, pivots: Array) -> Array:
-    """The sign of the determinant: the product of the signs of the pivots, negated once for each
-    pair of pivots whose rows are exchanged."""
+    """Returns the sign of the determinant: the product of the signs of the pivots, negated once for
+    each pair of pivots whose rows are exchanged."""
     n = pivots.shape[-1]
     exchanged = (order > _flip(order)) & np.tril(np.ones((n, n), bool)).T
     pairs = where(exchanged, -1, 1).astype(pivots.dtype)
@@ -277,7 +282,7 @@ _slogdet.defvjp(_slogdet_forward, _slogdet_backward)
 
 
 def slogdet(a: ArrayLike) -> SlogdetResult:
-    """``(sign, logabsdet)`` of the determinants of square matrices of at most 128 rows.
+    """Returns ``(sign, logabsdet)`` of the determinants of square matrices of at most 128 rows.
 
     Raises:
         ValueError: if the last two axes are not square.
@@ -305,8 +310,8 @@ _det.defvjp(_det_forward, _det_backward)
 
 
 def det(a: ArrayLike) -> Array:
-    """Determinants of square matrices of at most 128 rows. The gradient of the determinant of a
-    singular matrix is NaN.
+    """Returns the determinants of square matrices of at most 128 rows. For a singular matrix the
+    gradient is NaN.
 
     Raises:
         ValueError: if the last two axes are not square.

@@ -1,8 +1,8 @@
-"""The value that stands for an array while a function is traced.
+"""The value that represents an array while a function is traced.
 
-It has a shape and a dtype but no elements. Operators and methods follow NumPy: broadcasting,
-promotion (Python scalars are weak), axis and keepdims rules. What NumPy would refuse raises
-ValueError or TypeError with both values and the user's source line.
+It has a shape and a dtype but no elements. Operators and methods follow NumPy's rules for
+broadcasting, promotion (Python scalars are weak), axes and keepdims. Operations that NumPy would
+refuse raise ValueError or TypeError with both values and the user's source line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Axis = int | Sequence[int] | None
 _SCALARS = (bool, int, float)
 
 
-_REFUSED: Array = NotImplemented  # Python then asks the other operand, or raises TypeError
+_REFUSED: Array = NotImplemented  # then Python tries the other operand, or raises TypeError
 
 
 class DLPack(Protocol):
@@ -35,8 +35,8 @@ class DLPack(Protocol):
 
 
 class Builder(Protocol):
-    """A :class:`cutback.Graph`, as far as its arrays and operations on them ask it; documented
-    there."""
+    """The part of :class:`cutback.Graph` that traced arrays and their operations use; its methods
+    are documented there."""
 
     def apply(  # noqa: D102
         self, name: str, ins: tuple[Array, ...], attrs: dict[str, Any]
@@ -55,7 +55,8 @@ class Builder(Protocol):
 
 
 def _other(graph: Builder, x: Any) -> Any:
-    """An operand as Array or Python scalar; NotImplemented for what is neither."""
+    """Converts an operand to an Array or a Python scalar. Returns NotImplemented for other
+    types."""
     if isinstance(x, (Array, *_SCALARS)) and not isinstance(x, np.generic):
         return x
     if isinstance(x, (np.ndarray, np.generic)) or hasattr(x, "__dlpack__"):
@@ -64,10 +65,10 @@ def _other(graph: Builder, x: Any) -> Any:
 
 
 def common(graph: Builder, name: str, values: Sequence[Any]) -> list[Array]:
-    """Operands as arrays of one dtype: NumPy's ``result_type`` with weak Python scalars.
+    """Converts operands to arrays of one dtype: NumPy's ``result_type``, with weak Python scalars.
 
     Raises:
-        TypeError: an operand is not an array, or dtypes without a common type.
+        TypeError: if an operand is not an array or a number, or the dtypes have no common type.
     """
     operands = [_other(graph, x) for x in values]
     for given, found in zip(values, operands, strict=True):
@@ -91,10 +92,10 @@ def common(graph: Builder, name: str, values: Sequence[Any]) -> list[Array]:
 
 
 def whole(value: Any, what: str) -> int:
-    """An integer argument.
+    """Converts an integer argument to an int.
 
     Raises:
-        TypeError: the value is invalid; ``what`` names it.
+        TypeError: if ``value`` is not an integer; the message begins with ``what``.
     """
     try:
         return index(value)
@@ -112,7 +113,7 @@ def _normalize_axis(axis: Any, ndim: int, what: str) -> int:
 
 
 def _normalize_axes(axis: Axis, ndim: int, what: str) -> tuple[int, ...]:
-    """Axes in ascending order; None is all of them."""
+    """Returns the axes in ascending order; None means all axes."""
     if axis is None:
         return tuple(range(ndim))
     given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
@@ -123,15 +124,15 @@ def _normalize_axes(axis: Axis, ndim: int, what: str) -> tuple[int, ...]:
 
 
 def _shape_of(args: tuple[Any, ...]) -> tuple[int, ...]:
-    """``(2, 3)`` from ``f(2, 3)`` or ``f((2, 3))``."""
+    """Returns the shape ``(2, 3)`` from the arguments of ``f(2, 3)`` or ``f((2, 3))``."""
     if len(args) == 1 and isinstance(args[0], (tuple, list)):
         args = tuple(args[0])
     return tuple(index(n) for n in args)
 
 
 class Array(Methods):
-    """A value of a graph: ``shape`` (tuple of ints) and ``dtype`` (equal to ``"f32"``,
-    ``np.float32``, ...; :class:`cutback.dtypes.DType`) without elements.
+    """A traced array: a value of a graph, with ``shape`` (a tuple of ints) and ``dtype`` (a
+    :class:`cutback.dtypes.DType`, equal to ``"f32"``, ``np.float32``, ...), but without elements.
 
     >>> def f(x):  # x is an Array while f is traced
     ...     return (x.reshape(-1) ** 2).sum() / x.size
@@ -139,8 +140,8 @@ class Array(Methods):
     """
 
     __slots__ = ("dtype", "graph", "id", "shape")
-    is_traced = True  # what modules know it by that must not import this one
-    __hash__ = None  # type: ignore[assignment]  # as NumPy's arrays: == compares elements
+    is_traced = True  # recognized by modules that must not import this one
+    __hash__ = None  # type: ignore[assignment]  # like NumPy's arrays: == compares elements
 
     def __init__(self, graph: Builder, number: int, dtype: str, shape: tuple[int, ...]) -> None:
         self.graph = graph
@@ -160,7 +161,7 @@ class Array(Methods):
 
     @property
     def T(self) -> Array:  # noqa: N802
-        """The axes in reverse order."""
+        """The array with its axes in reverse order."""
         return self.transpose()
 
     def __repr__(self) -> str:
@@ -170,16 +171,16 @@ class Array(Methods):
         return self.graph.apply(name, (self, *others), attrs)[0]
 
     def _floating(self, name: str) -> Array:
-        """``name`` of this value in the type NumPy computes it in."""
+        """Applies the operation ``name`` in the type in which NumPy computes it."""
         return self.astype(dtypes.floating(self.dtype))._apply(name)
 
-    # ---- elements are not there ------------------------------------------------------------------
+    # ---- uses that need elements -----------------------------------------------------------------
 
     def _no_elements(self, what: str, instead: str = "") -> NoReturn:
         raise TypeError(
             located(
                 f"{what} of a traced array {self.dtype}{list(self.shape)}: its elements are not "
-                "known while the function is traced; use cutback.where for a choice by value, "
+                "known while the function is traced; use cutback.where to choose by value, "
                 f"{instead}or compute it outside the function"
             )
         )
@@ -202,23 +203,23 @@ class Array(Methods):
         return repr(self)
 
     def item(self) -> NoReturn:
-        """Not available: raises TypeError."""
+        """Raises TypeError, because elements are not known while tracing."""
         self._no_elements("item()")
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._no_elements("conversion to NumPy", "cutback's function in place of NumPy's, ")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """``ndarray + traced`` and ``np.exp(traced)`` arrive here."""
+        """Handles ``ndarray + traced`` and ``np.exp(traced)``."""
         apply = _OPERATORS.get(ufunc.__name__)
         if apply is not None and method == "__call__" and not kwargs and len(inputs) == 2:
             return apply(*(self.graph.lift(x) for x in inputs))
-        from .numpy_calls import ufunc_call  # at the first use: import stays fast
+        from .numpy_calls import ufunc_call  # here, so that importing the package is fast
 
         return ufunc_call(ufunc, method, inputs, kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """``np.mean(traced)`` arrives here."""
+        """Handles ``np.mean(traced)``."""
         from .numpy_calls import function_call
 
         return function_call(func, args, kwargs)
@@ -275,7 +276,8 @@ class Array(Methods):
         return self._power(other, swap=True)
 
     def _power_of(self, exponent: float) -> Array | None:
-        """The powers that have an operation of their own, as in NumPy; None for the others."""
+        """Computes powers for which there is a special operation, as in NumPy; returns None for
+        others."""
         if (
             exponent == 2
             and self.dtype != "bool"
@@ -290,7 +292,7 @@ class Array(Methods):
             return self._apply("reciprocal")
         if self.dtype in dtypes.FLOATS and exponent == -0.5:
             return self._apply("rsqrt")
-        if self.dtype in dtypes.FLOATS and exponent in (3, 4):  # some ten times as fast as pow
+        if self.dtype in dtypes.FLOATS and exponent in (3, 4):  # about ten times as fast as pow
             squared = self._apply("square")
             return squared * self if exponent == 3 else squared._apply("square")
         return None
@@ -379,8 +381,8 @@ class Array(Methods):
     # ---- types and shapes ------------------------------------------------------------------------
 
     def astype(self, dtype: Any) -> Array:
-        """The same elements in another dtype; this value itself when nothing changes. A dtype that
-        is not supported raises TypeError."""
+        """Converts the elements to another dtype; returns this array itself if it has that dtype.
+        A dtype that is not supported raises TypeError."""
         try:
             name = dtypes.parse(dtype)
         except TypeError as error:
@@ -388,18 +390,18 @@ class Array(Methods):
         return self if name == self.dtype else self._apply("cast", dtype=name)
 
     def reshape(self, *shape: Any) -> Array:
-        """The same elements, in row-major order, under another shape; one size may be -1."""
+        """Returns the same elements, in row-major order, in another shape; one size may be -1."""
         target = _shape_of(shape)
         return self if target == self.shape else self._apply("reshape", shape=target)
 
     def ravel(self) -> Array:
-        """All elements in one axis."""
+        """Flattens the array to one axis."""
         return self.reshape(-1) if self.size else self.reshape(0)
 
     flatten = ravel
 
     def transpose(self, *axes: Any) -> Array:
-        """The axes in the given order; reversed without one. Raises ValueError unless each axis is
+        """Reorders the axes; without ``axes``, reverses them. Raises ValueError unless each axis is
         given once."""
         order = _shape_of(axes) if axes and axes != (None,) else tuple(range(self.ndim))[::-1]
         normal = tuple(_normalize_axis(a, self.ndim, "transpose") for a in order)
@@ -413,7 +415,7 @@ class Array(Methods):
         return self if normal == tuple(range(self.ndim)) else self._apply("transpose", axes=normal)
 
     def swapaxes(self, axis1: int, axis2: int) -> Array:
-        """The two axes exchanged."""
+        """Exchanges two axes."""
         order = list(range(self.ndim))
         a, b = (
             _normalize_axis(axis1, self.ndim, "swapaxes"),
@@ -423,8 +425,8 @@ class Array(Methods):
         return self.transpose(order)
 
     def squeeze(self, axis: Axis = None) -> Array:
-        """The array without its axes of size 1 (all of them, or the given ones). A given axis of
-        another size raises ValueError."""
+        """Removes axes of size 1 (all of them, or the given ones). A given axis of another size
+        raises ValueError."""
         axes = _normalize_axes(axis, self.ndim, "squeeze")
         if axis is None:
             axes = tuple(a for a in axes if self.shape[a] == 1)
@@ -446,7 +448,7 @@ class Array(Methods):
         return iter([self[i] for i in range(len(self))])
 
     def __getitem__(self, key: Any) -> Array:
-        from .indexing import getitem  # at the first index: import stays fast
+        from .indexing import getitem  # here, so that importing the package is fast
 
         return getitem(self, key)
 
@@ -466,17 +468,17 @@ class Array(Methods):
         return self._apply(name, axes=axes, keepdims=int(keepdims))
 
     def sum(self, axis: Axis = None, keepdims: bool = False) -> Array:
-        """Sum over axes (None: all); bool and integers add up in i64."""
+        """Returns the sum over axes (None: all). Bools and integers are added in i64."""
         return self.astype(dtypes.accumulator(self.dtype))._reduce("sum", axis, keepdims)
 
     def mean(self, axis: Axis = None, keepdims: bool = False) -> Array:
-        """Mean over axes (None: all); of integers in f64."""
+        """Returns the mean over axes (None: all); for integers, in f64."""
         dtype = self.dtype if self.dtype in dtypes.FLOATS else "f64"
         return self.astype(dtype)._reduce("mean", axis, keepdims)
 
     def var(self, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Array:
-        """Variance over axes: the squared distance from the mean, summed and divided by n -
-        ddof."""
+        """Returns the variance over axes: the sum of squared distances from the mean, divided by n
+        - ddof."""
         axes = _normalize_axes(axis, self.ndim, "var")
         x = self if self.dtype in dtypes.FLOATS else self.astype("f64")
         squares = (x - x.mean(axes, keepdims=True))._apply("square")
@@ -486,7 +488,7 @@ class Array(Methods):
         return squares.sum(axes, keepdims) / float(max(n - ddof, 0))
 
     def std(self, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Array:
-        """Square root of :meth:`var`."""
+        """Returns the square root of :meth:`var`."""
         return self.var(axis, ddof, keepdims)._apply("sqrt")
 
     def _extreme(self, name: str, axis: Axis, keepdims: bool) -> Array:
@@ -498,17 +500,18 @@ class Array(Methods):
         return self._reduce(name, axes, keepdims)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> Array:
-        """Largest over axes (None: all); NaN if there is one. Equal elements share the gradient."""
+        """Returns the largest element over axes (None: all), or NaN if one is NaN. Equal elements
+        share the gradient."""
         return self._extreme("amax", axis, keepdims)
 
     def min(self, axis: Axis = None, keepdims: bool = False) -> Array:
-        """Smallest over axes (None: all); NaN if there is one. Equal elements share the
-        gradient."""
+        """Returns the smallest element over axes (None: all), or NaN if one is NaN. Equal elements
+        share the gradient."""
         return self._extreme("amin", axis, keepdims)
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Array:
-        """Index (i64) of the first largest along ``axis`` (None: of all elements in row-major
-        order)."""
+        """Returns the index (i64) of the first largest element along ``axis`` (None: in the
+        flattened array)."""
         if axis is None:
             flat = self.ravel()._argmax(0, keepdims=False)
             return flat.reshape((1,) * self.ndim) if keepdims else flat
@@ -522,8 +525,8 @@ class Array(Methods):
         return self._apply("argmax", axis=axis, keepdims=int(keepdims))
 
     def clip(self, min: Any = None, max: Any = None) -> Array:  # NumPy's names
-        """Elements limited to [min, max]; None: no limit. A limit that is neither a number nor an
-        array raises TypeError."""
+        """Limits elements to [min, max]; None means no limit. A limit that is neither a number nor
+        an array raises TypeError."""
         x = self
         for name, limit in (("maximum", min), ("minimum", max)):
             if limit is None:
@@ -536,8 +539,8 @@ class Array(Methods):
         return x
 
     def take(self, indices: Any, axis: int | None = None) -> Array:
-        """Elements, or slices along ``axis``, at ``indices``; None takes from all elements in
-        row-major order."""
+        """Returns the elements, or the slices along ``axis``, at ``indices``. None takes from the
+        flattened array."""
         if axis is None:
             return self.ravel()[
                 self.graph.lift(indices) if not isinstance(indices, (int, list)) else indices
@@ -556,4 +559,5 @@ _OPERATORS = {
 }  # fmt: skip
 
 ArrayLike: TypeAlias = Array | np.ndarray[Any, Any] | np.generic | bool | int | float | DLPack
-"""What an operation takes: a traced array, or an array or number that becomes a constant."""
+"""The types that operations accept: a traced array, or an array or number that becomes a
+constant."""

@@ -1,4 +1,4 @@
-"""From a Python function and example arguments to a graph."""
+"""Traces a Python function called with example arguments to a graph."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from .surroundings import Surroundings
 from .tracer import Array
 
 Spec = tuple[Any, ...]
-"""What a leaf means to a trace: (dtype, shape) of an array, (type, value) of a constant."""
+"""The properties of a leaf that a trace depends on: (dtype, shape) of an array, (type, value) of a
+constant."""
 
 _VALUE: dict[type, Callable[[Any], Any]] = {
-    # Bits, not ==, which takes -0.0 for 0.0 and no NaN for itself; and by the type's own methods,
-    # not those of a subclass, which may answer as they like.
+    # Compare bits instead of using ==, for which -0.0 equals 0.0 and NaN does not equal itself. Use
+    # the methods of the type itself, because those of a subclass may do anything.
     int: int.__pos__,
     float: lambda x: struct.pack("=d", x),
     complex: lambda x: struct.pack("=dd", complex.real.__get__(x), complex.imag.__get__(x)),
@@ -51,15 +52,15 @@ class _Itself:
 
 
 def _has_state(x: object) -> bool:
-    """Has an instance of a subclass more to it than the value of its base?"""
+    """Returns True if an instance of a subclass has attributes besides the value of its base."""
     return bool(getattr(x, "__dict__", None)) or any(
         cls.__dict__.get("__slots__") for cls in type(x).__mro__
     )
 
 
 def constant_key(x: Any) -> Any:
-    """What another call must have in place of the constant ``x`` to be the same call: exactly the
-    same type and bits; of functions and what carries attributes of its own, the same object."""
+    """Returns a key that is equal for constants that give the same trace. They must have the same
+    type and bits; functions, and values with attributes, must be the same object."""
     if callable(x):
         try:
             hash(x)
@@ -74,14 +75,17 @@ def constant_key(x: Any) -> Any:
 
 
 class Call:
-    """The arguments of one call: arrays, and what the trace depends on.
+    """The arguments of one call, and the key of the trace that they need.
 
     Leaves that are arrays become arguments of the graph. Python numbers, strings and functions are
-    constants of the trace: another value traces again. ``np.float32(x)`` is an array.
+    constants of the trace: another value needs another trace. ``np.float32(x)`` is an array.
 
     Args:
-        known: what earlier calls were compiled to. If the call fits one, that is ``fitting``, and
-            ``key`` and ``arrays``, which take longer, are not made.
+        function: the function that is called.
+        args, kwargs: its arguments.
+        stream: the CUDA stream that arrays are used on, or None.
+        known: signatures of earlier calls. If the call fits one of them, ``fitting`` is that
+            signature, and ``key`` and ``arrays``, which take longer, are not computed.
     """
 
     __slots__ = (
@@ -101,7 +105,7 @@ class Call:
         self.stream = stream
         self.leaves, self.tree = tree.flatten((args, kwargs))
         self.given: list[Any] = []  # ndarrays and DeviceArrays, in the order of their leaves
-        self.scalars: list[int] = []  # leaves that are NumPy scalars: nothing can be written there
+        self.scalars: list[int] = []  # leaves that are NumPy scalars, which cannot be written to
         self._names: list[str] | None = None
         self.fitting: Signature | None = None
         for signature in known:
@@ -111,8 +115,8 @@ class Call:
         self._read()
 
     def _fits(self, signature: Signature) -> bool:
-        """Whether the leaves are those of the signature. True if ``key`` would be equal; false may
-        also mean that a constant is equal and another object."""
+        """Returns True if the leaves fit the signature; then ``key`` would be equal. False may also
+        mean that a constant is equal but a different object."""
         if self.tree != signature.tree:
             return False
         found = signature.native.match(self.leaves)
@@ -128,12 +132,13 @@ class Call:
         return True
 
     def read(self) -> None:
-        """Makes ``key`` and ``arrays`` if the call fits one of the earlier ones."""
+        """Computes ``key`` and ``arrays`` if this was skipped because the call fits an earlier
+        one."""
         if self.fitting is not None:
             self._read()
 
     def _read(self) -> None:
-        # for each leaf an ndarray or a DeviceArray; None: a constant
+        # an ndarray or DeviceArray for each leaf, or None for a constant
         self.arrays: list[Any] = []
         self.scalars = []
         specs: list[Spec] = []
@@ -149,7 +154,7 @@ class Call:
         self.key = (self.tree, tuple(specs))
 
     def _leaf(self, i: int, leaf: Any, names: list[str] | None) -> tuple[Any, Spec]:
-        """The array of a leaf, None if it is a constant, and what it means to a trace."""
+        """Returns the array of a leaf (None for a constant), and its spec."""
         constant = isinstance(leaf, _CONSTANT) or callable(leaf)
         if constant and not isinstance(leaf, np.generic):
             return None, (type(leaf), constant_key(leaf))
@@ -164,7 +169,8 @@ class Call:
         return array, (dtype, array.shape)
 
     def names(self) -> list[str]:
-        """A readable name for each leaf, from the function's parameters: ``"params['w']"``."""
+        """Returns a readable name for each leaf, made from the function's parameters, such as
+        ``"params['w']"``."""
         if self._names is None:
             self._names = self._make_names()
         return self._names
@@ -172,7 +178,7 @@ class Call:
     def _make_names(self) -> list[str]:
         args_tree, kwargs_tree = self.tree[3]
         function: Any = self.function
-        for _ in range(20):  # that of a transformation, such as grad(grad(f))
+        for _ in range(20):  # unwrap transformations, such as grad(grad(f))
             function = getattr(function, "__wrapped__", function)
         code = getattr(function, "__code__", None)
         parameters = code.co_varnames[: code.co_argcount] if code is not None else ()
@@ -186,7 +192,7 @@ class Call:
         return result
 
     def positional(self) -> list[range]:
-        """The leaves that belong to each positional argument."""
+        """Returns the leaves that belong to each positional argument."""
         ranges, end = [], 0
         for child in self.tree[3][0][3]:
             begin, end = end, end + tree.count(child)
@@ -195,7 +201,7 @@ class Call:
 
 
 class Signature:
-    """What the leaves of a call must be to run what another call was compiled to."""
+    """The properties that the leaves of a call must have to run an already compiled program."""
 
     def __init__(self, call: Call, names: list[str]) -> None:
         self.tree = call.tree
@@ -207,33 +213,33 @@ class Signature:
         )
 
 
-_RECENT = 4  # those that a call is compared with before it is read in full
+_RECENT = 4  # number of signatures that a call is compared with before its key is computed
 Known = TypeVar("Known", bound=Signature)
 
 
 def with_first(recent: Sequence[Known], used: Known) -> list[Known]:
-    """The recent signatures after one of them, or another one, was used."""
+    """Returns the recent signatures with ``used`` moved or added to the front."""
     others = [other for other in recent if other is not used]
     return [used, *others[: _RECENT - 1]]
 
 
 def leaves_of(positional: Sequence[range], argnums: Sequence[int]) -> list[range]:
-    """The leaves of the positional arguments ``argnums``.
+    """Returns the leaves of the positional arguments ``argnums``.
 
     Raises:
-        ValueError: there is no such argument.
+        ValueError: if there is no such argument.
     """
     check_argnums(argnums, len(positional))
     return [positional[argnum] for argnum in argnums]
 
 
-MOST_LINES = 400  # of a graph, in a notebook
+MOST_LINES = 400  # limit on the lines of a graph shown in a notebook
 
 
 class Traced:
-    """A traced function: its graph and how arguments and results are nested.
+    """A traced function: its graph, and the nesting of its arguments and results.
 
-    ``print(traced)`` shows the forward graph, ``print(traced.joint())`` forward and backward.
+    ``print(traced)`` shows the forward graph; ``print(traced.joint())`` shows forward and backward.
 
     >>> traced = cutback.trace(loss, params, x, y)
     >>> print(traced.joint())
@@ -247,7 +253,7 @@ class Traced:
         watches: bool = True,
     ) -> None:
         self.graph = Graph()
-        self._watches = watches  # what the function reads besides its arguments
+        self._watches = watches  # warn if values besides the arguments change later
         self.names = call.names()
         self._leaves_of = call.positional()
         ranges = leaves_of(self._leaves_of, argnums)
@@ -265,7 +271,7 @@ class Traced:
             try:
                 self.result = call.function(*args, **kwargs)
             except TypeError as error:
-                from .words import explain  # for an error alone
+                from .words import explain  # here, because only errors need it
 
                 explain(error)
                 raise
@@ -277,7 +283,7 @@ class Traced:
         self.graph.random = None
 
     def _inputs(self, call: Call) -> list[Any]:
-        """A traced value for each array, the leaf itself for each constant."""
+        """Returns a traced value for each array, and the leaf itself for each constant."""
         wrt = set(self.wrt)
         values: list[Any] = []
         for i, (leaf, array, spec) in enumerate(
@@ -291,11 +297,11 @@ class Traced:
         return values
 
     def finish(self, with_loss: bool, has_aux: bool = False) -> None:
-        """Declares the results as outputs of the graph; of a loss, the loss first.
+        """Makes the results outputs of the graph; the loss, if any, comes first.
 
         Raises:
-            ValueError, TypeError: the function did not return a scalar loss, or returned something
-                that is not an array.
+            ValueError, TypeError: if the function did not return a scalar loss, or returned
+                something that is not an array.
         """
         if with_loss:
             check_loss(self.result, has_aux)
@@ -321,32 +327,33 @@ class Traced:
                 )
 
     def written(self, updates: bool) -> frozenset[int]:
-        """The leaves that a step writes. ``updates``: it updates the arguments differentiated
-        by."""
+        """Returns the leaves that a step writes to. If ``updates``, these include the arguments to
+        differentiate by."""
         states = [i for i, n in self._position.items() if n in self.graph._states]
         return frozenset([*states, *(self._among if updates else ())])
 
     def not_writable(self, i: int, leaf: Any) -> TypeError:
-        """The error for a number in the place of an array that a step writes, because its update
-        would be lost."""
+        """Returns the error for a number in the place of an array that the step writes to. The
+        update of a number would be lost."""
         return TypeError(
             located(
                 f"{self.names[i]} is {leaf!r}, a {type(leaf).__name__}, which a step cannot "
-                "update in place; pass np.asarray(...) of it and keep that array, or, if it is "
-                "not to be updated, pass it in an argument outside argnums"
+                "update in place; convert it with np.asarray(...) and keep that array, or, if it "
+                "should not be updated, pass it in an argument outside argnums"
             )
         )
 
     def text(self) -> str:
-        """The forward graph."""
+        """Returns the forward graph as text."""
         return self.graph.text()
 
     def joint(self, argnums: int | Sequence[int] = 0) -> str:
-        """The joint graph: forward, and backward of the first result with respect to the arguments
-        ``argnums``.
+        """Returns the joint graph as text: the forward, and the backward of the first result with
+        respect to the arguments ``argnums``.
 
         Raises:
-            ValueError, TypeError: the first result is not a scalar, or an argument has no gradient.
+            ValueError, TypeError: if the first result is not a scalar, or an argument has no
+                gradient.
         """
         numbers = (argnums,) if isinstance(argnums, int) else argnums
         wrt = [
@@ -361,7 +368,7 @@ class Traced:
         return f"<cutback.Traced with {len(self.names)} arguments>"
 
     def _repr_html_(self) -> str:
-        from ..report.page import code, facts  # imported on demand, as words are
+        from ..report.page import code, facts  # here, so that importing the package is fast
         from ..report.table import table
 
         lines = [line for line in self.text().splitlines() if line.startswith("%")]

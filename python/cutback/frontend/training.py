@@ -1,4 +1,4 @@
-"""Compiled functions: gradients and whole training steps, as users ask for them."""
+"""The functions with which users compile gradients and whole training steps."""
 
 from __future__ import annotations
 
@@ -98,20 +98,20 @@ def compile(
     program_cache: int | str = DEFAULT_CACHE,
     memory: Memory | None = None,
 ) -> Step[Any]:
-    """A training step of ``loss(params, *data)`` under a memory budget.
+    """Returns a training step of ``loss(params, *data)`` under a memory budget.
 
-    With ``optimizer`` a call updates the arrays of argument ``argnums`` **in place** and returns
-    the loss. Without one it returns (loss, gradients). With ``argnums=None`` it returns what the
-    function returns, without gradients.
+    With ``optimizer``, a call updates the arrays of argument ``argnums`` **in place** and returns
+    the loss. Without one, it returns (loss, gradients). With ``argnums=None``, it returns the
+    results of the function, without gradients.
 
-    The function is traced once for each set of shapes and dtypes. What it reads besides its
-    arguments (variables around it, ``np.random``) is read then and is the same in every later call;
-    a ``RuntimeWarning`` names the line where that can be seen to matter (docs/compile.md lists what
-    is watched). Pass as an argument what changes, and draw random numbers with
-    :func:`cutback.uniform` or ``functional.dropout``.
+    The function is traced once for each set of shapes and dtypes. Values that it reads besides its
+    arguments (outer variables, ``np.random``) are read only then, and are the same in every later
+    call. If Cutback sees that such a value changes, a ``RuntimeWarning`` names the line
+    (docs/compile.md lists what is watched). Pass values that change as arguments, and draw random
+    numbers with :func:`cutback.uniform` or ``functional.dropout``.
 
-    Dicts reach the function with their keys sorted, as in JAX, not in the order in which they were
-    filled: name layers so that they sort in the order in which they run, or keep them in a list.
+    Dicts are passed to the function with sorted keys, as in JAX, not in insertion order. Name
+    layers so that they sort in the order in which they run, or keep them in a list.
 
     Args:
         loss: function of pytrees of arrays that returns a scalar, or with ``has_aux`` a pair
@@ -120,51 +120,53 @@ def compile(
 
             - a number from 0 to 1: a position between the smallest plan that costs at most 40 %
               more time (0) and no budget (1). It can always be met, and ``print(step.plan)`` begins
-              with what it came to: ``0.5: 812 MiB, 63 % of 1.26 GiB; smallest 340 MiB``;
+              with the result: ``0.5: 812 MiB, 63 % of 1.26 GiB; smallest 340 MiB``;
             - ``"6GiB"``, ``"500MB"``, or any other int: bytes;
-            - ``"0.4x"`` or ``"40%"``: a share, in (0, 1], of what saving everything takes when ops
-              run one by one (with ``groups=True`` in groups);
-            - ``"min"``: the smallest peak that costs at most 40 % more time by the cost model (if
-              constraints alone cost more, at any price);
+            - ``"0.4x"`` or ``"40%"``: a share, in (0, 1], of the bytes of saving everything with
+              each op run separately (with ``groups=True``, in groups);
+            - ``"min"``: the smallest peak that costs at most 40 % more time by the cost model; if
+              constraints alone cost more, the smallest peak, however slow;
             - ``"smallest"``: the smallest peak, however slow;
-            - None: no budget; what the backward reads is saved.
-        measure: what the budget bounds: ``"arena"`` (bytes really allocated for the step),
-            ``"live"`` (liveness peak), ``"saved"`` (bytes alive between forward and backward) or
-            ``"total"`` (live, plus parameters, gradients and optimizer states). Arguments and
-            results belong to the caller and count in "total" only.
+            - None: no budget; everything that the backward reads is saved.
+        measure: the quantity that the budget bounds: ``"arena"`` (bytes allocated for the step),
+            ``"live"`` (peak of live bytes), ``"saved"`` (bytes alive between forward and backward)
+            or ``"total"`` (live bytes, parameters, gradients and optimizer states). Arguments and
+            results belong to the caller and only count in "total".
         policy: what to save, see :mod:`cutback.policies`.
         preset: what to save without a budget: ``"autograd"`` (default), ``"conservative"``,
-            ``"aggressive"``, ``"shape-aware"`` or ``"recompute_all"``.
-        optimizer: a :class:`cutback.optim.AdamW` or another of :mod:`cutback.optim`.
+            ``"aggressive"``, ``"shape-aware"`` or ``"recompute_all"``; see :func:`cutback.plan`.
+        optimizer: an optimizer of :mod:`cutback.optim`, such as :class:`cutback.optim.AdamW`.
         updates: when the optimizer steps a parameter: ``"after"`` the backward, or ``"inside"`` it,
             as soon as nothing reads the parameter any more and nothing can fail. Each gradient then
-            takes memory only until its update, with the same bits. Calls with ``extras`` compile a
-            second program, which updates after the backward. Where updates inside are not possible,
-            they come after it, and :attr:`Step.updates_reason` says why (docs/optim.md). If no plan
-            meets the budget with updates after the backward, they are inside it where possible.
-        slices: True runs chains of operations that are independent along rows in up to eight
-            pieces: the last product of a language model with its cross entropy and their
-            gradients, or a perceptron over tokens. What is wide between their narrow ends, such as
-            the logits, then never exists whole. The pieces depend only on shapes, so the bits are
-            the same under every budget; they may differ from those without slices.
-            :attr:`Step.slices` says what runs in pieces (docs/slices.md).
-        argnums: positional arguments to differentiate by.
+            takes memory only until its update, and the results are bitwise equal. Calls with
+            ``extras`` compile a second program, which updates after the backward. If updates inside
+            are not possible, they run after it, and :attr:`Step.updates_reason` says why
+            (docs/optim.md). If no plan meets the budget with ``"after"``, updates run inside where
+            possible.
+        slices: if true, chains of row-wise operations run in up to eight pieces. Examples are the
+            last product of a language model with its cross entropy and their gradients, or a
+            perceptron over tokens. Wide values inside a chain, such as the logits, then never exist
+            as a whole. The pieces depend only on shapes, so results are bitwise equal under every
+            budget, but may differ from those without slices. :attr:`Step.slices` lists the chains
+            that run in pieces (docs/slices.md).
+        argnums: position or positions of the arguments to differentiate by.
+        has_aux: the function returns a pair (scalar, more results).
         backend, device, plan, groups: as for :class:`cutback.run.executable.Executable`.
-        on_infeasible: what to do if no plan meets the budget: ``"error"``; ``"min"`` or
-            ``"smallest"``: warn, and run the plan of that budget; ``"warn"``: warn, and save
+        on_infeasible: what to do if no plan meets the budget: ``"error"`` raises; ``"min"`` and
+            ``"smallest"`` warn, and use the plan of that budget; ``"warn"`` warns, and saves
             everything.
-        time_limit, progress: seconds after which the search for a plan ends with the best so far
-            (0: no limit), and a function that is told the seconds so far, see :func:`cutback.plan`.
-            They hold for each set of shapes. Without a function, a search that takes over a second
-            is shown on a terminal or in a notebook, where Ctrl-C takes the best plan so far. The
-            range of a position is always searched in full.
-        program_cache: bytes of compiled programs that the step keeps, as an int or a string such as
-            ``"1GiB"``. Programs that were used least recently are dropped; a call that needs one
-            again traces and compiles again, with the same results. The latest always stays.
-        memory: a :class:`cutback.Memory` that the step runs in together with others, one at a
-            time. None: a block of its own. All shapes of a step share it in either case.
-        seed: 64 bits; with the number of the call it determines every random value, so that the
-            same seed repeats a run bit for bit, under any budget and any number of threads.
+        time_limit, progress: limits on the search for a plan, see :func:`cutback.plan`. They apply
+            to each set of shapes.
+        program_cache: limit on the bytes of compiled programs that the step keeps, as an int or a
+            string such as ``"1GiB"``. The least recently used programs are dropped; a call that
+            needs a dropped one traces and compiles again, with the same results. The latest program
+            is always kept.
+        memory: a :class:`cutback.Memory` that the step shares with other steps, which run in it one
+            at a time. None gives the step its own block. In either case, all shapes of the step
+            share one block.
+        seed: an integer of 64 bits. Together with the number of the call it determines every random
+            value, so the same seed repeats a run bit for bit, under any budget and with any number
+            of threads.
 
     Raises:
         ValueError, TypeError: if ``budget``, ``preset`` or ``policy`` is invalid.
@@ -173,7 +175,7 @@ def compile(
     >>> value = step(params, x, y)  # parameters are updated in place
     """
     if optimizer is not None and argnums is None:
-        raise ValueError("an optimizer needs argnums: the arguments that hold parameters")
+        raise ValueError("an optimizer needs argnums, the arguments that hold parameters")
     returns = "value" if optimizer is not None or argnums is None else "both"
     return Step(
         loss,
@@ -221,17 +223,17 @@ def value_and_grad(
 def value_and_grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
 ) -> Step[Any]:
-    """A function that returns ``(f(*args), gradients)``; gradients are nested like argument
+    """Returns a function that returns ``(f(*args), gradients)``; gradients are nested like argument
     ``argnums``.
 
-    ``argnums`` may be a sequence, then gradients are a tuple. With ``has_aux``, ``f`` returns
-    (loss, aux) and the value is that pair. The ``options`` (``budget``, ``policy``, ``preset``,
-    ``seed``, ...) are those of :func:`compile`; without a budget or preset everything that the
-    backward reads is saved.
+    If ``argnums`` is a sequence, gradients are a tuple. With ``has_aux``, ``f`` returns (loss, aux)
+    and the value is that pair. The ``options`` (``budget``, ``policy``, ``preset``, ``seed``, ...)
+    are those of :func:`compile`; without a budget or preset, everything that the backward reads is
+    saved.
 
     Raises:
-        ValueError, TypeError: as for :func:`compile`, or if the options have an optimizer, which
-            only :func:`compile` takes. Calls raise as for a :class:`Step`.
+        ValueError, TypeError: as for :func:`compile`, or if the options contain an optimizer, which
+            only :func:`compile` accepts. Calls raise the errors of a :class:`Step`.
 
     >>> value, grads = cutback.value_and_grad(loss)(params, x, y)
     >>> grads["w1"].shape == params["w1"].shape
@@ -261,8 +263,10 @@ def grad(
 def grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
 ) -> Step[Any]:
-    """A function that returns the gradients of ``f`` alone, or with ``has_aux`` (gradients, aux).
-    ``argnums`` and ``options`` are as in :func:`value_and_grad`, and so are the errors.
+    """Returns a function that returns only the gradients of ``f``, or, with ``has_aux``,
+    (gradients, aux).
+
+    ``argnums``, ``options`` and errors are those of :func:`value_and_grad`.
 
     >>> grads = cutback.grad(loss)(params, x, y)
     >>> sorted(grads)
@@ -276,16 +280,16 @@ def grad(
 def trace(
     f: Callable[..., Any], *args: Any, argnums: ArgNums = None, policy: Policy | None = None
 ) -> Traced:
-    """The graph of ``f`` on arguments like ``args``, whose elements are not read.
+    """Traces ``f`` for arguments like ``args``, whose elements are not read, and returns its graph.
 
     ``f`` may return any pytree of arrays. ``print(traced)`` shows the forward graph;
-    ``traced.joint()`` is forward and backward, for which the first result must be a scalar.
+    ``traced.joint()`` returns forward and backward, for which the first result must be a scalar.
     ``argnums`` marks arguments as parameters, and ``policy`` says what to save, as in
     :func:`compile`.
 
     Raises:
-        TypeError, ValueError: an argument cannot be traced, ``f`` returns something that is neither
-            an array nor a number, or ``argnums`` or ``policy`` is invalid.
+        TypeError, ValueError: if an argument cannot be traced, ``f`` returns something that is
+            neither an array nor a number, or ``argnums`` or ``policy`` is invalid.
 
     >>> traced = cutback.trace(loss, params, x, y)
     >>> print(traced)  # the forward graph

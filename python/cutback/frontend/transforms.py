@@ -1,7 +1,7 @@
 """Transformations of functions, with the names and arguments of JAX.
 
-All of them work inside a traced function, where their results are traced arrays, and outside, where
-they compile what they need and give NumPy arrays. ``grad`` and ``value_and_grad`` are in
+Inside a traced function their results are traced arrays. Outside, they compile the functions that
+they need and return NumPy arrays. ``grad`` and ``value_and_grad`` are in
 :mod:`cutback.frontend.training`."""
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = ["custom_vjp", "hessian", "jacfwd", "jacrev", "jvp", "stop_gradient", 
 
 
 def stop_gradient(x: Any) -> Any:
-    """The arrays of a tree as they are, through which no gradient passes: to gradients they are
-    constants. Source: ``jax.lax.stop_gradient``; PyTorch's ``x.detach()``.
+    """Returns the arrays of a tree unchanged, but as constants for gradients: no gradient flows
+    through them. Source: ``jax.lax.stop_gradient``; PyTorch's ``x.detach()``.
 
     Example:
         >>> def loss(x):
@@ -43,23 +43,24 @@ def stop_gradient(x: Any) -> Any:
 
 
 def _arrays(values: Any) -> Any:
-    """The tree with an array in place of each number, which a step would take for a constant."""
+    """Replaces the numbers of a tree by arrays, because a step would treat numbers as constants."""
     leaves, structure = tree.flatten(values)
     numbers = [np.asarray(x) if isinstance(x, (int, float)) else x for x in leaves]
     return tree.unflatten(structure, numbers)
 
 
 def _value_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function without gradients, compiled."""
+    """Compiles a function without gradients."""
     return compile_step(function, argnums=None)
 
 
 def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """``(f(*primals), pull)``, where ``pull(g)`` is the tuple of gradients of the sum of
-    ``g * f(*primals)`` with respect to each argument: the product of ``g`` and the Jacobian.
+    """Returns ``(f(*primals), pull)``, where ``pull(g)`` returns the product of ``g`` and the
+    Jacobian: the gradients of the sum of ``g * f(*primals)`` with respect to each argument, as a
+    tuple.
 
     ``g`` is nested like the value and has its shapes. With ``has_aux``, ``f`` returns (value, aux),
-    and the result is (value, pull, aux). Outside a traced function ``pull`` runs ``f`` again.
+    and the result is (value, pull, aux). Outside a traced function, ``pull`` runs ``f`` again.
     Source: ``jax.vjp``.
 
     Example:
@@ -68,8 +69,8 @@ def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         [0.0, 2.0, 4.0]
 
     Raises:
-        TypeError: an argument is not floating-point.
-        ValueError: ``g`` is not nested like the value, or differs in a shape or type.
+        TypeError: if an argument is not floating-point.
+        ValueError: if ``g`` is not nested like the value, or differs in a shape or type.
     """
     if not callable(f):
         raise TypeError(f"vjp: expected a function, got {f!r}")
@@ -87,15 +88,16 @@ def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def _placeholder(y: Array) -> Array:
-    """Zeros that stand for the gradient of ``y``, and belong to no other value."""
+    """Returns zeros that represent the gradient of ``y`` and are shared with no other value."""
     graph = current()
     return graph.alias(graph.full(y.shape, 0.0, y.dtype))
 
 
 def _push(f: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool) -> Any:
-    """The gradient of a vjp is linear in what is pulled, so its derivative by that is the jvp."""
+    """Computes a jvp. The result of a vjp is linear in the gradient that is pulled back, so its
+    derivative with respect to that gradient is the jvp."""
     graph = current()
-    with composing():  # attention and its derivative then share their products
+    with composing():  # so that attention and its derivative share their products
         found = Pullback(f, primals, has_aux, "jvp")
     leaves, structure = tree.flatten(tangents)
     if structure != tree.flatten(primals)[1]:
@@ -125,13 +127,13 @@ def _push(f: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool) -> 
 def jvp(
     f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
 ) -> Any:
-    """``(f(*primals), tangent)``: the value, and its derivative in the direction ``tangents``, a
-    tuple that is nested like ``primals``.
+    """Returns ``(f(*primals), tangent)``: the value, and its derivative in the direction
+    ``tangents``, a tuple that is nested like ``primals``.
 
     It is computed as the gradient of a vjp, and takes up to about three times as long as ``f``.
-    Attention without dropout is composed of products and softmax, whose results the tangent reads,
-    so its weights exist in memory. With ``has_aux``, ``f`` returns (value, aux), and the result is
-    (value, tangent, aux). Source: ``jax.jvp``.
+    Attention without dropout is composed of products and softmax, because the tangent reads their
+    results, so its weights exist in memory. With ``has_aux``, ``f`` returns (value, aux), and the
+    result is (value, tangent, aux). Source: ``jax.jvp``.
 
     Example:
         >>> value, slope = cutback.jvp(cutback.sin, (np.zeros(3),), (np.ones(3),))
@@ -139,8 +141,9 @@ def jvp(
         [1.0, 1.0, 1.0]
 
     Raises:
-        TypeError: an argument or result is not floating-point; not sequences.
-        ValueError: the tangents differ from the arguments in structure, shape or type.
+        TypeError: if an argument or result is not floating-point, or ``primals`` or ``tangents`` is
+            not a sequence.
+        ValueError: if the tangents differ from the arguments in structure, shape or type.
     """
     for name, given in (("primals", primals), ("tangents", tangents)):
         if not isinstance(given, (tuple, list)):
@@ -159,7 +162,7 @@ def jvp(
 def _of_arguments(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], argnums: tuple[int, ...]
 ) -> Callable[..., Any]:
-    """``f`` as a function of the arguments ``argnums`` alone."""
+    """Returns ``f`` as a function of only the arguments ``argnums``."""
     check_argnums(argnums, len(args))
 
     def of_some(*chosen: Any) -> Any:
@@ -172,7 +175,7 @@ def _of_arguments(
 
 
 def _rows(n: int, pull: Callable[[Array], list[Array]], dtype: Any, shape: tuple[int, ...]) -> Any:
-    """``pull`` of each unit vector, stacked along a first axis."""
+    """Calls ``pull`` with each unit vector, and stacks the results along a first axis."""
     units = eye(n, dtype=dtype)
     found = [pull(units[i].reshape(shape)) for i in range(n)]
     return [stack(list(column)) for column in zip(*found, strict=True)]
@@ -225,19 +228,19 @@ def _reverse(of_some: Callable[..., Any], primals: Any, has_aux: bool) -> Any:
 def jacrev(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that returns the Jacobian of ``f``: of each result with respect to each argument,
-    an array with the axes of the result and then those of the argument.
+    """Returns a function that computes the Jacobian of ``f``: for each result and each argument, an
+    array with the axes of the result followed by those of the argument.
 
-    One gradient is computed for each element of the results, so ``f`` should have few. ``argnums``
-    names the argument to differentiate, or several. With ``has_aux``, ``f`` returns (value, aux),
-    and the function returns (Jacobian, aux). Source: ``jax.jacrev``.
+    One gradient is computed for each element of the results, so these should be small. ``argnums``
+    is the position, or positions, of the arguments to differentiate by. With ``has_aux``, ``f``
+    returns (value, aux), and the function returns (Jacobian, aux). Source: ``jax.jacrev``.
 
     Example:
         >>> cutback.jacrev(lambda x: x ** 2)(np.arange(3.0)).tolist()
         [[0.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 4.0]]
 
     Raises:
-        TypeError: an argument or result is not floating-point.
+        TypeError: if an argument or result is not floating-point.
     """
     return _jacobian(f, argnums, has_aux, _reverse)
 
@@ -261,7 +264,7 @@ def _forward(of_some: Callable[..., Any], primals: Any, has_aux: bool) -> Any:
 
 
 def _last(column: Array, shape: tuple[int, ...]) -> Array:
-    """The first axis at the end, as the axes of ``shape``."""
+    """Moves the first axis to the end and splits it into the axes of ``shape``."""
     moved = column.transpose((*range(1, column.ndim), 0))
     return moved.reshape((*moved.shape[:-1], *shape))
 
@@ -269,9 +272,9 @@ def _last(column: Array, shape: tuple[int, ...]) -> Array:
 def jacfwd(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that returns the Jacobian of ``f``, like :func:`jacrev`, by one :func:`jvp` for
-    each element of the arguments: for functions with few arguments and many results. ``argnums``
-    and ``has_aux`` are as there. Source: ``jax.jacfwd``.
+    """Returns a function that computes the Jacobian of ``f``, like :func:`jacrev`, but with one
+    :func:`jvp` for each element of the arguments. It suits functions with few inputs and many
+    outputs. ``argnums`` and ``has_aux`` are those of :func:`jacrev`. Source: ``jax.jacfwd``.
 
     Example:
         >>> cutback.jacfwd(cutback.sin)(np.zeros(2)).tolist()
@@ -283,9 +286,10 @@ def jacfwd(
 def hessian(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that returns the second derivatives of ``f``: the Jacobian of its Jacobian. One
-    gradient is computed for each element of the first derivatives, so arguments should be small.
-    ``argnums`` and ``has_aux`` are as in :func:`jacrev`. Source: ``jax.hessian``.
+    """Returns a function that computes the second derivatives of ``f``: the Jacobian of its
+    Jacobian. One gradient is computed for each element of the first derivatives, so arguments
+    should be small. ``argnums`` and ``has_aux`` are those of :func:`jacrev`. Source:
+    ``jax.hessian``.
 
     Example:
         >>> cutback.hessian(lambda x: (x ** 3).sum())(np.arange(2.0)).tolist()
@@ -295,7 +299,7 @@ def hessian(
 
 
 class custom_vjp:  # noqa: N801  # JAX's name
-    """The function ``fun`` with a gradient of its own, which ``defvjp`` sets. Arguments at the
+    """The function ``fun`` with a custom gradient, which ``defvjp`` sets. Arguments at the
     positions ``nondiff_argnums`` get no gradient. Source: ``jax.custom_vjp``.
 
     Example:
@@ -305,7 +309,7 @@ class custom_vjp:  # noqa: N801  # JAX's name
         >>> clip_gradient.defvjp(lambda x: (x, None), lambda _, g: (cutback.clip(g, -1, 1),))
 
     Raises:
-        TypeError: ``fun`` is not a function.
+        TypeError: if ``fun`` is not a function.
     """
 
     def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
@@ -319,19 +323,19 @@ class custom_vjp:  # noqa: N801  # JAX's name
         self._bwd: Callable[..., Any] | None = None
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
-        """Sets the rule: ``fwd(*args)`` returns (value, residuals), and ``bwd(residuals, g)`` a
-        tuple with the gradient of each argument, or None where it is zero. Arguments of
-        ``nondiff_argnums`` come first in the call of ``bwd`` and have no gradient."""
+        """Sets the gradient rule. ``fwd(*args)`` returns (value, residuals). ``bwd(residuals, g)``
+        returns a tuple with the gradient of each argument, or None for a gradient of zero.
+        Arguments in ``nondiff_argnums`` are passed to ``bwd`` first and have no gradient."""
         self._fwd, self._bwd = fwd, bwd
 
     def __call__(self, *args: Any) -> Any:
-        """The value of the function, with the gradient that ``defvjp`` set.
+        """Calls the function; its gradient is the one that ``defvjp`` set. Returns its value.
 
         Raises:
-            ValueError: ``defvjp`` was not called, or ``bwd`` returned a gradient that is not nested
-                like its argument, or has another shape or dtype.
-            TypeError: a result is not floating-point, ``fwd`` did not return a pair, or ``bwd`` a
-                tuple with an entry for each argument.
+            ValueError: if ``defvjp`` was not called, or ``bwd`` returned a gradient that is not
+                nested like its argument, or has another shape or dtype.
+            TypeError: if a result is not floating-point, ``fwd`` did not return a pair, or ``bwd``
+                did not return a tuple with an entry for each argument.
         """
         if not is_tracing():
             return compile_step(self, argnums=None)(*args)
@@ -365,7 +369,7 @@ class custom_vjp:  # noqa: N801  # JAX's name
         return tree.unflatten(structure, marked)
 
     def _pairs(self, args: tuple[Any, ...], given: Any) -> list[tuple[Array, Array]]:
-        """The arrays among the arguments, and their gradients."""
+        """Returns pairs of the arrays among the arguments and their gradients."""
         wanted = [x for i, x in enumerate(args) if i not in self.nondiff_argnums]
         if not isinstance(given, (tuple, list)) or len(given) != len(wanted):
             raise TypeError(
@@ -396,7 +400,8 @@ class custom_vjp:  # noqa: N801  # JAX's name
 
 
 def _axes_of(structure: tree.Tree, axes: Any, what: str) -> list[int | None]:
-    """The axis of each leaf; ``axes`` is one for all below, or nested like the tree."""
+    """Returns the axis of each leaf. ``axes`` is one axis for all leaves, or nested like the
+    tree."""
     if axes is None or isinstance(axes, int):
         return [axes] * tree.count(structure)
     given = tree.parts(axes)
@@ -415,7 +420,7 @@ def _moved(x: Array, source: int, target: int) -> Array:
 
 
 def _examples(leaves: list[Any], axes: list[int | None], names: list[str], size: int | None) -> int:
-    """The number of examples."""
+    """Returns the number of examples."""
     found = {} if size is None else {"axis_size": size}
     for x, axis, name in zip(leaves, axes, names, strict=True):
         if axis is None or (not isinstance(x, Array) and not isinstance(x, (int, float))):
@@ -430,7 +435,7 @@ def _examples(leaves: list[Any], axes: list[int | None], names: list[str], size:
             )
         found[f"axis {axis} of {name}"] = shape[axis]
     if not found:
-        raise ValueError(located("vmap: no argument has an axis of examples; give axis_size="))
+        raise ValueError(located("vmap: no argument has an axis of examples; pass axis_size="))
     first = next(iter(found.values()))
     for name, n in found.items():
         if n != first:
@@ -446,24 +451,25 @@ def _examples(leaves: list[Any], axes: list[int | None], names: list[str], size:
 def vmap(
     fun: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, axis_size: int | None = None
 ) -> Callable[..., Any]:
-    """A function that maps ``fun`` over an axis of its arguments, with one operation for all
-    examples of the batch.
+    """Returns a function that maps ``fun`` over an axis of its arguments; each operation of ``fun``
+    becomes one operation on the whole batch.
 
-    ``in_axes`` has the axis of each positional argument, one for all, or axes nested like them;
-    None is for what all examples share. Keyword arguments have their examples along axis 0.
-    ``out_axes`` says the same of the results. ``axis_size``, the number of examples, is needed only
-    if no argument has an axis of examples. Random numbers differ between examples. There are rules
-    for pointwise operations, reductions, products, convolutions, pooling, indexing, norms, losses,
-    attention and random numbers. Source: ``jax.vmap``.
+    ``in_axes`` gives the axis of each positional argument: one axis for all arguments, a sequence,
+    or axes nested like the arguments; None means that all examples share the argument. Keyword
+    arguments have their examples along axis 0. ``out_axes`` gives the axes of the results in the
+    same way. ``axis_size``, the number of examples, is only needed if no argument has an axis of
+    examples. Random numbers differ between examples. There are rules for pointwise operations,
+    reductions, products, convolutions, pooling, indexing, norms, losses, attention and random
+    numbers. Source: ``jax.vmap``.
 
     Example:
         >>> each = cutback.vmap(cutback.grad(loss), in_axes=(None, 0, 0))  # one for each example
         >>> gradients = each(params, x, y)
 
     Raises:
-        ValueError: arguments with different numbers of examples, or without the axis.
-        TypeError: ``fun`` is not a function.
-        NotImplementedError: an operation that has no rule; the error names it.
+        ValueError: if arguments have different numbers of examples, or lack the axis.
+        TypeError: if ``fun`` is not a function.
+        NotImplementedError: if an operation has no rule; the error names it.
     """
     if not callable(fun):
         raise TypeError(f"vmap: expected a function, got {fun!r}")

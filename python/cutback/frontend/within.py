@@ -1,4 +1,4 @@
-"""Programs of steps whose budget is met only if the optimizer steps inside the backward."""
+"""Compiles steps; if a budget can only be met with updates inside the backward, uses them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def _smaller(after: BudgetError, inside: BudgetError) -> BudgetError:
-    """The refusal with updates after the backward, with what the smallest plan takes in either way:
-    a budget of these bytes is met."""
+    """Returns the error for updates after the backward, with the size of the smallest plan of both
+    ways, so that a budget of that size can be met."""
     known, least = after.smallest_bytes, inside.smallest_bytes
     if inside.reason != "budget" or least is None or (known is not None and known <= least):
         return after
@@ -24,11 +24,12 @@ def _smaller(after: BudgetError, inside: BudgetError) -> BudgetError:
 
 
 def compiled_within(traced: Traced, options: CompileOptions) -> Executable:
-    """The program of a function. If no plan meets the budget with updates after the backward, they
-    are inside it, where gradients take less memory and results have the same bits.
+    """Compiles a traced function and returns the program. If no plan meets the budget with updates
+    after the backward, the program updates inside it, where gradients take less memory and results
+    are bitwise equal.
 
     Raises:
-        BudgetError: no plan meets the budget in either way.
+        BudgetError: if no plan meets the budget in either way.
     """
     graph, wrt = traced.graph, traced.wrt_positions
     try:
@@ -39,7 +40,7 @@ def compiled_within(traced: Traced, options: CompileOptions) -> Executable:
         is_after = options.keep_gradients and options.updates == "after" and options.plan is None
         if not isinstance(error, BudgetError) or error.reason != "budget" or not is_after:
             raise
-        # a share stays the bytes that it is with updates after the backward
+        # a share refers to the step with updates after the backward, so pass its bytes
         budget = options.budget if error.budget_bytes is None else error.budget_bytes
         options = options._replace(updates="inside", decisions=None, budget=budget)
         try:

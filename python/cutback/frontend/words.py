@@ -1,4 +1,4 @@
-"""What is said for words of other libraries: arguments, optimizers and modules."""
+"""Error messages for names of other libraries: arguments, optimizers and modules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _UNKNOWN = re.compile(r"(Array\.)?(\w+)\(\) got an unexpected keyword argument '
 
 
 def explain(error: TypeError) -> None:
-    """Adds our word to the error for an argument that an operation does not have, and the line."""
+    """Adds the name that this package uses to the error for an unknown argument, and the user's
+    line."""
     text = _reworded(error)
     if text is not None:
         error.args = (text,)
@@ -45,11 +46,11 @@ def explain(error: TypeError) -> None:
 
 
 _SHAPE = re.compile(r"\(\d+(?:, ?\d+)*,?\)")
-_MOST_ALIKE = 2  # arguments of one shape that are named; more would not tell which is meant
+_MOST_ALIKE = 2  # if more arguments have a shape, their names would not help
 
 
 def name_arguments(error: ValueError, arguments: Sequence[tuple[str, tuple[int, ...]]]) -> None:
-    """Adds the names of the arguments whose shapes a message of ours has."""
+    """Adds the names of the arguments whose shapes an error message of this package contains."""
     if not has_line(error):
         return
     message, said = str(error), []
@@ -77,7 +78,7 @@ _REWORDED = {
 
 
 def _reworded(error: TypeError) -> str | None:
-    """The text for a call that PyTorch allows, or None."""
+    """Returns the message for a call that only PyTorch allows, or None."""
     if found := _TENSOR.match(str(error)):
         ours = advice(found[1])
         return f"torch.{found[1]} takes no traced arrays" + (f"; {ours}" if ours else "")
@@ -88,7 +89,7 @@ def _reworded(error: TypeError) -> str | None:
 
 
 def _line_of(error: TypeError) -> str:
-    """The innermost source line of the error that is in a file."""
+    """Returns the source line in which the error was raised."""
     return traceback.extract_tb(error.__traceback__)[-1].line or ""
 
 

@@ -1,7 +1,7 @@
-"""Neural-network operations, under the names and argument order of ``torch.nn``.
+"""Neural-network operations, with the names and argument order of ``torch.nn``.
 
-Knows PyTorch's signatures; each function is written in operations of ``frontend``, the only folder
-it imports besides the shared modules. Start at ``functional.py``."""
+Functions have PyTorch's signatures and are composed of operations of ``frontend``, the only folder
+that this one imports besides the top-level modules. Start at ``functional.py``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ __all__ = ["functional"]
 if not TYPE_CHECKING:  # type checkers must report unknown names
 
     def __getattr__(name: str) -> NoReturn:
-        from ..foreign import missing  # for an error alone
+        from ..foreign import missing  # here, because only errors need it
 
         raise missing("cutback.nn", name)

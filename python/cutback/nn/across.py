@@ -1,4 +1,4 @@
-"""Softmax over an axis that is not the last, without a transposed copy where groups allow it."""
+"""Softmax over an axis that is not the last, without a transposed copy if groups allow it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..frontend.tracer import Array
 
 
 def over_inner_axis(name: str, x: Array, axis: int) -> Array:
-    """``"softmax"`` or ``"log_softmax"`` over an axis that is not the last."""
+    """Computes ``"softmax"`` or ``"log_softmax"`` over an axis that is not the last."""
     if _lies_across(x, axis):
         across = _softmax_across if name == "softmax" else _log_softmax_across
         if x.dtype in ("f32", "f64"):
@@ -18,7 +18,8 @@ def over_inner_axis(name: str, x: Array, axis: int) -> Array:
 
 
 def _lies_across(x: Array, axis: int) -> bool:
-    """True if groups can reduce this axis in place (`csrc/fuse/domain.h`)."""
+    """Returns True if fused groups can reduce this axis without a transposed copy
+    (`csrc/fuse/domain.h`)."""
     before, after = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
     length = x.shape[axis]
     is_wide = after >= 24 or (after >= 4 and length * after >= 512)
@@ -26,8 +27,8 @@ def _lies_across(x: Array, axis: int) -> bool:
 
 
 def _softmax_across(x: Array, axis: int) -> Array:
-    """Softmax from operations that need no transposed copy. The shift only has to be near the
-    largest element; it goes through `floor` because that has no gradient."""
+    """Computes softmax with operations that need no transposed copy. The shift only has to be near
+    the largest element; it is rounded by `floor`, which has no gradient."""
     terms = _shifted(x, axis)._apply("exp")
     return terms * (1.0 / terms.sum(axis, keepdims=True))
 

@@ -1,4 +1,4 @@
-"""Checks, defaults and older names for the arguments of the functions in ``functional.py``."""
+"""Checks, defaults and older names for arguments of the functions in ``functional.py``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def older_names(**names: str) -> Callable[[Callable[P, Array]], Callable[P, Arra
                         raise TypeError(
                             located(
                                 f"{function.__name__}: {old} and {new} are the same argument; "
-                                "give one of them"
+                                "pass only one of them"
                             )
                         )
                     given[new] = given.pop(old)
@@ -44,11 +44,11 @@ def older_names(**names: str) -> Callable[[Callable[P, Array]], Callable[P, Arra
 
 
 def not_built(what: str, **options: tuple[Any, Any]) -> None:
-    """Checks that PyTorch's options that are not implemented have their defaults:
-    name = (given, default).
+    """Checks that options of PyTorch that are not implemented have their defaults. Each option is
+    passed as name = (given, default).
 
     Raises:
-        NotImplementedError: an option differs from its default.
+        NotImplementedError: if an option differs from its default.
     """
     for name, (given, default) in options.items():
         if given is not default and not (
@@ -68,11 +68,12 @@ _INSTEAD = {
 
 
 def classes_last(x: Array, labels: Array, what: str) -> Array:
-    """``x[.., c]`` for ``labels[..]``. PyTorch's ``x[n, c, ..]`` for ``labels[n, ..]`` gets its
-    classes moved to the end; if both would fit, classes are the last axis.
+    """Returns ``x[.., c]`` for ``labels[..]``. If ``x`` has PyTorch's layout, ``x[n, c, ..]`` for
+    ``labels[n, ..]``, the classes are moved to the end. If both layouts fit, the last axis holds
+    the classes.
 
     Raises:
-        ValueError: the labels fit neither.
+        ValueError: if the labels fit neither layout.
     """
     if labels.shape == x.shape[:-1]:
         return x
@@ -89,7 +90,7 @@ def classes_last(x: Array, labels: Array, what: str) -> Array:
 
 
 def is_array(x: Any) -> bool:
-    """True for arrays of any library and traced arrays; False for NumPy scalars."""
+    """Returns True for traced arrays and arrays of any library, but not for NumPy scalars."""
     if isinstance(x, np.generic):
         return False
     return isinstance(x, Array) or hasattr(x, "dtype") or hasattr(x, "__dlpack__")
@@ -102,12 +103,12 @@ def like(
     shape: tuple[int, ...],
     default: float | None = None,
 ) -> Array:
-    """A parameter of an operation on ``x``, converted to the dtype of ``x``. If it is None: an
+    """Converts a parameter of an operation on ``x`` to the dtype of ``x``. For None, returns an
     array of ``shape`` filled with ``default``.
 
     Raises:
-        TypeError: it is None and has no default.
-        ValueError: it has another shape.
+        TypeError: if the parameter is None and has no default.
+        ValueError: if it has another shape.
     """
     if value is None and default is None:
         raise TypeError(located(f"{what} is missing; pass an array of shape {shape}"))
@@ -125,7 +126,7 @@ def like(
 
 
 def pair(value: int | tuple[int, int], what: str) -> tuple[int, int]:
-    """(height, width) from a pair or from one integer for both."""
+    """Returns (height, width) from a pair, or from one integer for both."""
     both = value if isinstance(value, (tuple, list)) else (value, value)
     try:
         first, second = (index(n) for n in both)
@@ -147,10 +148,10 @@ def _placed(check: Callable[[str, str, Any], T], what: str, option: dict[str, An
 
 
 def number(what: str, **option: Any) -> float:
-    """A numeric option, name = value, as a float.
+    """Converts a numeric option, passed as name = value, to a float.
 
     Raises:
-        TypeError, ValueError: the value is not a number, or not finite.
+        TypeError, ValueError: if the value is not a number, or not finite.
     """
     value = _placed(scalars.number, what, option)
     if not math.isfinite(value):
@@ -160,19 +161,19 @@ def number(what: str, **option: Any) -> float:
 
 
 def flag(what: str, **option: Any) -> bool:
-    """An option, name = value, that is True or False.
+    """Checks and returns a boolean option, passed as name = value.
 
     Raises:
-        TypeError: the value is neither.
+        TypeError: if the value is neither True nor False.
     """
     return _placed(scalars.flag, what, option)
 
 
 def images(x: ArrayLike, what: str) -> Array:
-    """``x`` as an array with four axes.
+    """Converts ``x`` to an array, which must have four axes.
 
     Raises:
-        ValueError: it has another number of axes.
+        ValueError: if it has another number of axes.
     """
     x = _array(x)
     if x.ndim != 4:

@@ -1,5 +1,5 @@
-"""Attention with the signature of ``torch.nn.functional``: the op ``attention`` of the core where
-it applies, otherwise products and softmax."""
+"""Attention with the signature of ``torch.nn.functional``. It uses the core's op ``attention`` if
+possible, otherwise products and softmax."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _LARGEST_HEAD, _MOST_AXES = 256, 7  # limits of the op ``attention``
 
 
 class _Options(NamedTuple):
-    """The scale of the scores, the probability of dropout, and whether keys after the query are
-    masked."""
+    """The scale of the scores, the probability of dropout, and a flag that masks keys after the
+    query."""
 
     factor: float
     p: float
@@ -37,7 +37,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Array:
-    """``softmax(query @ key.T * scale + mask) @ value`` (Vaswani et al. 2017).
+    """Computes ``softmax(query @ key.T * scale + mask) @ value`` (Vaswani et al. 2017).
 
     Heads of up to 256 elements run as one op, ``attention``, which keeps one number for each query
     and never stores the scores (Dao 2023).
@@ -46,13 +46,15 @@ def scaled_dot_product_attention(
         query: ``[.., l, e]``; key: ``[.., s, e]``; value: ``[.., s, v]``.
         attn_mask: bool (True: may attend) or a float that is added to the scores, broadcast to
             ``[.., l, s]``. Fully masked queries give 0, as in PyTorch.
+        dropout_p: probability with which a weight is dropped.
+        is_causal: mask keys after the query.
         scale: factor of the scores; default 1 / sqrt(e).
         enable_gqa: query ``[.., h, l, e]`` may have n times as many heads as key and value; n
             consecutive query heads share a head of key and value.
 
     Raises:
-        ValueError: ``attn_mask`` is given together with ``is_causal``, or shapes do not match.
-        TypeError: ``attn_mask`` has an integer dtype.
+        ValueError: if ``attn_mask`` is given together with ``is_causal``, or shapes do not match.
+        TypeError: if ``attn_mask`` has an integer dtype.
 
     Example::
 
@@ -63,7 +65,7 @@ def scaled_dot_product_attention(
     is_causal = flag(what, is_causal=is_causal)
     grouped = flag(what, enable_gqa=enable_gqa)
     if attn_mask is not None and is_causal:
-        raise ValueError(located(f"{what}: give attn_mask or is_causal, not both"))
+        raise ValueError(located(f"{what}: pass attn_mask or is_causal, not both"))
     query = _array(query)
     if query.ndim < 2:
         raise ValueError(located(f"{what}: expected query[.., l, e], got shape {query.shape}"))
@@ -92,7 +94,7 @@ def _attention_mask(mask: Array) -> Array:
     """Checks that a mask is bool or floating.
 
     Raises:
-        TypeError: it has an integer dtype.
+        TypeError: if it has an integer dtype.
     """
     if mask.dtype == "bool" or dtypes.floating(mask.dtype) == mask.dtype:
         return mask
@@ -105,7 +107,8 @@ def _attention_mask(mask: Array) -> Array:
 
 
 def _check_groups(query: Array, key: Array, value: Array) -> None:
-    """Raises ValueError unless key and value have equally many heads, and the query a multiple."""
+    """Raises ValueError unless key and value have the same number of heads, and the query has a
+    multiple of it."""
     few = [x.shape[-3] if x.ndim >= 3 else 0 for x in (query, key, value)]
     if few[1] > 0 and few[1] == few[2] and few[0] % few[1] == 0:
         return
@@ -121,8 +124,8 @@ def _check_groups(query: Array, key: Array, value: Array) -> None:
 def _heads(
     query: Array, key: Array, value: Array, mask: Array | None, grouped: bool
 ) -> tuple[Array, ...] | None:
-    """Operands of the op ``attention``, of one dtype and with the same axes before the last two
-    (grouped heads excepted). None if the op does not apply."""
+    """Converts operands for the op ``attention`` to one dtype, with the same axes before the last
+    two (except for grouped heads). Returns None if the op does not apply."""
     q, k, v = common(query.graph, "matmul", (query, key, value))
     kind = dtypes.floating(q.dtype)
     q, k, v = (x.astype(kind) for x in (q, k, v))
@@ -157,7 +160,7 @@ def _heads(
 def _composed(
     query: Array, key: Array, value: Array, mask: Array | None, options: _Options
 ) -> Array:
-    """Attention composed of products and softmax."""
+    """Computes attention from products and softmax."""
     factor, p, is_causal = options
     scores = (query * factor) @ key.swapaxes(-1, -2)
     scores = scores.astype(dtypes.floating(scores.dtype))
@@ -183,8 +186,8 @@ def _repeated(x: Array, n: int) -> Array:
 
 
 def _masked_softmax(scores: Array, mask: Array) -> Array:
-    """Softmax with a mask. Fully masked rows give zeros, and zero gradients: softmax would turn a
-    row of -inf into NaN, so such rows never get one."""
+    """Computes softmax with a mask. Fully masked rows give zeros, and zero gradients. As softmax of
+    a row of -inf is NaN, such rows are computed without the mask and then set to zero."""
     if mask.dtype == "bool":
         is_open = mask.astype(scores.dtype).max(-1, keepdims=True) > 0
         scores = where(mask, scores, where(is_open, -math.inf, 0.0).astype(scores.dtype))

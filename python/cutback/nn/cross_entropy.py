@@ -23,23 +23,23 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Array:
-    """Negative log-likelihood of ``target[..]`` (integer classes) under softmax of ``input[..,
-    c]``, or of ``target[n, ..]`` under softmax of ``input[n, c, ..]``, as PyTorch has images. If
-    both fit, the classes are the last axis.
+    """Returns the negative log-likelihood of ``target[..]`` (integer classes) under the softmax of
+    ``input[.., c]``, or, in PyTorch's layout, of ``target[n, ..]`` under the softmax of ``input[n,
+    c, ..]``. If both layouts fit, the last axis holds the classes.
 
-    Rows whose class is ``ignore_index`` count nothing; ``"mean"`` divides by the number of the
-    others, or with ``weight`` by the sum of their weights.
+    Rows whose class is ``ignore_index`` are ignored; ``"mean"`` divides by the number of the other
+    rows, or, with ``weight``, by the sum of their weights.
 
     Args:
         target: classes, or probabilities of the shape of ``input``, over its last axis.
-        weight: ``[c]``, of each class.
+        weight: ``[c]``, the weight of each class.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-        label_smoothing: in [0, 1]: the share of the target that is the same for all classes.
+        label_smoothing: the share of the target, in [0, 1], that is spread evenly over all classes.
 
     Raises:
-        ValueError, TypeError: another reduction, shapes that do not fit, classes that are
-            not integers.
-        NotImplementedError: ``size_average`` or ``reduce``.
+        ValueError, TypeError: if the reduction is unknown, shapes do not fit, or classes are not
+            integers.
+        NotImplementedError: if ``size_average`` or ``reduce`` is given.
     """
     weight, size_average, ignore_index, reduction = as_before(
         weight, size_average, ignore_index, reduction
@@ -72,7 +72,7 @@ def cross_entropy(
     if weight is not None or smooth:
         return _weighted_cross_entropy(logits, labels, weight, ignore, reduction, smooth)
     dtype = "f64" if logits.dtype == "f64" else "f32"
-    # Counted first, so that nothing stands between the loss of a row and its gradient.
+    # Count first, so that no other operation runs between the loss of a row and its gradient.
     count = (labels != ignore).astype(dtype).sum() if reduction == "mean" else None
     nll = logits._apply("cross_entropy", labels, ignore=ignore)
     if reduction == "none":
@@ -83,7 +83,7 @@ def cross_entropy(
 def _soft_cross_entropy(
     logits: Array, target: Array, weight: ArrayLike | None, reduction: str, smooth: float
 ) -> Array:
-    """Cross entropy of probabilities."""
+    """Computes the cross entropy for targets that are probabilities."""
     share = target.astype(logits.dtype)
     if smooth:
         share = share * (1.0 - smooth) + smooth / logits.shape[-1]
@@ -101,7 +101,7 @@ def _weighted_cross_entropy(
     reduction: str,
     smooth: float,
 ) -> Array:
-    """Cross entropy of classes with weights or smoothed labels, as PyTorch has it."""
+    """Computes the cross entropy for classes with weights or smoothed labels, like PyTorch."""
     dtype = "f64" if logits.dtype == "f64" else "f32"
     counted = (labels != ignore).astype(dtype)
     nll = logits._apply("cross_entropy", labels, ignore=ignore)

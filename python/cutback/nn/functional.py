@@ -1,11 +1,11 @@
 """Deep-learning operations with the signatures of ``torch.nn.functional``.
 
-Shapes are written as in ``x[n, c, h, w]``; ``..`` stands for any axes. All of them work inside a
-traced function and return traced arrays. Class scores lie in the last axis everywhere (PyTorch has
-them in axis 1). Shapes and values that do not fit raise ValueError, and arguments of a wrong type
-or dtype TypeError; the message names the argument and the source line. Options of PyTorch's that
-are not supported raise NotImplementedError when they are used. Names that these arguments had
-before (``x``, ``axis``, ``index``, ``logits``, ``labels``) are still taken.
+Shapes are written as in ``x[n, c, h, w]``; ``..`` stands for any axes. All functions work inside a
+traced function and return traced arrays. Class scores are in the last axis everywhere (in PyTorch
+they are in axis 1). Shapes and values that do not fit raise ValueError, and arguments of a wrong
+type or dtype raise TypeError; the message names the argument and the source line. Options of
+PyTorch that are not supported raise NotImplementedError. Older names of arguments (``x``, ``axis``,
+``index``, ``logits``, ``labels``) are still accepted.
 """
 
 from __future__ import annotations
@@ -129,11 +129,11 @@ _NOT_BUILT = {
     "max_unpool2d": "max_pool2d does not return indices; interpolate enlarges",
     "multi_head_attention_forward": "project with linear and call scaled_dot_product_attention",
 }
-"""Names of PyTorch that do not exist, with the reason or with what to write."""
+"""Names of PyTorch that do not exist here, each with the reason or an alternative."""
 
 
 def __getattr__(name: str) -> NoReturn:
-    from ..foreign import missing  # for an error alone
+    from ..foreign import missing  # here, because only errors need it
 
     if name in _NOT_BUILT:
         text = f"cutback.nn.functional has no {name}: {_NOT_BUILT[name]}"
@@ -146,7 +146,7 @@ def __getattr__(name: str) -> NoReturn:
 
 @older_names(x="input")
 def linear(input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Array:
-    """``input[.., in] @ weight[out, in].T + bias[out]``."""
+    """Computes ``input[.., in] @ weight[out, in].T + bias[out]``."""
     x = _array(input)
     y = x @ x.graph.lift(weight).T
     return y if bias is None else y + bias
@@ -162,8 +162,8 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Array:
-    """``weight[input]``: rows of ``weight[rows, columns]`` at integer ``input[..]``; negative ones
-    are an error. The row ``padding_idx`` gets no gradient."""
+    """Returns ``weight[input]``: the rows of ``weight[rows, columns]`` at integer ``input[..]``.
+    Negative integers are an error. The row ``padding_idx`` gets no gradient."""
     not_built(
         "embedding",
         max_norm=(max_norm, None),
@@ -186,14 +186,14 @@ def embedding(
 
 @older_names(index="tensor")
 def one_hot(tensor: ArrayLike, num_classes: int = -1) -> Array:
-    """1 (i64) where the class is ``tensor[..]``, 0 elsewhere, in a new last axis of size
-    ``num_classes``, which must be given: the largest class is not known while tracing."""
+    """Adds a last axis of size ``num_classes``, with 1 (i64) at the class ``tensor[..]`` and 0
+    elsewhere. ``num_classes`` is required, because the largest class is not known while tracing."""
     labels = _array(tensor)
     if labels.dtype not in dtypes.INTS:
         raise TypeError(located(f"one_hot: expected integer classes, got {labels.dtype}"))
     size = whole(num_classes, "one_hot: num_classes")
     if size == -1:
-        raise ValueError(located("one_hot: num_classes must be given"))
+        raise ValueError(located("one_hot: num_classes is required"))
     attrs = {"axis": 0, "shape": (size,), "dtype": labels.dtype}
     (classes,) = labels.graph.apply("iota", (), attrs)
     return (expand_dims(labels, -1) == classes).astype("i64")
@@ -203,10 +203,10 @@ def one_hot(tensor: ArrayLike, num_classes: int = -1) -> Array:
 
 
 def _last(x: Array, normalized_shape: Any, what: str) -> tuple[int, ...]:
-    """The sizes of the last axes, which are normalised over; None: of the last one.
+    """Returns the sizes of the axes to normalise over; None means the last axis.
 
     Raises:
-        ValueError, TypeError: the array has other sizes there.
+        ValueError, TypeError: if the last axes of the array have other sizes.
     """
     if not x.ndim:
         raise ValueError(located(f"{what}: expected input[.., c], got an array without axes"))
@@ -227,7 +227,7 @@ def _last(x: Array, normalized_shape: Any, what: str) -> tuple[int, ...]:
 
 
 def _flat(x: Array, shape: tuple[int, ...]) -> Array:
-    """The axes that are normalised over as one."""
+    """Merges the axes to normalise over into one axis."""
     return x if len(shape) == 1 else x.reshape((*x.shape[: x.ndim - len(shape)], math.prod(shape)))
 
 
@@ -239,16 +239,18 @@ def layer_norm(
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> Array:
-    """``(x - mean) / sqrt(var + eps) * weight + bias`` over the last axes (Ba, Kiros, Hinton 2016).
+    """Computes ``(x - mean) / sqrt(var + eps) * weight + bias`` over the last axes (Ba, Kiros,
+    Hinton 2016).
 
     Args:
         input: ``[.., *normalized_shape]``.
-        normalized_shape: sizes of the axes that are normalised over; None: the last axis. An array
-            in its place is ``weight``, and what follows ``bias`` and ``eps``, as it was before.
-        weight, bias: of ``normalized_shape``, or None for ones and zeros.
+        normalized_shape: sizes of the axes to normalise over; None: the last axis. If it is an
+            array, the arguments are taken in the older order: ``weight``, ``bias``, ``eps``.
+        weight, bias: arrays of ``normalized_shape``, or None for ones and zeros.
+        eps: added to the variance.
     """
     x = _array(input)
-    if isinstance(bias, float):  # in the place of eps before normalized_shape was there
+    if isinstance(bias, float):  # eps in the older order of arguments
         eps, bias = bias, None
     if is_array(normalized_shape):
         bias = bias if weight is None else weight
@@ -269,9 +271,9 @@ def rms_norm(
     weight: ArrayLike | None = None,
     eps: float | None = None,
 ) -> Array:
-    """``x / sqrt(mean(x**2) + eps) * weight`` over the last axes (Zhang, Sennrich 2019). Arguments
-    as layer_norm's. ``eps`` unless given: the distance from 1 to the next number of the dtype, as
-    PyTorch has it; where ``normalized_shape`` is not given, 1e-6."""
+    """Computes ``x / sqrt(mean(x**2) + eps) * weight`` over the last axes (Zhang, Sennrich 2019).
+    The arguments are those of :func:`layer_norm`. By default ``eps`` is the machine epsilon of the
+    dtype, as in PyTorch, or 1e-6 if ``normalized_shape`` is not given."""
     x = _array(input)
     if is_array(normalized_shape) or (normalized_shape is None and isinstance(weight, float)):
         eps = weight if isinstance(weight, float) else eps
@@ -285,7 +287,7 @@ def rms_norm(
 
 
 def _channels(v: Array, ndim: int) -> Array:
-    """``v[c]`` so that it broadcasts over axis 1 of an array with ``ndim`` axes."""
+    """Reshapes ``v[c]`` so that it broadcasts over axis 1 of an array with ``ndim`` axes."""
     return v.reshape((1, -1) + (1,) * (ndim - 2))
 
 
@@ -302,13 +304,14 @@ def batch_norm(
 ) -> Array:
     """Normalises ``input[n, c, ..]`` for each channel (Ioffe, Szegedy 2015).
 
-    With ``training``, by the mean and (biased) variance of this batch; and if the running
+    With ``training``, it uses the mean and (biased) variance of this batch. If the running
     statistics, ``[c]`` each, are given, the arrays passed for them are updated **in place** after
     the step: ``running = (1 - momentum) * running + momentum * batch``, with the unbiased variance.
-    They must be arguments of the traced function. Without ``training``, by the running statistics.
+    They must be arguments of the traced function. Without ``training``, it uses the running
+    statistics.
 
     Raises:
-        ValueError: shapes that do not fit, or statistics missing where they are needed.
+        ValueError: if shapes do not fit, or running statistics are needed but missing.
     """
     x = _array(input)
     momentum, eps = number("batch_norm", momentum=momentum), number("batch_norm", eps=eps)
@@ -328,7 +331,7 @@ def batch_norm(
         mean = like(running_mean, x, "batch_norm: running_mean", c)
         scale = (like(running_var, x, "batch_norm: running_var", c) + eps)._apply("rsqrt") * w
         return (x - _channels(mean, x.ndim)) * _channels(scale, x.ndim) + _channels(b, x.ndim)
-    if x.size == 0:  # of which there are no statistics
+    if x.size == 0:  # an empty array has no statistics
         return x * _channels(w, x.ndim) + _channels(b, x.ndim)
     y, mean, var, _ = x.graph.apply("batch_norm", (x, w, b), {"eps": eps})
     n = x.size // x.shape[1]
@@ -355,7 +358,8 @@ def evonorm_s0(
     groups: int = 32,
     eps: float = 1e-5,
 ) -> Array:
-    """``x * sigmoid(v * x) / std_of_group(x) * gamma + beta`` (Liu et al. 2020, EvoNorm-S0).
+    """Computes ``x * sigmoid(v * x) / std_of_group(x) * gamma + beta`` (Liu et al. 2020,
+    EvoNorm-S0).
 
     Args:
         x: ``[n, c, h, w]``; the standard deviation is that of each sample's group of c / groups
@@ -363,7 +367,7 @@ def evonorm_s0(
         v, gamma, beta: ``[c]``.
 
     Raises:
-        ValueError: ``groups`` does not divide c.
+        ValueError: if ``groups`` does not divide c.
     """
     x = images(x, "evonorm_s0")
     n, c, h, w = x.shape
@@ -384,7 +388,8 @@ def evonorm_s0(
 
 
 def _padding(padding: Any, stride: tuple[int, int], reach: tuple[int, int]) -> tuple[int, int]:
-    """``"valid"`` and ``"same"`` as numbers. reach: how far a kernel reaches, less one."""
+    """Converts ``"valid"`` and ``"same"`` to numbers. ``reach`` is the extent of a kernel minus
+    one."""
     if not isinstance(padding, str):
         return pair(padding, "conv2d: padding")
     if padding == "valid":
@@ -395,7 +400,7 @@ def _padding(padding: Any, stride: tuple[int, int], reach: tuple[int, int]) -> t
         raise ValueError(located(f"conv2d: padding='same' needs stride 1, not {stride}"))
     if reach[0] % 2 or reach[1] % 2:
         raise NotImplementedError(
-            located("conv2d: padding='same' does not support kernels of even size; pad before it")
+            located("conv2d: padding='same' does not support kernels of even size; call pad first")
         )
     return reach[0] // 2, reach[1] // 2
 
@@ -410,8 +415,8 @@ def conv2d(
     dilation: int | tuple[int, int] = 1,
     groups: int = 1,
 ) -> Array:
-    """Cross-correlation of ``input[n, c, h, w]`` with ``weight[o, c / groups, kh, kw]``, plus
-    ``bias[o]``. ``padding`` may be ``"valid"`` or ``"same"``."""
+    """Computes the cross-correlation of ``input[n, c, h, w]`` with ``weight[o, c / groups, kh,
+    kw]``, plus ``bias[o]``. ``padding`` may be ``"valid"`` or ``"same"``."""
     x = images(input, "conv2d")
     w = x.graph.lift(weight).astype(x.dtype)
     sh, sw = pair(stride, "conv2d: stride")
@@ -461,8 +466,8 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Array:
-    """Largest of each window of ``input[n, c, h, w]``; ``stride`` is ``kernel_size`` unless
-    given."""
+    """Returns the largest element of each window of ``input[n, c, h, w]``; by default ``stride`` is
+    ``kernel_size``."""
     not_built(
         "max_pool2d",
         dilation=(1 if dilation in ((1, 1), [1, 1]) else dilation, 1),
@@ -484,8 +489,8 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Array:
-    """Mean of each window of ``input[n, c, h, w]``, padding counted as zeros; ``stride`` is
-    ``kernel_size`` unless given."""
+    """Returns the mean of each window of ``input[n, c, h, w]``, with padding counted as zeros; by
+    default ``stride`` is ``kernel_size``."""
     not_built(
         "avg_pool2d",
         ceil_mode=(ceil_mode, False),
@@ -498,7 +503,7 @@ def avg_pool2d(
 
 
 def _rows(x: ArrayLike, what: str) -> Array:
-    """``x[n, c, l]`` as images of one row."""
+    """Converts ``x[n, c, l]`` to images of one row."""
     x = _array(x)
     if x.ndim != 3:
         raise ValueError(located(f"{what} expects x[n, c, l], got shape {x.shape}"))
@@ -518,7 +523,7 @@ def conv1d(
     dilation: int = 1,
     groups: int = 1,
 ) -> Array:
-    """Like :func:`conv2d`, for ``input[n, c, l]`` and ``weight[o, c / groups, k]``."""
+    """Computes :func:`conv2d` for ``input[n, c, l]`` and ``weight[o, c / groups, k]``."""
     x = _rows(input, "conv1d")
     w = expand_dims(x.graph.lift(weight), 2)
     s, p, d = (_single(v) for v in (stride, padding, dilation))
@@ -535,7 +540,7 @@ def max_pool1d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Array:
-    """Largest of each window of ``input[n, c, l]``."""
+    """Returns the largest element of each window of ``input[n, c, l]``."""
     k, s, p = (_single(v) for v in (kernel_size, stride, padding))
     x = _rows(input, "max_pool1d")
     return max_pool2d(
@@ -551,7 +556,7 @@ def avg_pool1d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Array:
-    """Mean of each window of ``input[n, c, l]``, padding counted as zeros."""
+    """Returns the mean of each window of ``input[n, c, l]``, with padding counted as zeros."""
     k, s, p = (_single(v) for v in (kernel_size, stride, padding))
     x = _rows(input, "avg_pool1d")
     return avg_pool2d(
@@ -566,14 +571,14 @@ def avg_pool1d(
 def dropout(
     input: ArrayLike, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Array:
-    """``input / (1 - p)`` with probability 1 - p, else 0.
+    """Returns ``input / (1 - p)`` with probability 1 - p, else 0.
 
-    The mask is a function of the step's seed, the number of the step and the place of this call in
-    the program alone: recomputing it gives the same mask, and the same seed repeats a training run
+    The mask depends only on the step's seed, the number of the step and the position of this call
+    in the program. So recomputation gives the same mask, and the same seed repeats a training run
     bit for bit.
 
     Raises:
-        ValueError: ``p`` outside [0, 1].
+        ValueError: if ``p`` is outside [0, 1].
     """
     not_built("dropout", inplace=(inplace, False))
     x, p, training = _array(input), number("dropout", p=p), flag("dropout", training=training)
@@ -590,5 +595,6 @@ def dropout(
 
 
 def causal_mask(x: ArrayLike) -> Array:
-    """Attention scores ``x[.., query, key]`` with -inf where the key comes after the query."""
+    """Returns attention scores ``x[.., query, key]`` with -inf where the key comes after the
+    query."""
     return _array(x)._apply("tril", k=0, fill=-math.inf)

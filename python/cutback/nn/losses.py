@@ -1,5 +1,5 @@
 """Losses with the signatures of ``torch.nn.functional``, composed of other operations. Class scores
-are in the last axis. ``reduction``: ``"mean"``, ``"sum"`` or ``"none"``."""
+are in the last axis. ``reduction`` is ``"mean"``, ``"sum"`` or ``"none"``."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def mse_loss(
     reduction: str = "mean",
     weight: ArrayLike | None = None,
 ) -> Array:
-    """``(input - target)**2``."""
+    """Computes ``(input - target)**2``."""
     x, y = _same("mse_loss", input, target)
     return _reduced("mse_loss", _weighted(ops.square(x - y), weight), reduction)
 
@@ -74,7 +74,7 @@ def l1_loss(
     reduction: str = "mean",
     weight: ArrayLike | None = None,
 ) -> Array:
-    """``|input - target|``."""
+    """Computes ``|input - target|``."""
     x, y = _same("l1_loss", input, target)
     return _reduced("l1_loss", _weighted(ops.absolute(x - y), weight), reduction)
 
@@ -86,7 +86,8 @@ def huber_loss(
     delta: float = 1.0,
     weight: ArrayLike | None = None,
 ) -> Array:
-    """``d**2 / 2`` of the distance d up to ``delta``, ``delta * (d - delta / 2)`` beyond."""
+    """Computes ``d**2 / 2`` for distances d up to ``delta``, and ``delta * (d - delta / 2)``
+    beyond."""
     x, y = _same("huber_loss", input, target)
     reach = number("huber_loss", delta=delta)
     d = ops.absolute(x - y)
@@ -103,7 +104,7 @@ def smooth_l1_loss(
     reduction: str = "mean",
     beta: float = 1.0,
 ) -> Array:
-    """``d**2 / (2 beta)`` of the distance d below ``beta``, ``d - beta / 2`` beyond."""
+    """Computes ``d**2 / (2 beta)`` for distances d below ``beta``, and ``d - beta / 2`` beyond."""
     b = number("smooth_l1_loss", beta=beta)
     if b == 0:
         return l1_loss(input, target, reduction=reduction)
@@ -118,7 +119,8 @@ def binary_cross_entropy(
     reduce: None = None,
     reduction: str = "mean",
 ) -> Array:
-    """``-(y log p + (1 - y) log(1 - p))`` of probabilities p; logarithms are at least -100."""
+    """Computes ``-(y log p + (1 - y) log(1 - p))`` for probabilities p; logarithms are limited to
+    at least -100."""
     p, y = _same("binary_cross_entropy", input, target)
     yes, no = ops.maximum(ops.log(p), -100.0), ops.maximum(ops.log1p(-p), -100.0)
     loss = -(y * yes + (1.0 - y) * no)
@@ -134,8 +136,8 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: ArrayLike | None = None,
 ) -> Array:
-    """Binary cross entropy of sigmoid(input), without overflow; ``pos_weight`` multiplies the part
-    of positive targets."""
+    """Computes the binary cross entropy of sigmoid(input), without overflow. ``pos_weight``
+    multiplies the term of positive targets."""
     x, y = _same("binary_cross_entropy_with_logits", input, target)
     tail = ops.log1p(ops.exp(-ops.absolute(x)))
     if pos_weight is None:
@@ -155,9 +157,9 @@ def nll_loss(
     reduce: None = None,
     reduction: str = "mean",
 ) -> Array:
-    """Minus the log-probability ``input[.., c]`` (or ``input[n, c, ..]``) of the class
-    ``target[..]``, as in :func:`cross_entropy`. Targets equal to
-    ``ignore_index`` are ignored. ``weight[c]`` scales each class; the mean is weighted too."""
+    """Returns the negative log-probability ``input[.., c]`` (or ``input[n, c, ..]``) of the class
+    ``target[..]``, as in :func:`cross_entropy`. Targets equal to ``ignore_index`` are ignored.
+    ``weight[c]`` scales each class; the mean is weighted too."""
     x = _float(input)
     labels = x.graph.lift(target)
     x = classes_last(x, labels, "nll_loss")
@@ -181,8 +183,8 @@ def kl_div(
     reduction: str = "mean",
     log_target: bool = False,
 ) -> Array:
-    """``target * (log(target) - input)`` of log-probabilities ``input``; 0 where the target is 0.
-    ``reduction`` may be ``"batchmean"``: the sum over the size of axis 0."""
+    """Computes ``target * (log(target) - input)`` for log-probabilities ``input``; 0 where the
+    target is 0. ``reduction`` may be ``"batchmean"``: the sum divided by the size of axis 0."""
     x, y = _same("kl_div", input, target)
     if log_target:
         loss = ops.exp(y) * (y - x)
@@ -204,8 +206,8 @@ def poisson_nll_loss(
     reduce: None = None,
     reduction: str = "mean",
 ) -> Array:
-    """``e**x - y x`` or, without ``log_input``, ``x - y log(x + eps)``; ``full`` adds Stirling's
-    term where y > 1."""
+    """Computes ``e**x - y x`` or, without ``log_input``, ``x - y log(x + eps)``. ``full`` adds
+    Stirling's term where y > 1."""
     x, y = _same("poisson_nll_loss", input, target)
     loss = ops.exp(x) - y * x if log_input else x - y * ops.log(x + eps)
     if full:
@@ -223,7 +225,8 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Array:
-    """``(log(var) + (input - target)**2 / var) / 2`` with var at least ``eps``."""
+    """Computes ``(log(var) + (input - target)**2 / var) / 2``, with var limited to at least
+    ``eps``."""
     x, y = _same("gaussian_nll_loss", input, target)
     v = ops.maximum(x.graph.lift(var), eps)
     loss = (ops.log(v) + ops.square(x - y) / v) * 0.5
@@ -238,7 +241,7 @@ def gaussian_nll_loss(
 def normalize(
     input: ArrayLike, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None
 ) -> Array:
-    """``input`` over its p-norm along ``dim``, which is at least ``eps``."""
+    """Divides ``input`` by its p-norm along ``dim``, which is limited to at least ``eps``."""
     x = _float(input)
     small = number("normalize", eps=eps)
     if p == 2:
@@ -252,7 +255,8 @@ def normalize(
 
 
 def cosine_similarity(x1: ArrayLike, x2: ArrayLike, dim: int = 1, eps: float = 1e-8) -> Array:
-    """Sum of products along ``dim`` over both norms, each of which is at least ``eps``."""
+    """Returns the sum of products along ``dim`` divided by both norms, which are limited to at
+    least ``eps``."""
     x, y = _pair("cosine_similarity", x1, x2)
     small = number("cosine_similarity", eps=eps) ** 2
     sizes = [ops.sqrt(ops.maximum(ops.square(v).sum(dim), small)) for v in (x, y)]
@@ -262,7 +266,7 @@ def cosine_similarity(x1: ArrayLike, x2: ArrayLike, dim: int = 1, eps: float = 1
 def pairwise_distance(
     x1: ArrayLike, x2: ArrayLike, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Array:
-    """p-norm of ``x1 - x2 + eps`` along the last axis."""
+    """Returns the p-norm of ``x1 - x2 + eps`` along the last axis."""
     from ..frontend.products import norm
 
     x, y = _pair("pairwise_distance", x1, x2)
@@ -278,9 +282,9 @@ def cosine_embedding_loss(
     reduce: None = None,
     reduction: str = "mean",
 ) -> Array:
-    """``1 - cos`` where the target is 1, ``max(0, cos - margin)`` where it is -1."""
+    """Computes ``1 - cos`` where the target is 1, and ``max(0, cos - margin)`` where it is -1."""
     x, y = _pair("cosine_embedding_loss", input1, input2)
-    # as PyTorch has it: the squares are offset, and nothing is clipped
+    # like PyTorch: a small offset is added to the squares, and nothing is clipped
     small = 1e-12
     product, a, b = (x * y).sum(-1), ops.square(x).sum(-1) + small, ops.square(y).sum(-1) + small
     cosine = product / ops.sqrt(a * b)
@@ -298,7 +302,7 @@ def hinge_embedding_loss(
     reduce: None = None,
     reduction: str = "mean",
 ) -> Array:
-    """``input`` where the target is 1, ``max(0, margin - input)`` where it is -1."""
+    """Computes ``input`` where the target is 1, and ``max(0, margin - input)`` where it is -1."""
     x = _float(input)
     label = x.graph.lift(target)
     far = ops.maximum(margin - x, 0.0)
@@ -315,7 +319,7 @@ def margin_ranking_loss(
     reduce: None = None,
     reduction: str = "mean",
 ) -> Array:
-    """``max(0, margin - target * (input1 - input2))``."""
+    """Computes ``max(0, margin - target * (input1 - input2))``."""
     x, y = _pair("margin_ranking_loss", input1, input2)
     loss = ops.maximum(margin - (x - y) * target, 0.0)
     return _reduced("margin_ranking_loss", loss, reduction)
@@ -328,7 +332,7 @@ def soft_margin_loss(
     reduce: None = None,
     reduction: str = "mean",
 ) -> Array:
-    """``log(1 + e**(-target * input))``."""
+    """Computes ``log(1 + e**(-target * input))``."""
     x, y = _same("soft_margin_loss", input, target)
     return _reduced("soft_margin_loss", softplus(-x * y), reduction)
 
@@ -343,7 +347,7 @@ def multi_margin_loss(
     reduce: None = None,
     reduction: str = "mean",
 ) -> Array:
-    """Mean over the other classes of ``max(0, margin - x[target] + x[other])**p``."""
+    """Returns the mean over the other classes of ``max(0, margin - x[target] + x[other])**p``."""
     x = _float(input)
     labels = x.graph.lift(target)
     chosen = ops.expand_dims(labels, -1)
@@ -369,8 +373,9 @@ def triplet_margin_loss(
     reduce: None = None,
     reduction: str = "mean",
 ) -> Array:
-    """``max(0, d(anchor, positive) - d(anchor, negative) + margin)`` of distances along the last
-    axis; ``swap``: the distance from positive to negative if that is smaller."""
+    """Computes ``max(0, d(anchor, positive) - d(anchor, negative) + margin)`` for distances d along
+    the last axis. With ``swap``, d(positive, negative) is used instead of d(anchor, negative) if it
+    is smaller."""
     near = pairwise_distance(anchor, positive, p, eps)
     far = pairwise_distance(anchor, negative, p, eps)
     if swap:

@@ -1,4 +1,4 @@
-"""Convolutions, pooling, resizing and norms of channels with the signatures of
+"""Transposed convolutions, pooling, resizing and normalisation of channels, with the signatures of
 ``torch.nn.functional``, composed of other operations."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-_MOST = 4096  # windows, each of which becomes operations of the graph
+_MOST = 4096  # limit on the number of windows, each of which adds operations to the graph
 
 
 # ---- norms ---------------------------------------------------------------------------------------
@@ -49,11 +49,11 @@ def group_norm(
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> Array:
-    """Normalises ``input[n, c, ..]`` over each of ``num_groups`` groups of channels and all places
-    (Wu, He 2018); ``weight`` and ``bias`` are ``[c]``.
+    """Normalises ``input[n, c, ..]`` over each of ``num_groups`` groups of channels and all
+    positions (Wu, He 2018); ``weight`` and ``bias`` are ``[c]``.
 
     Raises:
-        ValueError: the groups do not divide c.
+        ValueError: if the groups do not divide c.
     """
     x = _float(input)
     groups = whole(num_groups, "group_norm: num_groups")
@@ -78,8 +78,8 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Array:
-    """Normalises ``input[n, c, ..]`` over the places of each channel of each sample (Ulyanov et al.
-    2016). Running statistics are not built."""
+    """Normalises ``input[n, c, ..]`` over the positions of each channel of each sample (Ulyanov et
+    al. 2016). Running statistics are not supported."""
     if running_mean is not None or running_var is not None or not use_input_stats:
         raise NotImplementedError(located("instance_norm: running statistics are not supported"))
     x = _float(input)
@@ -91,7 +91,8 @@ def instance_norm(
 def local_response_norm(
     input: ArrayLike, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Array:
-    """``x / (k + alpha * mean of squares over size channels)**beta`` (Krizhevsky et al. 2012)."""
+    """Computes ``x / (k + alpha * mean of squares over size channels)**beta`` (Krizhevsky et al.
+    2012)."""
     x = _float(input)
     n = whole(size, "local_response_norm: size")
     if x.ndim < 3 or not 0 < n <= _MOST:
@@ -120,8 +121,8 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: int | tuple[int, int] = 1,
 ) -> Array:
-    """The gradient of conv2d for its input: ``input[n, c, h, w]``, ``weight[c, o / groups, kh,
-    kw]``, ``bias[o]``."""
+    """Computes the gradient of conv2d with respect to its input, for ``input[n, c, h, w]``,
+    ``weight[c, o / groups, kh, kw]`` and ``bias[o]``."""
     x = images(input, "conv_transpose2d")
     w = x.graph.lift(weight).astype(x.dtype)
     if w.ndim != 4 or w.shape[0] != x.shape[1]:
@@ -171,7 +172,7 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: int = 1,
 ) -> Array:
-    """Like :func:`conv_transpose2d`, for ``input[n, c, l]`` and ``weight[c, o / groups, k]``."""
+    """Computes :func:`conv_transpose2d` for ``input[n, c, l]`` and ``weight[c, o / groups, k]``."""
     x = _array(input)
     s, p, o, d = (
         _one(v, f"conv_transpose1d: {k}")
@@ -190,7 +191,7 @@ def conv_transpose1d(
 
 
 def _sizes(x: Array, wanted: Any, n: int, what: str) -> list[int]:
-    """Sizes of the last n axes of the result; None keeps one."""
+    """Returns the sizes of the last n axes of the result; None keeps the size of an axis."""
     given = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted] * n
     if len(given) != n or x.ndim < n + 1:
         raise ValueError(
@@ -203,7 +204,8 @@ def _sizes(x: Array, wanted: Any, n: int, what: str) -> list[int]:
 
 
 def _adaptive(x: Array, axis: int, size: int, name: str) -> Array:
-    """Mean or largest of ``size`` windows that cover an axis as PyTorch's do."""
+    """Returns the mean or the largest element of ``size`` windows that cover an axis like
+    PyTorch's."""
     n = x.shape[axis]
     if size == n:
         return x
@@ -229,27 +231,28 @@ def _adaptive_pool(input: ArrayLike, wanted: Any, n: int, name: str, what: str) 
 
 
 def adaptive_avg_pool1d(input: ArrayLike, output_size: int | Sequence[int]) -> Array:
-    """Means of ``output_size`` windows of ``input[.., l]``."""
+    """Returns the means of ``output_size`` windows of ``input[.., l]``."""
     return _adaptive_pool(input, output_size, 1, "mean", "adaptive_avg_pool1d")
 
 
 def adaptive_avg_pool2d(input: ArrayLike, output_size: Any) -> Array:
-    """Means of ``output_size`` windows (one size, or two) of ``input[.., h, w]``; 1 is the mean of
-    all places."""
+    """Returns the means of ``output_size`` windows (one size, or two) of ``input[.., h, w]``. A
+    size of 1 gives the mean of all positions."""
     return _adaptive_pool(input, output_size, 2, "mean", "adaptive_avg_pool2d")
 
 
 def adaptive_max_pool1d(
     input: ArrayLike, output_size: int | Sequence[int], return_indices: bool = False
 ) -> Array:
-    """Largest of ``output_size`` windows of ``input[.., l]``; equal elements share the gradient."""
+    """Returns the largest elements of ``output_size`` windows of ``input[.., l]``; equal elements
+    share the gradient."""
     not_built("adaptive_max_pool1d", return_indices=(return_indices, False))
     return _adaptive_pool(input, output_size, 1, "max", "adaptive_max_pool1d")
 
 
 def adaptive_max_pool2d(input: ArrayLike, output_size: Any, return_indices: bool = False) -> Array:
-    """Largest of ``output_size`` windows of ``input[.., h, w]``; equal elements share the
-    gradient."""
+    """Returns the largest elements of ``output_size`` windows of ``input[.., h, w]``; equal
+    elements share the gradient."""
     not_built("adaptive_max_pool2d", return_indices=(return_indices, False))
     return _adaptive_pool(input, output_size, 2, "max", "adaptive_max_pool2d")
 
@@ -261,7 +264,7 @@ def lp_pool2d(
     stride: Any = None,
     ceil_mode: bool = False,
 ) -> Array:
-    """p-norm of each window of ``input[n, c, h, w]``."""
+    """Returns the p-norm of each window of ``input[n, c, h, w]``."""
     if ceil_mode:
         raise NotImplementedError(located("lp_pool2d: ceil_mode=True is not supported"))
     p, (kh, kw) = number("lp_pool2d", norm_type=norm_type), pair(kernel_size, "lp_pool2d")
@@ -295,7 +298,7 @@ def _places(x: Array, kernel: Any, dilation: Any, padding: Any, stride: Any, wha
 def unfold(
     input: ArrayLike, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
 ) -> Array:
-    """The windows of ``input[n, c, h, w]`` as columns: ``[n, c * kh * kw, places]``."""
+    """Returns the windows of ``input[n, c, h, w]`` as columns: ``[n, c * kh * kw, windows]``."""
     x = images(input, "unfold")
     k, d, p, s = _places(x, kernel_size, dilation, padding, stride, "unfold")
     x = ops.pad(x, [(0, 0), (0, 0), (p[0], p[0]), (p[1], p[1])])
@@ -320,7 +323,8 @@ def fold(
     padding: Any = 0,
     stride: Any = 1,
 ) -> Array:
-    """Sums of columns ``[n, c * kh * kw, places]`` where :func:`unfold` took them from."""
+    """Adds columns ``[n, c * kh * kw, windows]`` at the positions from which :func:`unfold` takes
+    them."""
     x = _float(input)
     k, d, p, s = _places(x, kernel_size, dilation, padding, stride, "fold")
     size = [m + 2 * q for m, q in zip(pair(output_size, "fold: output_size"), p, strict=True)]
@@ -352,7 +356,7 @@ def fold(
 
 
 def pixel_shuffle(input: ArrayLike, upscale_factor: int) -> Array:
-    """``[n, c * r * r, h, w]`` as ``[n, c, h * r, w * r]``."""
+    """Rearranges ``[n, c * r * r, h, w]`` to ``[n, c, h * r, w * r]``."""
     x = images(input, "pixel_shuffle")
     r = whole(upscale_factor, "pixel_shuffle: upscale_factor")
     n, c, h, w = x.shape
@@ -363,7 +367,7 @@ def pixel_shuffle(input: ArrayLike, upscale_factor: int) -> Array:
 
 
 def pixel_unshuffle(input: ArrayLike, downscale_factor: int) -> Array:
-    """``[n, c, h * r, w * r]`` as ``[n, c * r * r, h, w]``."""
+    """Rearranges ``[n, c, h * r, w * r]`` to ``[n, c * r * r, h, w]``."""
     x = images(input, "pixel_unshuffle")
     r = whole(downscale_factor, "pixel_unshuffle: downscale_factor")
     n, c, h, w = x.shape
@@ -374,7 +378,7 @@ def pixel_unshuffle(input: ArrayLike, downscale_factor: int) -> Array:
 
 
 def channel_shuffle(input: ArrayLike, groups: int) -> Array:
-    """Channels of ``[n, c, ..]`` dealt out from ``groups`` groups in turn."""
+    """Interleaves the channels of ``groups`` groups of ``[n, c, ..]``."""
     x = _array(input)
     g = whole(groups, "channel_shuffle: groups")
     if x.ndim < 2 or g < 1 or x.shape[1] % g:
@@ -386,9 +390,9 @@ def channel_shuffle(input: ArrayLike, groups: int) -> Array:
 def pad(
     input: ArrayLike, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> Array:
-    """``input`` with more elements around it; ``pad`` has two widths for the last axis, then two
-    for the one before it, and so on. Negative widths cut. ``mode``: ``"constant"``, ``"reflect"``,
-    ``"replicate"`` or ``"circular"``."""
+    """Adds elements around ``input``. ``pad`` has two widths for the last axis, then two for the
+    one before it, and so on; negative widths remove elements. ``mode`` is ``"constant"``,
+    ``"reflect"``, ``"replicate"`` or ``"circular"``."""
     x = _array(input)
     widths = [whole(n, "pad: a width") for n in pad]
     if len(widths) % 2 or len(widths) > 2 * x.ndim:
@@ -424,7 +428,7 @@ def _nearest(x: Array, axis: int, size: int, scale: float, exact: bool) -> Array
 
 
 def _linear(x: Array, axis: int, size: int, scale: float, corners: bool) -> Array:
-    """Linear interpolation along one axis, between pairs of known places."""
+    """Interpolates linearly along one axis, at positions that are known while tracing."""
     n = x.shape[axis]
     if corners:
         at = np.arange(size) * ((n - 1) / (size - 1) if size > 1 else 0.0)
@@ -446,15 +450,16 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Array:
-    """``input[n, c, ..]`` at another number of places: ``size``, or ``scale_factor`` times as many.
+    """Resizes ``input[n, c, ..]`` to ``size``, or to ``scale_factor`` times its size.
 
     Args:
         mode: ``"nearest"``, ``"nearest-exact"``, ``"linear"`` (one axis), ``"bilinear"`` (two),
             ``"trilinear"`` (three) or ``"area"``.
 
     Raises:
-        ValueError: both or neither of size and scale_factor, or a mode that does not fit.
-        NotImplementedError: ``"bicubic"`` or ``antialias``.
+        ValueError: if both or neither of ``size`` and ``scale_factor`` are given, or the mode does
+            not fit.
+        NotImplementedError: for ``"bicubic"`` and ``antialias``.
     """
     x = _float(input)
     n = x.ndim - 2
@@ -493,17 +498,17 @@ def upsample(
     mode: str = "nearest",
     align_corners: bool | None = None,
 ) -> Array:
-    """The older name of :func:`interpolate`."""
+    """Resizes like :func:`interpolate`; this is its older name."""
     return interpolate(input, size, scale_factor, mode, align_corners)
 
 
-# ---- the rest ------------------------------------------------------------------------------------
+# ---- others --------------------------------------------------------------------------------------
 
 
 def bilinear(
     input1: ArrayLike, input2: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None
 ) -> Array:
-    """``input1[.., i] weight[o, i, j] input2[.., j] + bias[o]``."""
+    """Computes ``input1[.., i] weight[o, i, j] input2[.., j] + bias[o]``."""
     from ..frontend.products import einsum
 
     y = einsum("...i,oij,...j->...o", input1, weight, input2)
@@ -523,8 +528,8 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Array:
-    """Mean, sum or largest of the rows of ``weight`` at each row of ``input[n, m]``. Bags by
-    ``offsets`` have sizes that are not known, and are not built."""
+    """Returns the mean, sum or largest elements of the rows of ``weight`` at each row of ``input[n,
+    m]``. ``offsets`` are not supported, because the sizes of bags would be unknown."""
     if offsets is not None or max_norm is not None or scale_grad_by_freq or sparse:
         raise NotImplementedError(
             located(
@@ -550,7 +555,7 @@ def embedding_bag(
 
 
 def _dropped(input: ArrayLike, p: float, training: bool, what: str) -> Array:
-    """Whole channels of ``input[n, c, ..]`` dropped."""
+    """Drops whole channels of ``input[n, c, ..]``."""
     x = _float(input)
     share = number(what, p=p)
     if not 0 <= share <= 1:
@@ -568,7 +573,7 @@ def _dropped(input: ArrayLike, p: float, training: bool, what: str) -> Array:
 def dropout1d(
     input: ArrayLike, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Array:
-    """Dropout of whole channels of ``input[n, c, l]``."""
+    """Drops whole channels of ``input[n, c, l]`` with probability ``p``."""
     not_built("dropout1d", inplace=(inplace, False))
     return _dropped(input, p, training, "dropout1d")
 
@@ -576,7 +581,7 @@ def dropout1d(
 def dropout2d(
     input: ArrayLike, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Array:
-    """Dropout of whole channels of ``input[n, c, h, w]``."""
+    """Drops whole channels of ``input[n, c, h, w]`` with probability ``p``."""
     not_built("dropout2d", inplace=(inplace, False))
     return _dropped(input, p, training, "dropout2d")
 
@@ -587,8 +592,8 @@ feature_dropout = dropout2d
 def alpha_dropout(
     input: ArrayLike, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Array:
-    """Dropout to the lower bound of SELU, scaled so that mean and variance stay (Klambauer et al.
-    2017)."""
+    """Sets elements to the lower bound of SELU with probability ``p``, and scales so that mean and
+    variance are preserved (Klambauer et al. 2017)."""
     not_built("alpha_dropout", inplace=(inplace, False))
     x, share = _float(input), number("alpha_dropout", p=p)
     if not training or share == 0:

@@ -75,6 +75,6 @@ __all__ = [
 if not TYPE_CHECKING:  # type checkers must report unknown names
 
     def __getattr__(name: str) -> NoReturn:
-        from ..foreign import missing  # for an error alone
+        from ..foreign import missing  # here, because only errors need it
 
         raise missing("cutback.optim", name)

@@ -170,9 +170,9 @@ class SGD(Optimizer):
 
 @optimizer
 class RAdam(Moments, Adaptive):
-    """RAdam (Liu et al. 2020), as PyTorch defines it: Adam with a rectified step size. As long as
-    the estimate of v has too few samples, it takes momentum steps that are not divided by the root
-    of v.
+    """RAdam (Liu et al. 2020), as PyTorch defines it: Adam with a rectified step size. While the
+    estimate of v has too few samples, it takes momentum steps that are not divided by the root of
+    v.
 
     Args:
         decoupled_weight_decay: decay the parameters as AdamW does, not through the gradient.

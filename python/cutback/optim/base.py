@@ -1,4 +1,4 @@
-"""Base class of the optimizers: hyper-parameters by group, states by name, and the step."""
+"""The base class of optimizers: hyper-parameters by group, states by name, and the step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .state import (
 _STATES = {name: states for name, states, _, _, _ in _native.optimizer_table()}
 _NUMBERS = {name: numbers for name, _, _, numbers, _ in _native.optimizer_table()}
 _FORMS = {name: dict(zip(row[0], row[3], strict=True)) for name, *row in _native.optimizer_table()}
-MISSED = "missed"  # key in a state_dict: steps in which the parameter had no gradient
+MISSED = "missed"  # key in a state_dict for the number of steps without a gradient
 Half = Literal["master", "remainder", "stochastic"]
 _RESTS = {"master": "master", "remainder": "remainder", "stochastic": None, None: None}
 Kept = TypeVar("Kept", bound="Optimizer")
@@ -46,7 +46,7 @@ class _Table(NamedTuple):
 
 
 def _nothing(counter: Array, held: dict[str, dict[str, Array]] | None = None) -> State:
-    """A state without parameters; ``held`` is a loaded state to apply at the first step."""
+    """Returns a state without parameters. ``held`` is a loaded state to apply at the first step."""
     return State([], [], [], {}, counter, np.zeros(0, np.int64), np.zeros((0, 0)), held)
 
 
@@ -72,8 +72,8 @@ class Optimizer(_InTheCore):
             ``"master"`` updates an f32 copy. ``"remainder"`` (bfloat16 only) stores the low 16
             bits of that copy. ``"stochastic"`` (bfloat16 only) stores nothing and rounds
             stochastically, without bias. The other states are f32.
-        seed: seed of the stochastic rounding, in 0 .. 2**64 - 1. The noise is a function of the
-            seed, the parameter's position, its step and the element.
+        seed: seed of the stochastic rounding, in 0 .. 2**64 - 1. The noise depends on the seed, the
+            parameter's position, its step and the element.
 
     >>> cutback.optim.AdamW(lr=1e-3).step(params, grads)
     """
@@ -119,7 +119,7 @@ class Optimizer(_InTheCore):
         patterns_of(type(self).__name__, self.groups)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Drops what a copy or pickle makes again: the native table, say, for other parameters."""
+        """Drops everything that a copy can rebuild, such as the native table."""
         kept = {key: x for key, x in self.__dict__.items() if key != "_last"}
         return {**kept, "_table": None, "_asked": False, "_whole": None}
 
@@ -127,7 +127,8 @@ class Optimizer(_InTheCore):
         self.__dict__.update({"_busy": _native.BusyWord(), **state, "_last": LastRows()})
 
     def stepping(self) -> _native.BusyWord:
-        """The lock that excludes concurrent steps. A step holds it as long as it uses the state."""
+        """Returns the lock that prevents concurrent steps. A step holds it while it uses the
+        state."""
         return self._busy
 
     def _state_names(self) -> tuple[str, ...]:
@@ -143,16 +144,17 @@ class Optimizer(_InTheCore):
         return _FORMS[self.native][state] if isinstance(self.native, str) else "alike"
 
     def _kept_names(self) -> tuple[str, ...]:
-        """Names of the states, including the extra state of half-precision parameters."""
+        """Returns the names of the states, including the extra state of half-precision
+        parameters."""
         return (*self._state_names(), *((self._rest,) if self._rest else ()))
 
     def _wanted(self, kind: Kind, states: Sequence[str]) -> Sequence[str]:
-        """The states that a parameter of this kind has, in a group that uses ``states``."""
+        """Returns the states of a parameter of this kind in a group that uses ``states``."""
         wanted = [state for state in states if has_form(kind, self._form(state), self._most_side)]
         return [*wanted, self._rest] if self._rest and kind[1].name in HALVES else wanted
 
     def _row(self, options: Mapping[str, Any]) -> Row:
-        """The options of a group as a row for the core, in the core's order; ``betas`` is expanded.
+        """Converts the options of a group to a row in the core's order; ``betas`` is expanded.
 
         Raises:
             TypeError, ValueError: if a value is not a number or is outside its range.
@@ -186,11 +188,11 @@ class Optimizer(_InTheCore):
         return {state: tuple(held.get(state, ())) for state in self._kept_names()}
 
     def _given(self) -> dict[str, Any]:
-        """The options of the optimizer, without those of its groups."""
+        """Returns the options of the optimizer, without those of its groups."""
         return {name: getattr(self, name) for name in self._options}
 
     def rows(self) -> list[Row]:
-        """The current hyper-parameters: the optimizer's row, then one row per group.
+        """Returns the current hyper-parameters: the optimizer's row, then one row per group.
 
         Raises:
             TypeError, ValueError: if a value is not a number or is outside its range.
@@ -198,7 +200,8 @@ class Optimizer(_InTheCore):
         return [*self._current()]
 
     def _current(self) -> list[Row]:
-        """The same. It is one list as long as constant options stay the same: do not change it."""
+        """Returns the same as :meth:`rows`, but without a copy: the list is cached while constant
+        options stay the same, so it must not be changed."""
         base = self._given()
         values = list(base.values())
         if not self.groups and (known := self._last.of(values)) is not None:
@@ -213,7 +216,7 @@ class Optimizer(_InTheCore):
         return rows if self.groups else self._last.keep(values, rows)
 
     def state_bytes(self, names: Sequence[str], params: Sequence[Array]) -> int:
-        """Total bytes of the states of these parameters, allocated or not."""
+        """Returns the total bytes of the states of these parameters, allocated or not."""
         used = [_native.optimizer_states(self.native, row) for row in self._current()]
         patterns = patterns_of(type(self).__name__, self.groups)
         kinds = [(p.shape, p.dtype) for p in params]
@@ -237,7 +240,7 @@ class Optimizer(_InTheCore):
     ) -> Outcome:
         """Updates arrays **in place**, in one parallel region, and returns the :class:`Outcome`.
 
-        Nothing is compiled, for any sizes and any number of arrays. After an error or Ctrl-C,
+        Nothing is compiled, whatever the sizes and the number of arrays. After an error or Ctrl-C,
         either the whole step was done or none of it.
 
         Args:
@@ -277,7 +280,7 @@ class Optimizer(_InTheCore):
         averages: Any,
         copies: Any,
     ) -> Outcome:
-        """The body of :meth:`step`; the caller holds the lock."""
+        """Implements :meth:`step`; the caller holds the lock."""
         leaves, structure = tree.flatten(params)
         given, other = tree.flatten(grads)
         if other != structure:
@@ -313,7 +316,7 @@ class Optimizer(_InTheCore):
         return outcome(table.native.outcome()) if extras.any else Outcome(None, False)
 
     def _take_up(self, table: _Table, leaves: Sequence[Any]) -> tuple[State, list[Row]]:
-        """Like :meth:`prepare`, without the checks that the core repeats."""
+        """Does the same as :meth:`prepare`, but without the checks that the core repeats."""
         again = self._unchanged(table.names)
         if again is not None and self._fits_codes(again[0], leaves):
             return again
@@ -323,7 +326,8 @@ class Optimizer(_InTheCore):
         return self._prepare(table.names, leaves)
 
     def _fits_codes(self, state: State, leaves: Sequence[Any]) -> bool:
-        """True if the parameters have the shapes and types that the state was made for. Only states
+        """Returns True if the parameters have the shapes and types that the state was made for.
+        Only states
         of codes need this check: the core compares all other states with their parameters."""
         if all(self._form(name) != "codes" for name in self._state_names()):
             return True
@@ -333,8 +337,8 @@ class Optimizer(_InTheCore):
         )
 
     def _unchanged(self, names: list[str]) -> tuple[State, list[Row]] | None:
-        """The state and the hyper-parameters, if the last preparation is still valid: same
-        parameters, same state, same groups and same states in use. Otherwise None."""
+        """Returns the state and the hyper-parameters if the last preparation is still valid: with
+        the same parameters, state, groups and states in use. Otherwise returns None."""
         if self._whole is None or not self._state.bound or self._state.names != names:
             return None
         rows = self._current()
@@ -349,7 +353,7 @@ class Optimizer(_InTheCore):
         return state, rows
 
     def prepared(self, names: list[str]) -> tuple[State, list[Row]] | None:
-        """The result of the last :meth:`prepare`; None if it has to run again."""
+        """Returns the result of the last :meth:`prepare`, or None if it has to run again."""
         again = self._unchanged(names)
         if again is None or np.count_nonzero(again[0].missed):
             return None
@@ -374,8 +378,8 @@ class Optimizer(_InTheCore):
             )
 
     def prepare(self, names: list[str], params: Sequence[Array]) -> tuple[State, list[Row]]:
-        """The state for these parameters, and the hyper-parameters. The state is made on each call
-        until a step was taken with it.
+        """Returns the state for these parameters, and the hyper-parameters. A new state is made on
+        each call until a step was taken with it.
 
         Raises:
             TypeError, ValueError: if a hyper-parameter is invalid, the optimizer holds the state of
@@ -482,8 +486,8 @@ class Optimizer(_InTheCore):
         kinds: Sequence[Kind],
         wanted: Iterable[Sequence[str]],
     ) -> tuple[dict[str, tuple[Array | None, ...]], Array, Array]:
-        """The loaded arrays in the order of ``names``, the number of steps that each parameter
-        missed, and its numbers.
+        """Returns the loaded arrays in the order of ``names``, the number of steps that each
+        parameter missed, and its numbers.
 
         Raises:
             ValueError: if they belong to other parameters, or some are missing.
@@ -518,9 +522,9 @@ class Optimizer(_InTheCore):
         return rows, np.array(missed, np.int64), numbers
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of the state as a flat dict: ``t``, the number of steps, and an array under
+        """Returns a copy of the state as a flat dict: ``t``, the number of steps, and an array
         ``"<leaf name>.<state>"`` for each parameter and state. ``"<leaf name>.missed"`` counts the
-        steps in which a parameter had no gradient, if there were any. Save it with
+        steps in which a parameter had no gradient, if there were any. Save the dict with
         ``np.savez(file, **state)`` and restore it with ``load_state_dict(np.load(file))``."""
         state = self._state
         if state.bound or state.loaded is None:
@@ -536,7 +540,7 @@ class Optimizer(_InTheCore):
         return {"t": int(state.counter), **{f"{n}.{key}": copied(a) for n, key, a in rows}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copies a state that :meth:`state_dict` returned. After an error nothing has changed.
+        """Copies a state from :meth:`state_dict`. After an error, nothing has changed.
 
         Raises:
             TypeError: if ``state`` is not a mapping, ``t`` is not an integer, or an array does not
@@ -548,7 +552,7 @@ class Optimizer(_InTheCore):
         if not isinstance(state, Mapping):
             raise TypeError(f"the state of {owner} must be a mapping, not {type(state).__name__}")
         if "t" not in state:
-            raise ValueError(f"the state of {owner} needs 't', the number of steps; it is missing")
+            raise ValueError(f"the state of {owner} lacks 't', the number of steps")
         counter = count(state["t"])
         arrays = {key: dict[str, Array]() for key in known}
         for entry in state:
@@ -582,7 +586,7 @@ class Optimizer(_InTheCore):
         )
 
     def _entries(self) -> tuple[str, ...]:
-        """Names of the entries that a state may have for each parameter."""
+        """Returns the names of the entries that a state may have for each parameter."""
         return (*self._kept_names(), *self._number_names(), MISSED)
 
     def __repr__(self) -> str:
@@ -592,8 +596,8 @@ class Optimizer(_InTheCore):
 
 @dataclass_transform(field_specifiers=())
 def optimizer(kind: type[Kept]) -> type[Kept]:
-    """Class decorator: the fields become options, in the core's order; the other arguments of the
-    constructor are those of :class:`Optimizer`."""
+    """Class decorator that turns fields into options, in the core's order. The constructor also
+    takes the arguments of :class:`Optimizer`."""
     made = dataclass(eq=False, repr=False)(kind)
     common = {field.name for field in fields(Optimizer)} | set(kind._for_all)
     made._options = tuple(field.name for field in fields(made) if field.name not in common)

@@ -1,4 +1,4 @@
-"""Versions of the 8-bit codes of moments, and the conversion of older states."""
+"""Checks versions of the 8-bit codes of moments, and converts older states."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def check_scales(what: str, key: str, scales: Array) -> None:
 
 
 def is_version_1(arrays: Mapping[str, Any]) -> bool:
-    """True if these arrays are a complete state of version 1, which had one scale per block."""
+    """Returns True if these arrays are a complete state of version 1, which had one scale per
+    block."""
     if any(getattr(arrays.get(key), "dtype", None) is None for key in STATES):
         return False
     m, v, m_scale, v_scale = (arrays[key] for key in STATES)
@@ -92,7 +93,7 @@ def converted(arrays: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def _blocks(codes: Array) -> Array:
-    """The codes as an array [blocks, BLOCK], padded with zeros."""
+    """Reshapes codes to [blocks, BLOCK], padded with zeros."""
     flat = np.ascontiguousarray(codes).reshape(-1)
     rows = np.zeros((-(-flat.size // BLOCK), BLOCK), np.uint8)
     rows.reshape(-1)[: flat.size] = flat
@@ -116,7 +117,7 @@ def _version_1(m: Array, v: Array, m_scale: Array, v_scale: Array) -> tuple[Arra
 
 
 def _steps(v_scale: Array) -> tuple[Array, Array]:
-    """The f32 bits of code 1 in each block, and their increment from code to code."""
+    """Returns the f32 bits of code 1 in each block, and their increment from code to code."""
     bits = np.ascontiguousarray(v_scale, np.float32).view(np.uint32).astype(np.int64)
     return bits[:, :1], (bits[:, 1:] - bits[:, :1]) // 253 + 1
 

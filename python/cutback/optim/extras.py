@@ -1,5 +1,5 @@
-"""Extra work of a step, in the same pass over memory: scaling and clipping of gradients, averages,
-copies and zeroing."""
+"""Extra work that a step does in the same pass over memory: scaling and clipping of gradients,
+averages, copies and zeroing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The extras of a step as the core reads them, by the names of these fields."""
+    """The extras of a step as the core reads them; the core uses the names of these fields."""
 
     grad_factor: float
     """Factor of the gradients."""
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
     zeroes: bool
     """Set the gradients to zero after the step."""
     averages: tuple[Any, ...]
-    """An array or None for each parameter, as in ``copies``."""
+    """An array or None for each parameter; the same holds for ``copies``."""
     copies: tuple[Any, ...]
 
 
@@ -63,7 +63,7 @@ class Extras(NamedTuple):
         zero_grads: Any,
         arrays: bool,
     ) -> Extras:
-        """Checks the arguments; ``arrays`` says whether there are averages or copies.
+        """Checks the arguments; ``arrays`` is true if there are averages or copies.
 
         Raises:
             TypeError, ValueError: if a value is not a number or is outside its range.
@@ -93,7 +93,7 @@ class Extras(NamedTuple):
         n: int,
         scale: float = 1.0,
     ) -> Asked:
-        """The extras for the core, for ``n`` parameters. Gradients are also divided by
+        """Returns the extras for the core, for ``n`` parameters. Gradients are also divided by
         ``scale``."""
         none = (None,) * n
         return Asked(
@@ -116,8 +116,9 @@ class Beside(NamedTuple):
 
     @classmethod
     def of(cls, owner: str, given: Any, leaves: Callable[[Any, str], list[Any]]) -> Beside | None:
-        """Checks the ``extras`` of a call, a dict of arguments of :meth:`Optimizer.step`;
-        ``leaves`` flattens a tree in the order of the parameters. None if there is nothing to do.
+        """Checks the ``extras`` of a call, a dict of arguments of :meth:`Optimizer.step`.
+        ``leaves`` flattens a tree in the order of the parameters. Returns None if there is nothing
+        to do.
 
         Raises:
             TypeError, ValueError: if an argument is unknown or outside its range.
@@ -140,7 +141,7 @@ class Beside(NamedTuple):
         return cls(extras, *rows) if extras.any else None
 
     def arguments(self, names: Sequence[str], params: Sequence[Any]) -> Asked:
-        """The extras for the core.
+        """Returns the extras for the core.
 
         Raises:
             TypeError, ValueError: if an array does not fit its parameter.
@@ -162,8 +163,8 @@ def check_arrays(
     copies: Sequence[Any] | None,
     grads: Sequence[Any] | None,
 ) -> None:
-    """Checks the extra arrays of each parameter, which the core does not check. ``grads`` is given
-    if they are to be zeroed.
+    """Checks the extra arrays of each parameter, which the core does not check. ``grads`` is only
+    given if gradients are to be zeroed.
 
     Raises:
         TypeError, ValueError: if an array does not fit its parameter or is read-only.
@@ -186,4 +187,4 @@ def check_arrays(
                     f"{kind}{list(p.shape)}"
                 )
             if not x.flags.writeable:
-                raise ValueError(f"{name}: the {what} is read-only, but the step writes it")
+                raise ValueError(f"{name}: the {what} is read-only, but the step writes to it")

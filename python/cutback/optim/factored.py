@@ -12,7 +12,7 @@ from .numbers import Row, Scalar, least_zero
 
 
 def adafactor_row(owner: str, options: Mapping[str, Any]) -> Row:
-    """The options of Adafactor as a row in the core's order.
+    """Converts the options of Adafactor to a row in the core's order.
 
     Raises:
         TypeError, ValueError: if a value is not a number or is outside its range.
@@ -52,15 +52,16 @@ class Adafactor(Optimizer):
         p <- p - alpha * u / max(1, rms(u) / d)
 
     Parameters with fewer than two axes store v in full: ``variance <- variance + b *
-    (g**2 - variance)``. Parameters with more than two are stacks of matrices over the last two. It
-    steps arrays; compiled steps do not support it.
+    (g**2 - variance)``. Parameters with more than two axes are stacks of matrices over the last
+    two. Compiled steps do not support this optimizer; it only steps arrays.
 
     Args:
         lr: the largest step, relative to the rms of the parameter.
         beta2_decay: exponent of the decay of the second moment, at most 0.
-        eps: a floor for the second moment (its mean is at least eps[0], each element at least
-            eps[0]**2; None: machine epsilon of the type), and a floor for the rms of a parameter.
-        d: updates whose rms exceeds this are scaled down to it.
+        eps: two lower bounds: eps[0] for the second moment (its mean is at least eps[0], each
+            element at least eps[0]**2; None: machine epsilon of the type), and eps[1] for the rms
+            of a parameter.
+        d: limit on the rms of updates; larger ones are scaled down to it.
         weight_decay: decoupled weight decay: each step multiplies the parameters by
             ``1 - lr * weight_decay``.
         groups, maximize, half, seed: as for :class:`Adam`.

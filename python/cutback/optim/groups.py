@@ -1,4 +1,4 @@
-"""Parameter groups, selected by patterns of names or by functions of them."""
+"""Parameter groups, which are selected by name patterns or by functions of names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Pattern = str | Callable[[str], bool]
 
 
 def checked_groups(owner: str, groups: Any) -> list[dict[str, Any]]:
-    """A copy of the groups that the user passed.
+    """Checks the groups that the user passed, and returns a copy.
 
     Raises:
         TypeError: if ``groups`` is not a list of dicts.
@@ -26,7 +26,7 @@ def checked_groups(owner: str, groups: Any) -> list[dict[str, Any]]:
 
 
 def patterns_of(owner: str, groups: Sequence[Mapping[str, Any]]) -> tuple[tuple[Pattern, ...], ...]:
-    """The current name patterns of each group.
+    """Returns the current name patterns of each group.
 
     Raises:
         TypeError: if the names of a group are not a pattern, a function or a list of these.
@@ -65,7 +65,8 @@ def check_matches(
 
 
 def find_group(name: str, patterns: Sequence[Sequence[Pattern]]) -> int:
-    """The number of the first group that matches the name, counted from 1; 0 if no group does."""
+    """Returns the number of the first group that matches the name, counted from 1, or 0 if no group
+    does."""
     from fnmatch import fnmatchcase
 
     for i, row in enumerate(patterns):

@@ -23,7 +23,7 @@ def LAMB(  # noqa: N802
     eps: float = 1e-6,
     weight_decay: float = 0.0,
 ) -> Any:
-    """LAMB (You et al. 2020): AdamW whose step for each tensor has lr times the tensor's norm.
+    """LAMB (You et al. 2020): AdamW with steps whose norm is lr times the norm of the tensor.
 
         m <- beta1 * m + (1 - beta1) * g
         v <- beta2 * v + (1 - beta2) * g**2

@@ -17,7 +17,8 @@ _ADJUST = {None: 0.0, "original": 0.0, "match_rms_adamw": 1.0}
 
 
 def match_rms(owner: str, adjust_lr_fn: Any) -> float:
-    """1.0 if ``adjust_lr_fn`` is ``"match_rms_adamw"``, 0.0 if it is ``"original"`` or None.
+    """Returns 1.0 if ``adjust_lr_fn`` is ``"match_rms_adamw"``, and 0.0 if it is ``"original"`` or
+    None.
 
     Raises:
         ValueError: if the name is unknown.
@@ -31,7 +32,7 @@ def match_rms(owner: str, adjust_lr_fn: Any) -> float:
 
 
 class _Orthogonal(Optimizer):
-    """Base class of Muon and NorMuon: brings their options into the core's order."""
+    """The base class of Muon and NorMuon, which converts their options to the core's order."""
 
     def _row(self, options: Mapping[str, Any]) -> Row:
         owner = type(self).__name__
@@ -46,8 +47,8 @@ class _Orthogonal(Optimizer):
         return *given[:4], *numbers, given[4], float(turns), *given[5:]
 
     def _plain_row(self, options: Mapping[str, Any]) -> Row:
-        """The row without the Newton-Schulz options: lr, weight_decay, momentum, nesterov, eps and
-        the options after them."""
+        """Returns the row without the Newton-Schulz options: lr, weight_decay, momentum, nesterov,
+        eps and the options after them."""
         names = [name for name in self._options if name not in _OTHERS]
         return self._numbers_of(names, options)
 
@@ -68,8 +69,8 @@ class Muon(_Orthogonal):
         s = sqrt(max(1, height / width)), or 0.2 * sqrt(max(height, width)) to match AdamW's steps
 
     PyTorch computes x in bf16; here it has the type of the parameters. Parameters must have two
-    axes: give biases, embeddings and the like to another optimizer. It steps arrays; compiled steps
-    do not support it.
+    axes; use another optimizer for biases, embeddings and similar parameters. Compiled steps do not
+    support this optimizer; it only steps arrays.
 
     Args:
         lr: step size.

@@ -1,5 +1,5 @@
-"""Checks of hyper-parameters. The core receives rows of numbers without their names, so errors are
-raised here."""
+"""Checks hyper-parameters. The core receives rows of numbers without names, so errors are raised
+here."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ Row = tuple[float, ...]
 
 
 class LastRows:
-    """The rows of the latest options, for the next call with the very same objects. Options that
-    may change under the same object, such as schedules and lists, are not kept."""
+    """A cache for the rows of the latest options; it hits if the next call has the same objects.
+    Options whose value may change while the object stays the same, such as schedules and lists, are
+    not cached."""
 
     def __init__(self) -> None:
-        self._known: tuple[list[Any], list[Row]] | None = None  # one object: threads may replace it
+        self._known: tuple[list[Any], list[Row]] | None = None  # set in one assignment
 
     def of(self, values: list[Any]) -> list[Row] | None:
-        """The rows, or None."""
+        """Returns the rows for these options, or None."""
         known = self._known
         return known[1] if known is not None and all(map(is_, values, known[0])) else None
 
     def keep(self, values: list[Any], rows: list[Row]) -> list[Row]:
-        """Keeps the rows that were made of these options, and returns them."""
+        """Caches the rows of these options, and returns them."""
         self._known = (values, rows) if all(map(_is_constant, values)) else None
         return rows
 
 
 def _is_constant(value: Any) -> bool:
-    """Whether the same object always has the same value."""
+    """Returns True if the value of this object cannot change."""
     if type(value) is tuple:
         return all(map(_is_constant, value))
     return value is None or type(value) in (int, float, bool)
@@ -91,7 +92,7 @@ def betas(owner: str, betas: Any, n: int = 2) -> Row:
 
 
 def numbers_of(owner: str, names: Sequence[str], options: Mapping[str, Any], n_betas: int) -> Row:
-    """The options of these names as numbers; ``betas`` is expanded.
+    """Converts the options of these names to numbers; ``betas`` is expanded.
 
     Raises:
         TypeError, ValueError: if a value is not a number or is outside its range.

@@ -17,14 +17,15 @@ from .state import Array, State
 
 @optimizer
 class AdamW8bit(Adaptive):
-    """AdamW with 8-bit moments (after Dettmers et al. 2022), in 0.258 of the bytes of f32 moments.
+    """AdamW with 8-bit moments (after Dettmers et al. 2022), which take 25.8 % of the bytes of f32
+    moments.
 
     Each block of 256 elements has its own scales. ``v`` is ``w ** 2``, where code 0 of ``w`` is 0
     and codes 1 to 255 are nearly evenly spaced in the logarithm of ``w``, from the block's least
     nonzero ``w``, ``v_scale[:, 0]``, to its largest, ``v_scale[:, 1]``. ``m`` is
     ``s * (m_scale[:, 0] * w + m_scale[:, 1])`` with s in -127 .. 127 (a byte in two's complement).
-    Codes are rounded stochastically, without bias, with the same noise in each run. It steps
-    arrays; compiled steps do not support it.
+    Codes are rounded stochastically, without bias, with the same noise in each run. Compiled steps
+    do not support this optimizer; it only steps arrays.
 
     ``state_dict`` has an entry ``"codes"``, the version of the codes. States of version 1, which
     had one scale per block and no ``"codes"``, are converted when they are loaded.
@@ -47,21 +48,23 @@ class AdamW8bit(Adaptive):
     maximize: bool = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Like :meth:`Optimizer.state_dict`, plus ``codes``, the version of the 8-bit codes."""
+        """Returns the dict of :meth:`Optimizer.state_dict` with an entry ``codes``, the version of
+        the 8-bit codes."""
         state = super().state_dict()
         return {"t": state.pop("t"), "codes": VERSION, **state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Like :meth:`Optimizer.load_state_dict`; codes of version 1 are converted.
+        """Copies a state like :meth:`Optimizer.load_state_dict`, and converts codes of version 1.
 
         Raises:
-            TypeError, ValueError: as there, or if the version of the codes is unknown, a scale is
-                negative or not finite, or a block's least scale is above its largest.
+            TypeError, ValueError: as for :meth:`Optimizer.load_state_dict`, or if the version of
+                the codes is unknown, a scale is negative or not finite, or a block's least scale is
+                above its largest.
         """
         super().load_state_dict(_in_todays(state) if isinstance(state, Mapping) else state)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restores a pickle; codes of version 1 are converted.
+        """Restores a pickle, and converts codes of version 1.
 
         Raises:
             ValueError: if a scale is negative or not finite, or a block's least scale is above its
@@ -75,7 +78,8 @@ class AdamW8bit(Adaptive):
 
 
 def _scales_of(held: State) -> Iterator[tuple[str, str, Array]]:
-    """Yields parameter name, state name and scales, both of a bound and of a loaded state."""
+    """Yields parameter name, state name and scales of a state, including those that are loaded but
+    not yet used."""
     for key in STATES[2:]:
         pairs = list(zip(held.names, held.arrays.get(key, ()), strict=False))
         pairs += ((held.loaded or {}).get(key) or {}).items()
@@ -85,7 +89,7 @@ def _scales_of(held: State) -> Iterator[tuple[str, str, Array]]:
 
 
 def _in_todays(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts a ``state_dict`` to the current codes and drops their version."""
+    """Converts a ``state_dict`` to the current codes and drops the entry with their version."""
     found = {key: state[key] for key in state if key != "codes"}
     for key in found:
         kind = str(key).rpartition(".")[2]

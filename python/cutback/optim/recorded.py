@@ -33,9 +33,9 @@ def _again(maker: Maker, source: Any) -> Any:
 
 
 def reduced(optimizer: Any, protocol: int, maker: Maker, sources: Sequence[Any]) -> Any:
-    """``__reduce_ex__`` of an optimizer whose class was made from one of ``sources``. If the
-    class's module holds the source under the class's name (as after a decorator), pickles by the
-    source; otherwise pickles as usual. Local functions have no importable name."""
+    """Implements ``__reduce_ex__`` of an optimizer whose class was made from one of ``sources``. If
+    the class's module has the source under the class's name (as with a decorator), pickles by the
+    source. Otherwise pickles as usual."""
     kind = type(optimizer)
     try:
         found = attrgetter(kind.__qualname__)(sys.modules[kind.__module__])
@@ -47,15 +47,15 @@ def reduced(optimizer: Any, protocol: int, maker: Maker, sources: Sequence[Any])
 
 
 def copied(optimizer: Any, memo: dict[int, Any]) -> Any:
-    """A deep copy of the same class. Copying through ``__reduce_ex__`` would use the class that was
-    last made from the formula, which may be another one."""
+    """Returns a deep copy of the same class. Copying through ``__reduce_ex__`` would use the class
+    that was last made from the formula, which may be a different one."""
     other = memo[id(optimizer)] = object.__new__(type(optimizer))
     other.__setstate__(copy.deepcopy(optimizer.__getstate__(), memo))
     return other
 
 
 class Recorded(Optimizer):
-    """Base class of the optimizers that :func:`foreach` makes. They take their options as keywords,
+    """The base class of optimizers made by :func:`foreach`. They take their options as keywords,
     and ``groups`` like all optimizers."""
 
     definition: ClassVar[Callable[..., Any]]
@@ -110,7 +110,7 @@ class Recorded(Optimizer):
 
     @classmethod
     def expression(cls, fixed: Fixed) -> _native.Expression:
-        """The formula with these fixed options, recorded once and cached."""
+        """Returns the formula with these fixed options, which is recorded once and cached."""
         if fixed not in cls._made:
             cls._made[fixed] = record(
                 cls.definition, cls.__name__, cls.state_names, cls._numbers, dict(fixed),
@@ -120,10 +120,10 @@ class Recorded(Optimizer):
 
     @classmethod
     def row(cls, options: Mapping[str, Any]) -> Row:
-        """The numeric options of a group as a row.
+        """Converts the numeric options of a group to a row.
 
         Raises:
-            TypeError, ValueError: if an option is not a finite number, or not in its range.
+            TypeError, ValueError: if an option is not a finite number or is outside its range.
         """
         row = tuple([number(cls.__name__, key, options[key]) for key in cls._numbers])
         for key, x in zip(cls._numbers, row, strict=True):
@@ -137,8 +137,8 @@ class Recorded(Optimizer):
         for key, value in self._fixed:
             if options[key] != value:
                 raise ValueError(
-                    f"{type(self).__name__}: {key} was {value!r} when the optimizer was made, and "
-                    f"is {options[key]!r} now; options that are not numbers cannot change, nor "
+                    f"{type(self).__name__}: {key} was {value!r} when the optimizer was made, but "
+                    f"is now {options[key]!r}; options that are not numbers cannot change or "
                     "differ between groups"
                 )
         return self.row(options)
@@ -158,14 +158,14 @@ def _option(name: str) -> property:
 
 
 def _attributes(options: Sequence[str], made: Mapping[str, Any]) -> dict[str, property]:
-    """Properties for the options whose names are free. ``half`` and ``seed`` are free as well,
-    because recorded optimizers do not have these options."""
+    """Returns properties for the options whose names are not taken. ``half`` and ``seed`` count as
+    free, because recorded optimizers do not have these arguments."""
     taken = {*dir(Recorded), *Recorded.__annotations__, *made, "native"} - {"half", "seed"}
     return {name: _option(name) for name in options if name not in taken and name[0] != "_"}
 
 
 def foreach(formula: Callable[..., Any]) -> type[Recorded]:
-    """Decorator: makes an optimizer class from the update formula of one tensor.
+    """Decorator that makes an optimizer class from the update formula of one tensor.
 
         @cutback.optim.foreach
         def lion(p, g, m, *, lr=1e-4, beta1=0.9, beta2=0.99, weight_decay=0.0):
@@ -180,7 +180,7 @@ def foreach(formula: Callable[..., Any]) -> type[Recorded]:
     keyword-only arguments are options. An argument ``t`` receives the step number, from 1. Numeric
     options may be changed between steps (``optimizer.lr = 0.1``, or
     ``optimizer.options["step"] = 0.1`` for any name), be functions of the number of steps taken,
-    and differ between groups. Other options (True, False, None, text) are passed to the formula
+    and differ between groups. Other options (True, False, None, strings) are passed to the formula
     unchanged and are fixed when the optimizer is made.
 
     The formula is called once, with proxies (:class:`~cutback.optim.recording.Value`), and

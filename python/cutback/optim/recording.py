@@ -16,7 +16,7 @@ _BINARY = ("maximum", "minimum", "logical_and", "logical_or")
 
 
 class RecordingError(TypeError):
-    """Raised when a formula does something that cannot be recorded.
+    """Raised if a formula does something that cannot be recorded.
 
     >>> def branches(p, g, *, lr=0.1):
     ...     return p - lr * g if g > 0 else p
@@ -62,7 +62,7 @@ class Recording:
         self._known: dict[tuple[Node, float], int] = {}
 
     def node(self, op: str, operands: tuple[int, ...] = (), value: float = 0.0) -> int:
-        """The index of a node, which is appended if it is new."""
+        """Returns the index of a node, which is added if it is new."""
         # 0.0 == -0.0, but they are different constants
         node = (op, operands, value)
         key = (node, math.copysign(1, value))
@@ -96,7 +96,8 @@ class Recording:
 class Value:
     """A proxy of an array in a formula, or of a number that is the same for all elements.
 
-    These operators and functions are recorded, the functions from NumPy or PyTorch or as methods:
+    The following operators and functions are recorded; functions may be those of NumPy or PyTorch,
+    or methods:
     ``+ - * / **``, comparisons, ``& | ~``, ``abs``, ``sqrt``, ``exp``, ``log``, ``log1p``,
     ``tanh``, ``sign``, ``floor``, ``maximum``, ``minimum``, ``clip``, ``where``, ``square``, and
     the reductions over all elements of a tensor, ``sum``, ``mean`` and ``norm``.
@@ -194,7 +195,7 @@ class Value:
             -2: lambda: 1 / (self * self),
         }
         if isinstance(exponent, Value) or exponent not in known:
-            _refuse(f"** {exponent!r} of an array", "write it with products, sqrt, exp(y * log(x))")
+            _refuse(f"** {exponent!r} of an array", "use products, sqrt or exp(y * log(x))")
         return known[exponent]()
 
     def __rpow__(self, base: Any) -> Value:
@@ -205,19 +206,19 @@ class Value:
     # ---- functions
 
     def square(self) -> Value:
-        """``self * self``."""
+        """Returns ``self * self``."""
         return self * self
 
     def sqrt(self) -> Value:
-        """The square root."""
+        """Returns the square root."""
         return self.recording.value("sqrt", self)
 
     def rsqrt(self) -> Value:
-        """``1 / sqrt(self)``."""
+        """Returns ``1 / sqrt(self)``."""
         return 1 / self.sqrt()
 
     def reciprocal(self) -> Value:
-        """``1 / self``."""
+        """Returns ``1 / self``."""
         return 1 / self
 
     def clip(self, min: Any = None, max: Any = None) -> Value:
@@ -228,7 +229,7 @@ class Value:
     clamp = clip
 
     def sum(self, *axes: Any, **options: Any) -> Value:
-        """The sum of all elements of the tensor."""
+        """Returns the sum of all elements of the tensor."""
         if axes or options:
             _refuse("a sum along axes", "sums, means and norms are over all elements of a tensor")
         if not self.is_array:
@@ -236,11 +237,11 @@ class Value:
         return self.recording.value("sum", self)
 
     def mean(self, *axes: Any, **options: Any) -> Value:
-        """The mean of all elements of the tensor."""
+        """Returns the mean of all elements of the tensor."""
         return self.sum(*axes, **options) / self.size
 
     def norm(self, *axes: Any, **options: Any) -> Value:
-        """The Euclidean norm of all elements of the tensor."""
+        """Returns the Euclidean norm of all elements of the tensor."""
         return (self * self).sum(*axes, **options).sqrt()
 
     @property
@@ -249,7 +250,7 @@ class Value:
         return self.recording.value("size")
 
     def numel(self) -> Value:
-        """Number of elements of the tensor."""
+        """Returns the number of elements of the tensor."""
         return self.size
 
     # ---- functions of NumPy and PyTorch

@@ -1,8 +1,8 @@
-"""Learning rates that change with the number of steps, under optax's names and under PyTorch's.
+"""Learning-rate schedules with the names of optax and of PyTorch.
 
 Each function returns a schedule: a function of the number of steps taken, for ``lr=`` or another
-hyper-parameter of an optimizer. PyTorch's names take the rate, or the schedules, in place of the
-optimizer. Schedules can be pickled.
+hyper-parameter of an optimizer. Functions with PyTorch's names take the rate, or the schedules,
+instead of the optimizer. Schedules can be pickled.
 
 >>> from cutback.optim import schedules
 >>> rate = schedules.warmup_cosine_decay_schedule(0.0, 1e-3, warmup_steps=100, decay_steps=1000)
@@ -44,7 +44,7 @@ def _rising(name: str, steps: Sequence[int]) -> tuple[int, ...]:
 
 
 def _between(start: float, end: float, share: float, kind: str) -> float:
-    """``start`` at 0, ``end`` at 1."""
+    """Interpolates between ``start`` (for a share of 0) and ``end`` (for a share of 1)."""
     if kind == "linear":
         return start + (end - start) * share
     return end + (start - end) / 2 * (1 + math.cos(math.pi * share))
@@ -58,7 +58,7 @@ def _constant(value: float, t: int) -> float:
 
 
 def constant_schedule(value: float) -> Schedule:
-    """``value`` at every step. Source: ``optax.constant_schedule``."""
+    """Returns a schedule that is ``value`` at every step. Source: ``optax.constant_schedule``."""
     return partial(_constant, value)
 
 
@@ -71,9 +71,9 @@ def polynomial_schedule(
     init_value: float, end_value: float, power: float, transition_steps: int,
     transition_begin: int = 0,
 ) -> Schedule:  # fmt: skip
-    """A schedule from ``init_value`` to ``end_value`` in ``transition_steps`` steps. The distance
-    to ``end_value`` is proportional to the share of steps left, to the power ``power``. Source:
-    ``optax.polynomial_schedule``."""
+    """Returns a schedule from ``init_value`` to ``end_value`` in ``transition_steps`` steps. The
+    distance to ``end_value`` is proportional to the share of steps left, to the power ``power``.
+    Source: ``optax.polynomial_schedule``."""
     steps = _steps("transition_steps", transition_steps)
     return partial(_polynomial, init_value, end_value, power, steps, transition_begin)
 
@@ -81,7 +81,8 @@ def polynomial_schedule(
 def linear_schedule(
     init_value: float, end_value: float, transition_steps: int, transition_begin: int = 0
 ) -> Schedule:
-    """A linear schedule from ``init_value`` to ``end_value``. Source: ``optax.linear_schedule``."""
+    """Returns a linear schedule from ``init_value`` to ``end_value``. Source:
+    ``optax.linear_schedule``."""
     return polynomial_schedule(init_value, end_value, 1.0, transition_steps, transition_begin)
 
 
@@ -93,7 +94,7 @@ def _cosine(init: float, steps: int, alpha: float, exponent: float, t: int) -> f
 def cosine_decay_schedule(
     init_value: float, decay_steps: int, alpha: float = 0.0, exponent: float = 1.0
 ) -> Schedule:
-    """A schedule from ``init_value`` to ``alpha * init_value`` along half a cosine. Source:
+    """Returns a schedule from ``init_value`` to ``alpha * init_value`` along half a cosine. Source:
     ``optax.cosine_decay_schedule``."""
     return partial(_cosine, init_value, _steps("decay_steps", decay_steps), alpha, exponent)
 
@@ -106,7 +107,7 @@ def _exponential(
 
 
 def _stepwise(schedule: Schedule, begin: int, steps: int, t: int) -> float:
-    """The schedule at the last multiple of ``steps``."""
+    """Evaluates the schedule at the last multiple of ``steps``."""
     return schedule(begin + max(t - begin, 0) // steps * steps)
 
 
@@ -114,8 +115,9 @@ def exponential_decay(
     init_value: float, transition_steps: int, decay_rate: float, transition_begin: int = 0,
     staircase: bool = False, end_value: float | None = None,
 ) -> Schedule:  # fmt: skip
-    """``init_value * decay_rate ** (t / transition_steps)``, with whole exponents if ``staircase``,
-    and no further than ``end_value``. Source: ``optax.exponential_decay``."""
+    """Returns the schedule ``init_value * decay_rate ** (t / transition_steps)``. With
+    ``staircase``, exponents are rounded down. The schedule stops at ``end_value``. Source:
+    ``optax.exponential_decay``."""
     steps = _steps("transition_steps", transition_steps)
     smooth = partial(_exponential, init_value, decay_rate, transition_begin, steps, end_value)
     return partial(_stepwise, smooth, transition_begin, steps) if staircase else smooth
@@ -128,8 +130,8 @@ def _stairs(init: float, stairs: tuple[tuple[int, float], ...], t: int) -> float
 def piecewise_constant_schedule(
     init_value: float, boundaries_and_scales: Mapping[int, float] | None = None
 ) -> Schedule:
-    """``init_value``, multiplied by each factor from its step on. Source:
-    ``optax.piecewise_constant_schedule``."""
+    """Returns a schedule that starts at ``init_value`` and is multiplied by each factor from its
+    step on. Source: ``optax.piecewise_constant_schedule``."""
     return partial(_stairs, init_value, tuple(sorted((boundaries_and_scales or {}).items())))
 
 
@@ -139,11 +141,11 @@ def _joined(schedules: tuple[Schedule, ...], boundaries: tuple[int, ...], t: int
 
 
 def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
-    """One schedule after the other; each counts steps from the boundary where it begins. Source:
-    ``optax.join_schedules``.
+    """Returns a schedule that runs others one after another; each counts steps from the boundary
+    where it begins. Source: ``optax.join_schedules``.
 
     Raises:
-        ValueError: boundaries are out of order, or not exactly one fewer than schedules.
+        ValueError: if boundaries are out of order, or not exactly one fewer than schedules.
     """
     if len(boundaries) != len(schedules) - 1:
         raise ValueError(
@@ -157,11 +159,12 @@ def warmup_cosine_decay_schedule(
     init_value: float, peak_value: float, warmup_steps: int, decay_steps: int,
     end_value: float = 0.0, exponent: float = 1.0,
 ) -> Schedule:  # fmt: skip
-    """A line from ``init_value`` to ``peak_value`` in ``warmup_steps`` steps, then half a cosine to
-    ``end_value`` at step ``decay_steps``. Source: ``optax.warmup_cosine_decay_schedule``.
+    """Returns a schedule that rises linearly from ``init_value`` to ``peak_value`` in
+    ``warmup_steps`` steps, then falls along half a cosine to ``end_value`` at step ``decay_steps``.
+    Source: ``optax.warmup_cosine_decay_schedule``.
 
     Raises:
-        ValueError: ``decay_steps`` is not above ``warmup_steps``.
+        ValueError: if ``decay_steps`` is not above ``warmup_steps``.
     """
     rest = decay_steps - warmup_steps
     if rest < 1:
@@ -185,8 +188,8 @@ def linear_onecycle_schedule(
     transition_steps: int, peak_value: float, pct_start: float = 0.3, pct_final: float = 0.85,
     div_factor: float = 25.0, final_div_factor: float = 1e4,
 ) -> Schedule:  # fmt: skip
-    """Lines up to ``peak_value``, back down, and to a last small value. Source:
-    ``optax.linear_onecycle_schedule``."""
+    """Returns a schedule that rises linearly to ``peak_value``, falls back, and ends at a small
+    value. Source: ``optax.linear_onecycle_schedule``."""
     n = _steps("transition_steps", transition_steps)
     low = peak_value / div_factor
     ends = (int(pct_start * n), peak_value), (int(pct_final * n), low), (n, low / final_div_factor)
@@ -197,8 +200,8 @@ def cosine_onecycle_schedule(
     transition_steps: int, peak_value: float, pct_start: float = 0.3, div_factor: float = 25.0,
     final_div_factor: float = 1e4,
 ) -> Schedule:  # fmt: skip
-    """Half a cosine up to ``peak_value``, and one down. Source:
-    ``optax.cosine_onecycle_schedule``."""
+    """Returns a schedule that rises to ``peak_value`` along half a cosine, and falls along another.
+    Source: ``optax.cosine_onecycle_schedule``."""
     n = _steps("transition_steps", transition_steps)
     low = peak_value / div_factor
     points = (0, low), (int(pct_start * n), peak_value), (n, low / final_div_factor)
@@ -209,8 +212,8 @@ def cosine_onecycle_schedule(
 
 
 def CosineAnnealingLR(lr: float, T_max: int, eta_min: float = 0.0) -> Schedule:  # noqa: N802, N803
-    """Cosines between ``lr`` and ``eta_min``, with a period of ``2 * T_max``. Source:
-    ``torch.optim.lr_scheduler.CosineAnnealingLR``."""
+    """Returns a cosine schedule between ``lr`` and ``eta_min``, with a period of ``2 * T_max``.
+    Source: ``torch.optim.lr_scheduler.CosineAnnealingLR``."""
     return partial(_wave, lr, _steps("T_max", T_max), eta_min)
 
 
@@ -229,7 +232,8 @@ def _restarts(lr: float, first: int, growth: int, least: float, t: int) -> float
 def CosineAnnealingWarmRestarts(  # noqa: N802
     lr: float, T_0: int, T_mult: int = 1, eta_min: float = 0.0  # noqa: N803
 ) -> Schedule:  # fmt: skip
-    """Half cosines from ``lr`` to ``eta_min``, each ``T_mult`` times as long as the one before.
+    """Returns a schedule of half cosines from ``lr`` to ``eta_min``, each ``T_mult`` times as long
+    as the one before.
     Source: ``torch.optim.lr_scheduler.CosineAnnealingWarmRestarts``."""
     return partial(_restarts, lr, _steps("T_0", T_0), _steps("T_mult", T_mult), eta_min)
 
@@ -237,14 +241,14 @@ def CosineAnnealingWarmRestarts(  # noqa: N802
 def LinearLR(  # noqa: N802
     lr: float, start_factor: float = 1.0 / 3, end_factor: float = 1.0, total_iters: int = 5
 ) -> Schedule:
-    """``lr`` times a factor that moves on a line. Source:
+    """Returns the schedule of ``lr`` times a factor that changes linearly. Source:
     ``torch.optim.lr_scheduler.LinearLR``."""
     return linear_schedule(lr * start_factor, lr * end_factor, total_iters)
 
 
 def ConstantLR(lr: float, factor: float = 1.0 / 3, total_iters: int = 5) -> Schedule:  # noqa: N802
-    """``lr * factor`` in the first steps, then ``lr``. Source:
-    ``torch.optim.lr_scheduler.ConstantLR``."""
+    """Returns a schedule that is ``lr * factor`` in the first ``total_iters`` steps, then ``lr``.
+    Source: ``torch.optim.lr_scheduler.ConstantLR``."""
     return join_schedules(
         [constant_schedule(lr * factor), constant_schedule(lr)],
         [_steps("total_iters", total_iters, 0)],
@@ -252,24 +256,25 @@ def ConstantLR(lr: float, factor: float = 1.0 / 3, total_iters: int = 5) -> Sche
 
 
 def PolynomialLR(lr: float, total_iters: int = 5, power: float = 1.0) -> Schedule:  # noqa: N802
-    """A schedule from ``lr`` to 0. Source: ``torch.optim.lr_scheduler.PolynomialLR``."""
+    """Returns a schedule from ``lr`` to 0. Source: ``torch.optim.lr_scheduler.PolynomialLR``."""
     return polynomial_schedule(lr, 0.0, power, total_iters)
 
 
 def StepLR(lr: float, step_size: int, gamma: float = 0.1) -> Schedule:  # noqa: N802
-    """``lr``, multiplied by ``gamma`` after every ``step_size`` steps. Source:
-    ``torch.optim.lr_scheduler.StepLR``."""
+    """Returns the schedule of ``lr`` multiplied by ``gamma`` after every ``step_size`` steps.
+    Source: ``torch.optim.lr_scheduler.StepLR``."""
     return exponential_decay(lr, step_size, gamma, staircase=True)
 
 
 def MultiStepLR(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> Schedule:  # noqa: N802
-    """``lr``, multiplied by ``gamma`` at each milestone. Source:
+    """Returns the schedule of ``lr`` multiplied by ``gamma`` at each milestone. Source:
     ``torch.optim.lr_scheduler.MultiStepLR``."""
     return partial(_stairs, lr, tuple((n, gamma) for n in _rising("milestones", milestones)))
 
 
 def ExponentialLR(lr: float, gamma: float) -> Schedule:  # noqa: N802
-    """``lr * gamma ** t``. Source: ``torch.optim.lr_scheduler.ExponentialLR``."""
+    """Returns the schedule ``lr * gamma ** t``. Source:
+    ``torch.optim.lr_scheduler.ExponentialLR``."""
     return exponential_decay(lr, 1, gamma)
 
 
@@ -277,11 +282,11 @@ def OneCycleLR(  # noqa: N802
     max_lr: float, total_steps: int, pct_start: float = 0.3, anneal_strategy: str = "cos",
     div_factor: float = 25.0, final_div_factor: float = 1e4,
 ) -> Schedule:  # fmt: skip
-    """Up to ``max_lr``, and down to a small rate at the last step. Source:
-    ``torch.optim.lr_scheduler.OneCycleLR``, without ``three_phase``.
+    """Returns a schedule that rises to ``max_lr`` and falls to a small rate at the last step.
+    Source: ``torch.optim.lr_scheduler.OneCycleLR``, without ``three_phase``.
 
     Raises:
-        ValueError: ``anneal_strategy`` is neither ``"cos"`` nor ``"linear"``.
+        ValueError: if ``anneal_strategy`` is neither ``"cos"`` nor ``"linear"``.
     """
     if anneal_strategy not in ("cos", "linear"):
         raise ValueError(f"anneal_strategy={anneal_strategy!r} must be 'cos' or 'linear'")
@@ -296,12 +301,12 @@ def _scaled(lr: float, factor: Callable[[int], float], t: int) -> float:
 
 
 def LambdaLR(lr: float, lr_lambda: Callable[[int], float]) -> Schedule:  # noqa: N802
-    """``lr * lr_lambda(t)``. Source: ``torch.optim.lr_scheduler.LambdaLR``."""
+    """Returns the schedule ``lr * lr_lambda(t)``. Source: ``torch.optim.lr_scheduler.LambdaLR``."""
     return partial(_scaled, lr, lr_lambda)
 
 
 def SequentialLR(schedulers: Sequence[Schedule], milestones: Sequence[int]) -> Schedule:  # noqa: N802
-    """A schedule that runs others one after another, like :func:`join_schedules`. Source:
+    """Returns a schedule that runs others one after another, like :func:`join_schedules`. Source:
     ``torch.optim.lr_scheduler.SequentialLR``."""
     return join_schedules(schedulers, milestones)
 
@@ -311,11 +316,11 @@ def _chained(lr: float, schedules: tuple[Schedule, ...], t: int) -> float:
 
 
 def ChainedScheduler(lr: float, schedulers: Sequence[Schedule]) -> Schedule:  # noqa: N802
-    """All schedules, made with the same ``lr``, at once: ``lr`` times the product of their factors.
-    Source: ``torch.optim.lr_scheduler.ChainedScheduler``.
+    """Returns the product of several schedules: ``lr`` times the product of their factors. All of
+    them must be made with this ``lr``. Source: ``torch.optim.lr_scheduler.ChainedScheduler``.
 
     Raises:
-        ValueError: ``lr`` is 0, so that there are no factors.
+        ValueError: if ``lr`` is 0, because factors are relative to it.
     """
     if not lr:
         raise ValueError(

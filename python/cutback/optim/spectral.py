@@ -14,7 +14,7 @@ from .numbers import Row, Scalar
 
 
 def soap_row(owner: str, given: Row, options: Mapping[str, Any], most_side: int) -> Row:
-    """The options of SOAP as a row in the core's order; ``given`` holds lr, betas, eps and
+    """Converts the options of SOAP to a row in the core's order; ``given`` holds lr, betas, eps and
     weight_decay.
 
     Raises:
@@ -44,9 +44,9 @@ class SOAP(Moments, Optimizer):
 
     The first step only initializes l, r and their eigenvectors. Arrays with more than two axes are
     treated as matrices of the first axis by all others. Sides longer than ``max_precond_dim`` and
-    parameters with fewer than two axes have no basis; without any basis, this is Adam. The
-    eigenvectors of a side of length n take about ``9 n**3`` operations, once, in the first step, on
-    one thread. It steps f32 and f64 arrays; compiled steps do not support it.
+    parameters with fewer than two axes have no basis; without any basis, this is Adam. In the first
+    step, the eigenvectors of a side of length n take about ``9 n**3`` operations on one thread.
+    Compiled steps do not support this optimizer; it only steps f32 and f64 arrays.
 
     Args:
         lr: step size.

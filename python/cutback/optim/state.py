@@ -1,4 +1,4 @@
-"""The state of an optimizer, and checks of loaded states."""
+"""The state of an optimizer, and checks for loaded states."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ HALVES = ("float16", "bfloat16", "uint16")
 """Names of the 16-bit types of parameters; uint16 holds the bits of bfloat16."""
 BLOCK = 256  # CB_STATE_BLOCK of cutback.h
 _LINE = 64  # bytes of a cache line
-_LARGE = 1 << 16  # bytes from which on a state begins at a cache line
+_LARGE = 1 << 16  # states of at least this many bytes are aligned to a cache line
 
 
 class State(NamedTuple):
     """The state of an optimizer. It is only replaced as a whole, so that an interrupt cannot leave
     it inconsistent. A step updates ``arrays`` and ``counter`` in place, in one call of the core."""
 
-    names: list[str]  # of the parameters; empty before the first attempt to step
+    names: list[str]  # names of the parameters; empty before the first attempt to step
     kinds: list[Kind]  # shapes and types of the parameters
     group_of: list[int]  # row of hyper-parameters of each parameter
     arrays: dict[
@@ -49,8 +49,8 @@ class State(NamedTuple):
 
 
 def kind_of(param: Kind, form: str) -> Kind:
-    """Shape and type of a parameter's state in this form: a ``cb_state_kind`` of the core, or
-    "master" or "remainder"."""
+    """Returns the shape and type of a parameter's state in this form: a ``cb_state_kind`` of the
+    core, or "master" or "remainder"."""
     shape, dtype = param
     whole = np.dtype(np.float32) if dtype.name in HALVES else dtype
     if form == "codes":
@@ -74,8 +74,8 @@ def _side(shape: tuple[int, ...], form: str) -> int:
 
 
 def has_form(param: Kind, form: str, most_side: int) -> bool:
-    """True if such a parameter has a state in this form. Only sides up to ``most_side`` have a
-    "left" or "right" state."""
+    """Returns True if a parameter of this kind has a state in this form. Only sides up to
+    ``most_side`` have a "left" or "right" state."""
     is_matrix = len(param[0]) > 1
     if form in ("left", "right"):
         return is_matrix and 0 < _side(param[0], form) <= most_side and 0 not in param[0]
@@ -83,14 +83,14 @@ def has_form(param: Kind, form: str, most_side: int) -> bool:
 
 
 def bytes_of(kind: Kind) -> int:
-    """Bytes of an array of this shape and type."""
+    """Returns the bytes of an array of this shape and type."""
     shape, dtype = kind
     return math.prod(shape) * dtype.itemsize
 
 
 def zeros(kind: Kind) -> Array:
-    """A new state of zeros. Large states are aligned to a cache line: NumPy's large arrays start 16
-    bytes after one, so that every vector load would touch two lines."""
+    """Allocates a state of zeros. Large states are aligned to a cache line: NumPy's large arrays
+    start 16 bytes after one, so that every vector load would touch two lines."""
     shape, dtype = kind
     size = bytes_of(kind)
     if size < _LARGE:
@@ -101,7 +101,7 @@ def zeros(kind: Kind) -> Array:
 
 
 def count(t: Any) -> Array:
-    """A step counter (i64 of shape ()) with the value ``t``.
+    """Returns a step counter (i64 of shape ()) with the value ``t``.
 
     Raises:
         TypeError, ValueError: if ``t`` is not an integer in 0 .. 2**63 - 1.
@@ -110,7 +110,7 @@ def count(t: Any) -> Array:
 
 
 def loaded(key: str, value: Any) -> Array:
-    """A copy of a state array that the user passed.
+    """Returns a copy of a state array that the user passed.
 
     Raises:
         TypeError: if the array does not hold real numbers.
@@ -122,8 +122,8 @@ def loaded(key: str, value: Any) -> Array:
 
 
 def fitting(array: Array, what: str, kind: Kind) -> Array:
-    """The array converted to the type of ``kind``. Floating types are converted to each other;
-    codes and remainders must already have their integer type.
+    """Converts the array to the type of ``kind``. Floating types are converted to each other; codes
+    and remainders must already have their integer type.
 
     Raises:
         ValueError: if the shape differs, the type cannot be converted, or an element overflows.

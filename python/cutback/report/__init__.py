@@ -1,15 +1,15 @@
-"""Pictures of plans: the memory timeline, the joint graph, tables of saved values, the HTML report.
+"""Draws plans: the memory timeline, the joint graph, tables of saved values, and the HTML report.
 
 >>> plan.report("plan.html")  # the whole report
 >>> picture = cutback.report.read(plan)
 >>> svg = cutback.report.timeline_svg(picture)  # a single picture
 
-Plans from other processes can be shown too: ``cutback.Plan(problem, document)`` reads a plan from
-its documents (``docs/problem.md``). Only NumPy is needed.
+Plans of other processes can be drawn too: ``cutback.Plan(problem, document)`` reads a plan from its
+documents (``docs/problem.md``). Drawing only needs NumPy.
 """
 
-# Imports only top-level modules of the package. The planner folder calls it to make pages. Start
-# at page.py, then model.py.
+# This folder imports only top-level modules of the package. The planner folder uses it to make
+# pages. Start at page.py, then read model.py.
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A picture with its tools, as part of a page: buttons, search, legend, the data of its card."""
+"""A picture on a page, with buttons, a search field, a legend, and a card with data at the
+pointer."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ tr.chosen td { background: #2f6fde33; }
 
 
 class Data(TypedDict, total=False):
-    """What the card of a chart says, column by column."""
+    """The data for the card of a chart, one entry per column."""
 
     unit: str
     edges: list[int]
@@ -71,18 +72,18 @@ class Data(TypedDict, total=False):
 
 @cache
 def script() -> str:
-    """The script of the page."""
+    """Returns the script of the page."""
     text = (Path(__file__).parent / "script.js").read_text(encoding="utf-8")
     return text.replace("FRAME", json.dumps([WIDTH, LEFT, RIGHT]), 1)
 
 
 def texts(op: Op, layer: str, phase: str) -> list[str]:
-    """What the card says of an op: name, kind, source, layer, phase."""
+    """Returns the texts that the card shows for an op: name, kind, source, layer, phase."""
     return [one_line(part) for part in (op.name, op.kind, op.location, layer, phase)]
 
 
 def data_of(picture: Picture) -> Data:
-    """The data of a memory timeline."""
+    """Returns the data of a memory timeline."""
     wide = columns(picture.live)
     at = [full for _, _, full in wide]
     starts = [0, *accumulate(picture.times_ps)]
@@ -104,7 +105,7 @@ def data_of(picture: Picture) -> Data:
 
 
 def _json(data: Data) -> str:
-    """JSON that cannot end the element that it is in."""
+    """Returns JSON without characters that could end the HTML element around it."""
     text = json.dumps(data, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -135,13 +136,13 @@ def _tools(with_time: bool, with_search: bool) -> str:
 def chart(
     svg: str, data: Data, legend: Sequence[tuple[str, str]], with_search: bool = False
 ) -> str:
-    """A picture whose x axis is that of the data, with its tools.
+    """Returns the HTML of a picture with its tools. The x axis is that of the data.
 
     Args:
         svg: the picture, made with plot.py.
         data: the contents of the card at the pointer.
         legend: (CSS class, name) of each colour.
-        with_search: add the field that searches the page's table of values.
+        with_search: add a field that searches the page's table of values.
     """
     entries = "".join(f'<li class="{css}"><i></i>{escape(name)}</li>' for css, name in legend)
     shown = svg.replace("<svg ", '<svg tabindex="0" ', 1)
@@ -153,7 +154,7 @@ def chart(
 
 
 def timeline_chart(picture: Picture, measured: Sequence[int] | None = None) -> str:
-    """The memory timeline as a chart."""
+    """Returns the memory timeline as a chart."""
     svg = timeline_svg(picture, measured, legend=False)
     legend = legend_of(picture)
     if measured:

@@ -29,8 +29,9 @@ NAMES = {
 
 
 def moments(picture: Picture) -> tuple[list[int], list[int]]:
-    """The operations in program order, and the peak of live bytes for each: over its first run and
-    the reruns right before it. This common axis makes different schedules comparable."""
+    """Returns the operations in program order, and the peak of live bytes for each: the peak over
+    its first run and the reruns just before that. On this common axis, different schedules can be
+    compared."""
     order: list[int] = []
     most: list[int] = []
     seen: set[int] = set()
@@ -46,7 +47,8 @@ def moments(picture: Picture) -> tuple[list[int], list[int]]:
 
 
 def _along_ops(picture: Picture, ops: Sequence[int], values: Sequence[int]) -> list[int]:
-    """The value for each op; a plan without the op keeps the value of the one before."""
+    """Returns the value for each op. If the plan does not have the op, it is the value of the op
+    before."""
     at = dict(zip(moments(picture)[0], values, strict=True))
     found: list[int] = []
     for op in ops:
@@ -56,7 +58,7 @@ def _along_ops(picture: Picture, ops: Sequence[int], values: Sequence[int]) -> l
 
 @dataclass
 class Sides:
-    """Two plans over the same ops: what both pictures and cards show."""
+    """The data that pictures and cards show of two plans, over the same ops."""
 
     ops: list[int]
     before: list[int]
@@ -66,7 +68,8 @@ class Sides:
 
 
 def sides(before: Picture, after: Picture) -> Sides:
-    """The live bytes of two plans, and of saving everything, over the ops of the program."""
+    """Returns the live bytes of two plans, and of saving everything, over the ops of the
+    program."""
     ops = sorted({op for picture in (before, after) for op in moments(picture)[0]})
     ours, theirs = (_along_ops(one, ops, moments(one)[1]) for one in (before, after))
     first = {op: k for k, op in reversed(list(enumerate(before.steps)))}
@@ -109,7 +112,7 @@ def timelines_svg(before: Picture, after: Picture, legend: bool = True) -> str:
 
 
 def _chart(before: Picture, after: Picture) -> str:
-    """Both timelines with the tools of a page."""
+    """Returns both timelines as a chart."""
     both = sides(before, after)
     wide = columns([max(pair) for pair in zip(both.before, both.after, strict=True)])
     at = [full for _, _, full in wide]
@@ -155,7 +158,7 @@ def _changes(difference: Difference) -> str:
         for change in difference["changes"][:MOST_ROWS]
     ]
     rest = len(difference["changes"]) - MOST_ROWS
-    note = f"<p>{rest} smaller ones are not shown.</p>" if rest > 0 else ""
+    note = f"<p>{rest} smaller values are not shown.</p>" if rest > 0 else ""
     headers = ("type", "bytes", "made by", "source", "decision", "runs", "time")
     return table(headers, rows, numeric=(1, 6)) + note
 
@@ -166,10 +169,11 @@ def _tables(difference: Difference) -> str:
 
 
 def difference_fragment(difference: Difference, before: Picture, after: Picture) -> str:
-    """HTML with the totals, both timelines and the values that are treated differently."""
+    """Returns HTML with the totals, both timelines and the values that are treated differently."""
     return fragment(_totals(difference) + timelines_svg(before, after) + _tables(difference))
 
 
 def render_difference(difference: Difference, before: Picture, after: Picture, title: str) -> str:
-    """A whole HTML page with the same, whose picture can be zoomed."""
+    """Returns a whole HTML page with the totals, both timelines, which can be zoomed, and the
+    values that are treated differently."""
     return page(title, _totals(difference) + _chart(before, after) + _tables(difference))

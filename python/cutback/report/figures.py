@@ -1,4 +1,4 @@
-"""Pictures with matplotlib, where it is installed: for papers and for notebooks of one's own."""
+"""Draws pictures with matplotlib, if it is installed, for papers and notebooks."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ COLOURS = {
     "saved": "#2f6fde", "recomputed": "#e07b1a", "offloaded": "#b0413e", "gradient": "#2a9d62",
     "temporary": "#9aa7b5", "scratch": "#8d6cc9",
 }  # fmt: skip
-MOST_LABELS = 30  # layers with a name on the axis
-LEAST_WIDTH = 0.015  # of the axis, for a layer to have its name there
+MOST_LABELS = 30  # with more layers, none is named on the axis
+LEAST_WIDTH = 0.015  # a layer is named if it covers at least this share of the axis
 
 
 def _axes(what: str, axes: Any) -> Any:
-    """The axes to draw on: the given ones, or those of a new figure.
+    """Returns the axes to draw on: the given ones, or those of a new figure.
 
     Raises:
-        ImportError: matplotlib is not installed.
+        ImportError: if matplotlib is not installed.
     """
     if axes is not None:
         return axes
@@ -37,8 +37,8 @@ def _axes(what: str, axes: Any) -> Any:
 
 
 def plot_plan(picture: Picture, axes: Any = None, *, time: bool = False) -> Any:
-    """Draws the memory timeline of a plan on matplotlib's axes, and returns them. ``time``: over
-    milliseconds of modelled time, not over steps."""
+    """Draws the memory timeline of a plan on matplotlib axes, and returns them. If ``time``, the x
+    axis is milliseconds of modelled time instead of steps."""
     axes = _axes("plan", axes)
     starts = [ps / 1e9 for ps in accumulate(picture.times_ps, initial=0)]
     at: Sequence[float] = starts if time else range(picture.n_step + 1)
@@ -64,7 +64,7 @@ def plot_plan(picture: Picture, axes: Any = None, *, time: bool = False) -> Any:
 
 
 def _name_layers(picture: Picture, axes: Any, at: Sequence[float]) -> None:
-    """Writes the names of layers above the axes, if there is room for them."""
+    """Writes the names of layers above the axes, if they fit."""
     least = LEAST_WIDTH * at[-1]
     named = [
         span for span in blocks_of(picture) if span.layer and at[span.stop] - at[span.first] > least
@@ -84,7 +84,7 @@ def _name_layers(picture: Picture, axes: Any, at: Sequence[float]) -> None:
 def plot_frontier(
     frontier: Mapping[str, Any], references: Sequence[Mapping[str, Any]] = (), axes: Any = None
 ) -> Any:
-    """Draws saved bytes and extra time of a frontier on matplotlib's axes, and returns them."""
+    """Draws the saved bytes and extra time of a frontier on matplotlib axes, and returns them."""
     axes = _axes("frontier", axes)
     once = max(1, frontier["once_ps"])
 

@@ -1,4 +1,5 @@
-"""Finds repeated blocks in an op list, so that twelve equal layers are drawn once, marked "x12"."""
+"""Finds repeated blocks in a list of ops, so that twelve equal layers are drawn once, marked
+"x12"."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Fold:
-    """`count` consecutive copies of the items start .. start + period - 1."""
+    """A repeat: `count` consecutive copies of the items start .. start + period - 1."""
 
     start: int
     period: int
@@ -23,10 +24,10 @@ class Fold:
 
 
 def best_fold(signatures: Sequence[Hashable], min_period: int = 3) -> Fold | None:
-    """The tandem repeat whose folding hides the most items, or None.
+    """Returns the repeat whose folding hides the most items, or None.
 
     For a period p, a run of consecutive i with s[i] == s[i + p] is a repeat of run // p + 1 copies.
-    Takes about n**2 / 2 vectorised comparisons: milliseconds for a thousand items.
+    The search takes about n**2 / 2 vectorised comparisons: milliseconds for a thousand items.
     """
     index: dict[Hashable, int] = {}
     codes = np.array([index.setdefault(s, len(index)) for s in signatures], dtype=np.int64)
@@ -49,8 +50,8 @@ def best_fold(signatures: Sequence[Hashable], min_period: int = 3) -> Fold | Non
 
 
 def folds(signatures: Sequence[Hashable], min_period: int = 3, limit: int = 4) -> list[Fold]:
-    """Up to `limit` repeats that do not overlap, in order. Greedy: takes the largest repeat, then
-    searches both sides of it."""
+    """Returns up to `limit` repeats that do not overlap, in order. The search is greedy: it takes
+    the largest repeat, then searches on both sides of it."""
     found: list[Fold] = []
 
     def search(start: int, stop: int) -> None:

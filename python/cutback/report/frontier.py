@@ -11,8 +11,8 @@ from .svg import document, fragment, human_bytes, nice_ticks, tag, text
 from .table import scroll, table
 
 Point = Mapping[str, Any]
-"""A plan of PyTorch's partitioner (budget, saved_bytes, peak_bytes, time_ps, redraws), or a plan
-of Cutback for a peak budget (budget, peak_bytes, time_ps)."""
+"""The numbers of a plan of PyTorch's partitioner (budget, saved_bytes, peak_bytes, time_ps,
+redraws), or of a plan of Cutback for a peak budget (budget, peak_bytes, time_ps)."""
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 460.0, 74.0, 150.0, 40.0, 46.0
 LABELS = {
@@ -84,7 +84,7 @@ def _points(frontier: Mapping[str, Any], scale: _Scale) -> list[str]:
     rows = list(zip(*columns, strict=True))
     bound = [(scale.x(saved), scale.y(_extra(frontier, low))) for saved, _, low, _ in rows]
     floor = [(bound[-1][0], scale.y(0)), (bound[0][0], scale.y(0))]
-    title = "no plan can be in this area: bound of the linear relaxation"
+    title = "no plan can be in this area (bound of the linear relaxation)"
     area = tag("polygon", title, css="area", points=_line(bound + floor), opacity=0.3)
     body = [f'<g class="temporary">{area}</g>']
     stairs: list[tuple[float, float]] = []
@@ -97,7 +97,8 @@ def _points(frontier: Mapping[str, Any], scale: _Scale) -> list[str]:
         extra = _extra(frontier, time)
         title = (
             f"point {i}: saves {human_bytes(saved)}, {100 * extra:.2f} % more time\n"
-            f"{MEANING[kind]}; no plan of this size is below {100 * _extra(frontier, low):.2f} %"
+            f"{MEANING[kind]}; no plan of this size takes less than "
+            f"{100 * _extra(frontier, low):.2f} %"
         )
         css = {"hull": "saved", "step": "saved", "fill": "recomputed"}[kind]
         radius = 4.0 if kind == "hull" else 2.2
@@ -129,8 +130,8 @@ def _baselines(frontier: Mapping[str, Any], scale: _Scale, key: str) -> list[str
 def _references(
     frontier: Mapping[str, Any], references: Sequence[Point], scale: _Scale, key: str
 ) -> list[str]:
-    """Draws PyTorch's points as discs, or as crosses if random masks are drawn again, which makes
-    the gradients wrong."""
+    """Draws PyTorch's points as discs, or as crosses if the plan draws random masks again, which
+    makes the gradients wrong."""
     body = []
     for point in references:
         extra = _extra(frontier, point["time_ps"])
@@ -176,7 +177,8 @@ def _torch_legend(references: Sequence[Point]) -> list[tuple[str, float, str]]:
 def _scale(
     frontier: Mapping[str, Any], rows: Sequence[tuple[float, float]], most_extra: float = 4.0
 ) -> _Scale:
-    """A scale that shows all (bytes, time) rows whose extra time is at most `most_extra`."""
+    """Returns a scale that shows all (bytes, time) rows whose extra time is at most
+    `most_extra`."""
     extra = max(_extra(frontier, time) for _, time in rows)
     return _Scale(1.02 * max(size for size, _ in rows), 1.08 * min(extra, most_extra))
 
@@ -239,7 +241,7 @@ def peaks_svg(
 
 
 def _presets_table(frontier: Mapping[str, Any], references: Sequence[Point]) -> str:
-    """A table of the presets and of PyTorch's points."""
+    """Returns an HTML table of the presets and of PyTorch's points."""
 
     def row(name: str, point: Mapping[str, Any], note: str = "") -> tuple[str, ...]:
         extra = f"{100 * _extra(frontier, point['time_ps']):.2f} %"
@@ -254,7 +256,8 @@ def _presets_table(frontier: Mapping[str, Any], references: Sequence[Point]) -> 
 
 
 def points_table(frontier: Mapping[str, Any], most: int = MOST_ROWS) -> str:
-    """A table of the points, with what each is. Of a long frontier, the exact points only."""
+    """Returns an HTML table of the points with their kinds. For a long frontier, it lists only the
+    exact points."""
     columns = (frontier[key] for key in ("saved_bytes", "time_ps", "bound_ps", "kind"))
     points = list(enumerate(zip(*columns, strict=True)))
     shown = points if len(points) <= most else [p for p in points if p[1][3] == "hull"][:most]
@@ -280,7 +283,8 @@ def render_frontier(
     references: Sequence[Point] = (),
     peaks: Sequence[Point] | None = None,
 ) -> str:
-    """A whole HTML page: the pictures, and tables of presets, PyTorch's points and exact points."""
+    """Returns a whole HTML page with the pictures, and tables of presets, PyTorch's points and
+    exact points."""
 
     device = frontier["device"]
     name = device if isinstance(device, str) else device["name"]
@@ -296,9 +300,9 @@ def render_frontier(
 
 
 def frontier_fragment(frontier: Mapping[str, Any], references: Sequence[Point] = ()) -> str:
-    """The HTML that a notebook shows: the picture, and its tables collapsed."""
+    """Returns the HTML that a notebook shows: the picture, and collapsed tables."""
     tables = _presets_table(frontier, references) + points_table(frontier)
     return fragment(
         frontier_svg(frontier, references)
-        + f"<details><summary>the same as tables</summary>{tables}</details>"
+        + f"<details><summary>the same data as tables</summary>{tables}</details>"
     )

@@ -10,22 +10,22 @@ from ..files import one_line
 from .svg import document, human_bytes, tag, text
 
 WIDTH, MARGIN, ROW, BLOCK, TOP = 960.0, 10.0, 40.0, 26.0, 26.0
-AGAIN = 4.0  # height of the strip under a group that contains recomputed ops
-BLOCKS_A_ROW, MOST_ROWS = 30, 8  # size of the picture
+AGAIN = 4.0  # height of the strip under a group with recomputed ops
+BLOCKS_A_ROW, MOST_ROWS = 30, 8  # limits on the picture's size
 MOST_KINDS = 6  # op kinds listed in a line
 
-# Completes the sentence "ends before X, ".
+# The reasons complete the sentence "ends before X, ...".
 REASONS = {
     "op": "which cannot be fused",
     "domain": "which iterates over other elements",
-    "cut": "with which rows would split a block of a sum or of random numbers",
+    "cut": "which would make rows split a block of a sum or of random numbers",
     "dtype": "which computes in another precision",
     "read": "which reads a value of the group in another order, or before it is complete",
     "wait": "which reads the result of a skipped op",
     "room": "which would exceed the plan's bytes",
     "limit": "because the group has the maximum number of ops",
 }
-# Reasons of a group of one op that did not join any other.
+# Reasons for a single op that did not join a group.
 ALONE = {"op": "cannot be fused", "room": "in a group it would exceed the plan's bytes"}
 
 
@@ -34,10 +34,10 @@ def _plural(n: int, one: str) -> str:
 
 
 def why(group: Group) -> str:
-    """The reason why a group ends where it does, as text."""
+    """Says why a group ends where it does."""
     reason, before = group["end"]["reason"], group["end"]["before"]
     if reason == "program":
-        return "nothing is left to join"
+        return "ends with the program"
     if reason == "backend":
         return "this backend runs each op separately"
     if reason == "plan":
@@ -51,14 +51,15 @@ def why(group: Group) -> str:
 
 
 def over(group: Group) -> str:
-    """The iteration domain of a group: ``"8192 x 1024"`` (rows x columns) or ``"4096"``
+    """Formats the iteration domain of a group: ``"8192 x 1024"`` (rows x columns) or ``"4096"``
     (elements)."""
     elements, columns = group["elements"], group["columns"]
     return f"{elements // columns} x {columns}" if columns else str(elements)
 
 
 def kinds(group: Group, most: int = MOST_KINDS) -> str:
-    """The op kinds of a group, ``"add + gelu + layer_norm"``; for a single op, its name."""
+    """Lists the op kinds of a group, as in ``"add + gelu + layer_norm"``; for a single op, returns
+    its name."""
     ops = group["ops"]
     if len(ops) == 1:
         return one_line(ops[0]["name"])
@@ -67,14 +68,15 @@ def kinds(group: Group, most: int = MOST_KINDS) -> str:
 
 
 def unmade(values: Sequence[Local]) -> str:
-    """A clause about values without memory: ``"5 values of 160.00 MiB never exist"``."""
+    """Returns a clause about values without memory, such as ``"5 values of 160.00 MiB never exist
+    in memory"``."""
     n, size = len(values), sum(row["bytes"] for row in values)
     verb = "exists" if n == 1 else "exist"
-    return f"{_plural(n, 'value')} of {human_bytes(size)} never {verb}"
+    return f"{_plural(n, 'value')} of {human_bytes(size)} never {verb} in memory"
 
 
 def totals(kernels: Kernels) -> str:
-    """One sentence about all groups."""
+    """Returns a summary of all groups."""
     groups: Sequence[Group] = kernels["groups"]
     ops = sum(len(group["ops"]) for group in groups)
     fused = [group for group in groups if len(group["ops"]) > 1]
@@ -85,8 +87,8 @@ def totals(kernels: Kernels) -> str:
     if not fused:
         return f"{_plural(ops, 'op')}, each in its own kernel. They move {human_bytes(moved)}."
     return (
-        f"{_plural(ops, 'op')} in {_plural(len(groups), 'group')}, {inside} of them in "
-        f"{len(fused)} of several. They move {human_bytes(moved)}; as separate kernels the ops "
+        f"{_plural(ops, 'op')} in {_plural(len(groups), 'group')}; {inside} ops are fused into "
+        f"{len(fused)} of these groups. They move {human_bytes(moved)}; as separate kernels they "
         f"would move {human_bytes(apart)}; {unmade(everything)}."
     )
 
@@ -101,7 +103,8 @@ def _traffic(group: Group) -> str:
 
 
 def _op_lines(group: Group) -> list[str]:
-    """One line for each op of a fused group: name, bytes that never exist, source line."""
+    """Returns a line for each op of a fused group: name, bytes that never exist in memory, source
+    line."""
     local = Counter({op["name"]: 0 for op in group["ops"]})
     for row in group["locals"]:
         local[row["name"]] += row["bytes"]
@@ -116,8 +119,8 @@ def _op_lines(group: Group) -> list[str]:
 
 
 def kernels_text(kernels: Kernels) -> str:
-    """The groups of a compiled step as text: a line with the totals, then a line for each group,
-    followed by its operations if it has several.
+    """Returns the groups of a compiled step as text: a line with the totals, then a line for each
+    group, followed by its operations if it has several.
 
     Args:
         kernels: the JSON of ``Plan.explain(kernels=True, as_json=True)``.
@@ -169,7 +172,7 @@ def _block(i: int, group: Group, x: float, y: float, width: float) -> str:
     again = [op["name"] for op in group["ops"] if op["recomputed"]]
     title = f"group {i}: {names}\n{_traffic(group)}\n{why(group)}"
     if again:
-        title += f"\nruns again: {', '.join(again)}"
+        title += f"\nrecomputed: {', '.join(again)}"
     body = tag("rect", css="area", x=x, y=y, width=max(filled, 0.3), height=BLOCK)
     body += tag("rect", title, css="box", x=x, y=y, width=max(width, 0.3), height=BLOCK)
     label = f"{len(group['ops'])} ops" if fused else group["ops"][0]["kind"]
@@ -190,19 +193,19 @@ def _legend(y: float) -> list[str]:
     for css, label in (
         ("fused", "group of several ops"),
         ("single", "single op"),
-        ("recomputed", "ops that run again"),
+        ("recomputed", "recomputed ops"),
     ):
         square = tag("rect", css="area", x=x, y=y - 9, width=11, height=11)
         body.append(f'<g class="{css}">{square}</g>')
         body.append(text(x + 16, y, label))
         x += 40 + 6.2 * len(label)
-    note = "width: bytes that the ops would move as separate kernels; filled: what the group moves"
+    note = "width: bytes the ops would move as separate kernels; filled: bytes the group moves"
     return [*body, text(WIDTH - MARGIN, y, note, "end", "note")]
 
 
 def kernels_svg(kernels: Kernels) -> str:
-    """The groups of a compiled step as an ``<svg>``, in execution order, from left to right and row
-    by row.
+    """Returns the groups of a compiled step as an ``<svg>``, in execution order, from left to right
+    and row by row.
 
     Args:
         kernels: the JSON of ``Plan.explain(kernels=True, as_json=True)``.
@@ -241,8 +244,8 @@ def _cells(group: Group) -> tuple[str, ...]:
 
 
 def group_rows(kernels: Kernels) -> list[tuple[str, ...]]:
-    """Table rows of the fused groups. Equal groups share a row, with the end and source of the
-    first one. Rows that move the most bytes come first."""
+    """Returns table rows of the fused groups, those that move the most bytes first. Equal groups
+    share a row, which shows the end and the source of the first one."""
     alike: dict[tuple[str, ...], list[int]] = {}
     groups = kernels["groups"]
     for i, group in enumerate(groups):
@@ -261,8 +264,8 @@ def group_rows(kernels: Kernels) -> list[tuple[str, ...]]:
 
 
 def single_rows(kernels: Kernels) -> list[tuple[str, ...]]:
-    """Table rows of the groups of one op, by kind and reason: kind, number of groups, bytes read
-    and written, reason."""
+    """Returns table rows of the single ops, summed by kind and reason: kind, number of ops, bytes
+    read and written, reason."""
     sums: dict[tuple[str, str], list[int]] = {}
     for group in kernels["groups"]:
         if len(group["ops"]) == 1:

@@ -1,5 +1,5 @@
-"""The joint graph as a ladder: the forward runs down the left side, the backward up the right side,
-and every saved value is a rung. Repeated blocks are folded into one, marked "x6"."""
+"""Draws the joint graph as a ladder: the forward runs down the left side, the backward up the right
+side, and every saved value is a rung. Repeated blocks are folded into one, marked "x6"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEFT_X, RIGHT_X, BOX = 40.0, 610.0, 310.0
 
 @dataclass
 class Row:
-    """One row of the ladder: an op on one side. It stands for the folded copies of that op, too."""
+    """One row of the ladder: an op on one side. It also represents the folded copies of that op."""
 
     label: str
     css: str
@@ -27,14 +27,15 @@ class Row:
 
 
 def _signature(picture: Picture, step: int, css: str) -> tuple[object, ...]:
-    """Steps with equal signatures may be folded: op kind, output types and colour class."""
+    """Returns a step's op kind, output types and colour class. Steps with equal signatures may be
+    folded."""
     op = picture.ops[picture.steps[step]]
     return op.kind, tuple(picture.values[v].type for v in op.outputs), css
 
 
 def _colours(picture: Picture, steps: list[int]) -> dict[int, str]:
-    """The CSS class of each step: "recomputed" for a rerun, "saved" if its result is kept for the
-    backward, else "temporary"."""
+    """Returns the CSS class of each step: "recomputed" for a rerun, "saved" if its result is saved
+    for the backward, else "temporary"."""
     saved = {life.made for life in picture.lives if life.category == "saved"}
     return {
         step: "recomputed"
@@ -47,8 +48,8 @@ def _colours(picture: Picture, steps: list[int]) -> dict[int, str]:
 
 
 def _side(picture: Picture, steps: list[int]) -> list[Row]:
-    """Rows of one side in execution order, with repeats folded. Views cost nothing and are left
-    out."""
+    """Returns the rows of one side in execution order, with repeats folded. Views are left out,
+    because they cost nothing."""
     runs = [s for s in steps if picture.actions[s] == "run"]
     shown = [s for s in runs if not picture.ops[picture.steps[s]].view]
     css = _colours(picture, shown)
@@ -90,7 +91,7 @@ def _rungs(picture: Picture, left: list[Row], right: list[Row]) -> list[str]:
     drawn: set[tuple[int, int]] = set()
     for step, op_id in enumerate(picture.steps):
         op = picture.ops[op_id]
-        if picture.actions[step] == "in":  # copied back from the host, so it was not saved
+        if picture.actions[step] == "in":  # copied back from the host, so not saved
             for value in op.outputs:
                 maker.pop(picture.values[value].storage, None)
         if op.view or picture.actions[step] != "run":
@@ -114,7 +115,7 @@ def _rung(picture: Picture, source: Row, sink: Row, storage: int) -> str:
     y1, y2 = source.y + 7, sink.y + 7
     path = f"M{x1:.0f} {y1:.1f} C{middle:.0f} {y1:.1f} {middle:.0f} {y2:.1f} {x2:.0f} {y2:.1f}"
     title = (
-        f"{source.title} is kept for {sink.title}: {human_bytes(picture.storage_bytes[storage])}"
+        f"{source.title} is saved for {sink.title}: {human_bytes(picture.storage_bytes[storage])}"
     )
     line = tag("path", title, css="line", d=path, stroke_opacity=0.55, stroke_width=1.2)
     return f'<g class="saved">{line}</g>'
@@ -140,8 +141,8 @@ def _fold_mark(row: Row, x: float, upwards: bool) -> list[str]:
 
 
 def graph_svg(picture: Picture) -> str:
-    """The joint graph of a plan as an ``<svg>``: the forward on the left, the backward on the
-    right. Blue rungs between them are saved values, orange boxes are recomputed operations.
+    """Returns the joint graph of a plan as an ``<svg>``: the forward on the left, the backward on
+    the right. Blue rungs between them are saved values; orange boxes are recomputed operations.
 
     Args:
         picture: the result of :func:`read`.

@@ -1,4 +1,4 @@
-"""Which layer of the model an operation belongs to, and the layers as spans of steps."""
+"""Finds the layer of the model that each operation belongs to, and the spans of steps of layers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Protocol
 
 _LINE = re.compile(r":\d+$")
 _KEYS = re.compile(r"\[('?)([^\]']+)\1\]")  # "params['blocks'][3]['weight']_45"
-SHORTEST = 3  # steps; a shorter span between two of one layer belongs to that layer
+SHORTEST = 3  # steps; shorter spans between two spans of one layer are merged into that layer
 
 
 class Op(Protocol):
-    """What layers need to know of an op (model.py)."""
+    """The part of an op (model.py) that this module uses."""
 
     id: int
     name: str
@@ -28,7 +28,7 @@ class Op(Protocol):
 
 @dataclass(frozen=True)
 class Span:
-    """Consecutive steps, first .. stop - 1, of one layer."""
+    """The consecutive steps first .. stop - 1 of one layer."""
 
     layer: str
     first: int
@@ -36,8 +36,8 @@ class Span:
 
 
 def module_of(location: str) -> str:
-    """The module in the location of an op: that of ``"model.py:12 (layers.0)"`` and ``"layers.0"``
-    is ``"layers.0"``, that of ``"model.py:12"`` is ""."""
+    """Returns the module in the location of an op: ``"layers.0"`` for ``"model.py:12 (layers.0)"``
+    and for ``"layers.0"``, and "" for ``"model.py:12"``."""
     _, bracket, module = location.rpartition("(")
     if bracket:
         return module.rstrip(")")
@@ -45,8 +45,9 @@ def module_of(location: str) -> str:
 
 
 def _owner_of(parameter: str) -> str:
-    """The layer of a parameter by its name: of ``"params['blocks'][3]['weight']_45"`` it is
-    ``"blocks.3"``. The last key is the name in the layer, unless it is the only one or a number."""
+    """Returns the layer of a parameter, such as ``"blocks.3"`` for
+    ``"params['blocks'][3]['weight']_45"``. The last key is dropped as the parameter's own name,
+    unless it is the only key or a number."""
     keys = [found[2] for found in _KEYS.finditer(parameter)]
     if len(keys) > 1 and not keys[-1].isdigit():
         keys.pop()
@@ -56,8 +57,8 @@ def _owner_of(parameter: str) -> str:
 
 
 def block_of(path: str) -> str:
-    """The part of a path that names a repeated block or a part of the model: up to the first number
-    (``"encoder.layer.3"``), or else the first two names."""
+    """Returns the part of a path that names a repeated block or a part of the model: up to the
+    first number (``"encoder.layer.3"``), or else the first two names."""
     parts = path.split(".")
     for i, part in enumerate(parts):
         if part.isdigit():
@@ -66,9 +67,10 @@ def block_of(path: str) -> str:
 
 
 def paths_of(ops: Sequence[Op]) -> list[str]:
-    """The layer of each op. PyTorch's ops say their module. Other ops belong to the layer whose
-    parameter they read; or, in the backward, to that of the latest forward op that they read from;
-    or else to the layer of the op before, and at the start to the first one."""
+    """Returns the layer of each op. The locations of PyTorch's ops name their modules. Another op
+    belongs to the layer whose parameter it reads; in the backward, to that of the latest forward op
+    whose result it reads; otherwise to the layer of the op before it. Ops before the first layer
+    belong to that layer."""
     modules = [module_of(op.location) for op in ops]
     owners: dict[int, str] = {}  # value -> the layer of the parameter that it is, or is a view of
     makers: dict[int, int] = {}
@@ -91,7 +93,7 @@ def paths_of(ops: Sequence[Op]) -> list[str]:
             makers.update((value, op.id) for value in op.outputs)
         paths.append(path)
     first = next((path for op, path in zip(ops, paths, strict=True) if _has(op, path)), "")
-    for op in ops:  # those before the first layer belong to it
+    for op in ops:  # ops before the first layer belong to it
         if _has(op, paths[op.id]):
             break
         if not op.placeholder:
@@ -104,7 +106,7 @@ def _has(op: Op, path: str) -> bool:
 
 
 def spans(layers: Sequence[str]) -> list[Span]:
-    """The layer of each step as spans, without short interruptions."""
+    """Groups the layers of steps into spans, without short interruptions."""
     found: list[Span] = []
     at = 0
     for layer, steps in groupby(layers):
@@ -127,7 +129,8 @@ def _is_short(span: Span) -> bool:
 
 
 def common(names: Sequence[str]) -> str:
-    """One name for layers whose names differ in one number: ``"layers.0 ... 11"``."""
+    """Returns one name for layers whose names differ in one number, such as ``"layers.0 ...
+    11"``."""
     if len(names) == 1:
         return names[0]
     first, last = names[0].split("."), names[-1].split(".")
@@ -138,7 +141,7 @@ def common(names: Sequence[str]) -> str:
 
 
 def is_next(before: str, after: str) -> bool:
-    """True if two names differ in one part, which is a number that grows by one."""
+    """Returns True if the names differ in exactly one part, a number that grows by one."""
     a, b = before.split("."), after.split(".")
     different = [(x, y) for x, y in zip(a, b, strict=False) if x != y]
     if len(a) != len(b) or len(different) != 1:

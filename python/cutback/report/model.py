@@ -21,7 +21,7 @@ class Plan(Protocol):
 
     @property
     def core(self) -> _native.Plan:
-        """The native plan, with steps, lives and decisions."""
+        """The core's plan, with steps, lifetimes and decisions."""
         ...
 
     @property
@@ -31,7 +31,7 @@ class Plan(Protocol):
 
     @property
     def explanation(self) -> Explanation:
-        """Why each value is saved or recomputed."""
+        """The reasons why values are saved or recomputed."""
         ...
 
     @property
@@ -41,17 +41,17 @@ class Plan(Protocol):
 
     @property
     def savings(self) -> list[Saving]:
-        """The smallest plans with other options."""
+        """The smallest plans that other options allow."""
         ...
 
     def headline(self) -> str:
-        """A line about the outcome of a budget given as a position (0 to 1), or ""."""
+        """Returns a line about a budget that is a position from 0 to 1; "" for other budgets."""
         ...
 
 
 @dataclass
 class Op:
-    """An op of the joint graph; `backward` is true if it depends on a tangent."""
+    """An op of the joint graph. `backward` is true if it depends on a tangent."""
 
     id: int
     kind: str
@@ -78,8 +78,8 @@ class Value:
 
 @dataclass
 class Life:
-    """One life of a storage, or the scratch of a step (storage None). It is alive during the steps
-    made .. last; `bytes` and `offset` are its place in the arena."""
+    """One lifetime of a storage, or the scratch of a step (storage None). It is alive during the
+    steps made .. last, with this `offset` and these `bytes` in the arena."""
 
     storage: int | None
     made: int
@@ -109,13 +109,13 @@ class Picture:
     numbers: schedule.Numbers
     budget_bytes: int | None
     measure: str
-    position: str = ""  # one line about the outcome of a budget given as a position
+    position: str = ""  # one line about a budget that is a position
     live: list[int] = field(default_factory=list)  # [n_step] live bytes during each step
     everything: list[int] = field(default_factory=list)
-    """[n_step] Live bytes at the same place of the plan that saves everything."""
+    """[n_step] Live bytes of the plan that saves everything, at the corresponding step."""
     floor_bytes: int | None = None  # no plan with this order of ops has a smaller peak
     base: list[tuple[str, int]] = field(default_factory=list)
-    """Bytes of the caller that are there during the whole step: (name, bytes)."""
+    """(name, bytes) of memory that the caller holds during the whole step."""
     times_ps: list[int] = field(default_factory=list)  # [n_step] modelled time of each step
     paths: list[str] = field(default_factory=list)  # [n_op] the layer of each op, "" if unknown
 
@@ -125,7 +125,7 @@ class Picture:
         return len(self.steps)
 
     def phase(self, step: int) -> str:
-        """The kind of a step: ``"forward"``, ``"backward"``, ``"recomputed"`` or a copy."""
+        """Returns the kind of a step: ``"forward"``, ``"backward"``, ``"recomputed"`` or a copy."""
         if self.actions[step] != "run":
             return {"out": "copy to the host", "in": "copy back"}.get(self.actions[step], "wait")
         if step < self.backward_starts:
@@ -137,7 +137,7 @@ CATEGORIES = ("saved", "recomputed", "offloaded", "gradient", "temporary", "scra
 
 
 def _categorise(picture: Picture) -> None:
-    """Assigns each life a category and a label, so that a reader sees what a peak consists of."""
+    """Assigns a category and a label to each lifetime, so that readers see the parts of a peak."""
     seen: set[int] = set()
     for life in sorted(picture.lives, key=lambda one: one.made):
         op = picture.ops[picture.steps[life.made]]
@@ -157,15 +157,16 @@ def _categorise(picture: Picture) -> None:
 
 
 def taken_over(lives: Iterable[Life | schedule.Life]) -> set[tuple[int, int]]:
-    """Where lives begin: their offset and first step. A life that ends with this step, at this
-    offset, is taken over: the bytes of both count once."""
+    """Returns (offset, first step) of each lifetime. If another lifetime ends at that offset in
+    that step, its memory is taken over, and the bytes of the two count once."""
     return {(life.offset, life.made) for life in lives if life.bytes}
 
 
 def live_bytes(
     lives: Iterable[Life | schedule.Life], n_step: int, begins: set[tuple[int, int]]
 ) -> list[int]:
-    """The live bytes during each step; `begins` as from `taken_over`, of all lives."""
+    """Returns the live bytes during each step. `begins` is the result of `taken_over` for all
+    lifetimes."""
     change = [0] * (n_step + 1)
     for life in lives:
         is_taken = life.made < life.last and (life.offset, life.last) in begins
@@ -214,8 +215,8 @@ def read(plan: Plan) -> Picture:
 
 
 def _base(problem: Problem) -> list[tuple[str, int]]:
-    """What the caller holds during the step: its arguments, and what the problem counts besides
-    them."""
+    """Returns the memory that the caller holds during the step: arguments, and the further static
+    bytes of the problem."""
     sizes: dict[str, dict[int, int]] = {"parameters": {}, "inputs": {}}
     for op in problem.ops:
         if "placeholder" in op.flags:
@@ -232,8 +233,8 @@ def _base(problem: Problem) -> list[tuple[str, int]]:
 
 
 def _everything(core: _native.Plan, picture: Picture) -> list[int]:
-    """Live bytes of the plan that saves everything, at the steps of this one. Ops that run again
-    have the bytes of the next op that does not."""
+    """Returns the live bytes of the plan that saves everything, at the steps of this plan. A rerun
+    gets the bytes of the next step that is not a rerun."""
     whole = core.problem.plan(device=core.device)
     lives = whole.lives
     live = live_bytes(lives, len(whole.steps), taken_over(lives))
@@ -252,7 +253,7 @@ def _everything(core: _native.Plan, picture: Picture) -> list[int]:
 
 
 def read_problem(problem: Problem) -> tuple[list[Op], list[Value]]:
-    """The ops and values of a problem, with ids in order."""
+    """Returns the ops and values of a problem, in the order of their ids."""
     ops: list[Op] = []
     values: list[Value] = []
     for i, op in enumerate(problem.ops):

@@ -1,4 +1,4 @@
-"""The report as one HTML file, which loads nothing."""
+"""Renders the report as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -69,16 +69,16 @@ BOUND = {
 }
 AT_PEAK = "; alive at the peak"
 OTHERWISE = (
-    "Otherwise: the change if only this decision were the other one (for a group: its first value)."
+    "Otherwise: the change if only this decision were different (for a group: its first value)."
 )
 WHY = {
-    "cut": "on the minimum cut: the cheapest place to save",
+    "cut": "on the minimum cut, where saving is cheapest",
     "forbidden": "may not be recomputed under this preset",
-    "policy": "the policy says so",
-    "held": "an output, alive in any case",
-    "cheap": "cheaper to recompute than to keep",
-    "peak": "was alive at the peak; the budget required its bytes",
-    "preset": "the preset treats all such values alike",
+    "policy": "required by the policy",
+    "held": "an output, which is alive in any case",
+    "cheap": "cheaper to recompute than to save",
+    "peak": "would be alive at the peak, where the budget needs its bytes",
+    "preset": "the preset treats all values this way",
     "none": "",
 }
 
@@ -108,7 +108,7 @@ def _numbers(picture: Picture, measured: Measured, kernels: Kernels | None = Non
         rows.append(("budget", human_bytes(picture.budget_bytes), ""))
     arena = _compiled(picture, kernels)
     if arena:
-        rows.append(("arena as compiled, operations in groups", arena, ""))
+        rows.append(("arena as compiled, with operations in groups", arena, ""))
     if measured.get("peak_bytes") is not None:
         rows.append(("measured peak", human_bytes(measured["peak_bytes"]), ""))
     if measured.get("ms") is not None:
@@ -121,8 +121,8 @@ def _signed(change: int) -> str:
 
 
 def _otherwise(row: ExplainedValue, measure: str) -> tuple[str, str]:
-    """The change of the peak (or of the saved bytes) and of the time if only this decision were the
-    other one."""
+    """Returns the change of the peak (or of the saved bytes) and of the time if only this decision
+    were different."""
     other = row["otherwise"]
     if not other:
         return "", ""
@@ -141,11 +141,12 @@ def _readers(row: ExplainedValue) -> str:
 
 
 def values_table(explanation: Explanation, most: int = MOST_ROWS) -> str:
-    """An HTML table of the values that the backward needs, one row per storage, largest first.
+    """Returns an HTML table of the values that the backward needs, one row per storage, largest
+    first.
 
     Args:
         explanation: ``Plan.explanation``.
-        most: number of rows shown; a line below gives the number of values left out.
+        most: limit on the number of rows; a line below gives the number of values left out.
 
     >>> html = report.values_table(plan.explanation, most=10)
     """
@@ -168,14 +169,14 @@ def values_table(explanation: Explanation, most: int = MOST_ROWS) -> str:
         "type", "bytes", "made by", "source", "read by", "decision", "why",
         *_other_headers(measure),
     )  # fmt: skip
-    rest = f"<p>{len(rows) - most} smaller ones are not shown.</p>" if len(rows) > most else ""
+    rest = f"<p>{len(rows) - most} smaller values are not shown.</p>" if len(rows) > most else ""
     marks = [f'data-s="{row["storage"]}"' for row in rows[:most]]
     return table(headers, shown, (1, 7, 8), marks) + rest
 
 
 def groups_table(explanation: Explanation, most: int = MOST_GROUPS) -> str:
-    """An HTML table with one row for all values of equal kind, type, decision and reason, largest
-    total first."""
+    """Returns an HTML table with one row for all values of equal kind, type, decision and reason,
+    largest total first."""
     groups: dict[tuple[str, ...], list[ExplainedValue]] = {}
     for row in explanation["values"]:
         key = row["kind"], row["type"], row["decision"], row["reason"]
@@ -203,8 +204,8 @@ def groups_table(explanation: Explanation, most: int = MOST_GROUPS) -> str:
 
 
 def facts(rows: Sequence[tuple[str, str]], *collapsed: tuple[str, str]) -> str:
-    """The HTML that a notebook shows for an object: a table of names and figures, then collapsed
-    parts (title, HTML)."""
+    """Returns the HTML that a notebook shows for an object: a table of names and figures, then
+    collapsed parts (title, HTML)."""
     body = "".join(_details(title, part) for title, part in collapsed)
     shown = "".join(
         f"<tr><th>{escape(name)}</th><td>{escape(figure)}</td></tr>" for name, figure in rows
@@ -213,7 +214,7 @@ def facts(rows: Sequence[tuple[str, str]], *collapsed: tuple[str, str]) -> str:
 
 
 def code(text: str) -> str:
-    """A text in HTML, with its lines and columns kept."""
+    """Returns preformatted text as HTML."""
     return "<pre>" + "\n".join(map(escape, text.splitlines())) + "</pre>"
 
 
@@ -230,14 +231,14 @@ def _download(name: str, text: str) -> str:
 
 
 def _compiled(picture: Picture, kernels: Kernels | None) -> str:
-    """The size of the compiled arena as text; "" if grouping did not change it."""
+    """Returns the size of the compiled arena as text, or "" if grouping did not change it."""
     arena: int | None = None if kernels is None else kernels["arena_bytes"]
     return "" if arena in (None, picture.numbers["arena_bytes"]) else human_bytes(arena or 0)
 
 
 def _headline(picture: Picture, kernels: Kernels | None = None) -> str:
-    """One sentence about the plan. The peak is that of the arena if the budget bounds the arena,
-    else that of live bytes."""
+    """Returns a sentence about the plan. The peak is that of the arena if the budget bounds the
+    arena, else that of live bytes."""
     n = picture.numbers
     once = max(1, n["once_ps"])
     peak, whole = n["live_bytes"], n["save_all_live_bytes"]
@@ -254,12 +255,13 @@ def _headline(picture: Picture, kernels: Kernels | None = None) -> str:
     position = f"<p><b>{escape(picture.position)}</b></p>" if picture.position else ""
     if n["recomputed"] == 0 and n["time_ps"] == once and round(share) == 100:
         text, above = f"{human_bytes(peak)} at the peak: everything is saved", ""
-    compiled = f"; compiled, an arena of {arena}" if arena else ""
+    compiled = f"; the compiled arena has {arena}" if arena else ""
     return f"{position}<p><b>{text}</b>{above}{compiled}.</p>"
 
 
 def _floor(explanation: Explanation) -> str:
-    """The smallest peak of any plan with this order of ops, and the largest working sets."""
+    """Returns HTML about the smallest peak of any plan with this order of ops, and the largest
+    working sets."""
     floor = explanation["floor"]
     if floor is None:
         return ""
@@ -269,7 +271,7 @@ def _floor(explanation: Explanation) -> str:
     ]
     place = f" ({floor['at']})" if floor["at"] else ""
     return (
-        f"<p>No plan that keeps the order of operations is below {human_bytes(floor['bytes'])}: "
+        f"<p>No plan with this order of operations takes less than {human_bytes(floor['bytes'])}: "
         f"{escape(floor['name'])}{escape(place)} needs that much, including the inputs of later "
         "operations.</p><p>Largest working sets (inputs, outputs and scratch of one operation):</p>"
         + table(("bytes", "operation", "kind", "source"), rows, numeric=(0,))
@@ -277,7 +279,7 @@ def _floor(explanation: Explanation) -> str:
 
 
 def _peak(plan: Plan) -> str:
-    """What makes up the peak, and the smallest plans with other options."""
+    """Returns HTML about the parts of the peak, and the smallest plans that other options allow."""
     rows = plan.holdings
     whole = max(1, sum(row.bytes for row in rows))
     shares = [(human_bytes(r.bytes), f"{100 * r.bytes / whole:.0f} %", r.what) for r in rows]
@@ -293,7 +295,7 @@ def _peak(plan: Plan) -> str:
 
 
 def kernels_section(kernels: Kernels | None, most: int = MOST_KERNELS) -> str:
-    """HTML about the fused groups of a compiled step; "" without a compiled step."""
+    """Returns HTML about the fused groups of a compiled step, or "" without a compiled step."""
     if not kernels or not kernels["groups"]:
         return ""
     rows = group_rows(kernels)
@@ -302,7 +304,7 @@ def kernels_section(kernels: Kernels | None, most: int = MOST_KERNELS) -> str:
         ("op", "groups", "read", "written", "why"), single_rows(kernels), numeric=(1, 2, 3)
     )
     return (
-        f"<h2>Kernels: what runs together</h2><p>{escape(totals(kernels))}</p>"
+        f"<h2>Kernels: which operations run together</h2><p>{escape(totals(kernels))}</p>"
         + scroll(kernels_svg(kernels), "kernels")
         + (table(HEADERS, rows[:most], numeric=(3, 4, 5)) + rest if rows else "")
         + _details("ops that run separately", single)
@@ -315,7 +317,7 @@ def section(
     measured: Measured,
     kernels: Kernels | None = None,
 ) -> str:
-    """Everything about one plan, as an HTML fragment.
+    """Returns the report of one plan as an HTML fragment.
 
     Args:
         title: the heading.
@@ -334,7 +336,7 @@ def section(
             f"<h2>{escape(title)}</h2>",
             _headline(picture, kernels),
             timeline_chart(picture, measured.get("timeline")),
-            _details("the same as a table: layers, and what they keep", layers, is_open=True),
+            _details("layers, and the bytes that they save", layers, is_open=True),
             _details("the arena as a table", lives_table(picture)),
             _numbers(picture, measured, kernels),
             "<h2>What is saved, what is recomputed, and why</h2>",
@@ -342,11 +344,11 @@ def section(
             groups_table(explanation),
             _details("every value", values_table(explanation)),
             _details(
-                "joint graph: what is saved for what",
+                "joint graph, with saved values",
                 scroll(graph_svg(picture), "joint graph"),
             ),
-            _details("what makes up the peak", _peak(plan)),
-            _details("what limits the peak", _floor(explanation)),
+            _details("parts of the peak", _peak(plan)),
+            _details("lower limit of the peak", _floor(explanation)),
             kernels_section(kernels),
             f"<p>{_download('problem.json.gz', plan.core.problem.to_json())} ",
             f"{_download('plan.json.gz', plan.core.to_json())}</p>",
@@ -355,7 +357,7 @@ def section(
 
 
 def page(title: str, body: str) -> str:
-    """A whole HTML document.
+    """Returns a whole HTML document.
 
     Args:
         title: title of the page, also its first heading.
@@ -365,7 +367,7 @@ def page(title: str, body: str) -> str:
     """
     code = script() if '<figure class="chart' in body else ""
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-    # Our own script may run and nothing else, whatever names a graph contains.
+    # Allow only our own script, because names in a graph may contain anything.
     only = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     rules = f'<meta http-equiv="Content-Security-Policy" content="{only}">' if code else ""
     return (
@@ -383,7 +385,7 @@ def render_html(
     title: str,
     kernels: Kernels | None = None,
 ) -> str:
-    """The report of one plan as a whole HTML document.
+    """Returns the report of one plan as a whole HTML document.
 
     Args:
         plan, measured, kernels: as for :func:`section`.
@@ -395,7 +397,7 @@ def render_html(
 
 
 def render_fragment(plan: Plan) -> str:
-    """The HTML that a notebook shows: numbers, timeline and collapsed tables.
+    """Returns the HTML that a notebook shows: numbers, timeline and collapsed tables.
 
     Args:
         plan: a :class:`cutback.Plan`.

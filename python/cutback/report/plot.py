@@ -1,7 +1,8 @@
 """The frame of a picture over steps: columns, axes in steps and in time, layers, grey outlines.
 
-What moves when a reader zooms is inside of ``<svg class="over">`` or ``<g class="along">``; the
-script of the page (script.js) changes its x coordinates, and those of what is right of the plot."""
+Elements that move when a reader zooms are inside ``<svg class="over">`` or ``<g class="along">``.
+The script of the page (script.js) changes their x coordinates, and those of elements to the right
+of the plot."""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ from .layers import Span
 from .svg import human_bytes, nice_ticks, tag, text
 
 WIDTH, LEFT, RIGHT = 960.0, 84.0, 18.0
-MOST_COLUMNS = 900  # about one per pixel; in longer schedules a column shows its fullest step
+MOST_COLUMNS = 900  # about one per pixel; for longer schedules a column shows its fullest step
 LETTER = 6.4  # pixels
 BAND = 18.0  # height of the row of layers
 
 
 @dataclass(frozen=True)
 class Plot:
-    """The area of a picture: `n` steps from left to right, and from 0 (at y = `base`) to `most`
-    bytes (`height` pixels above). `below` bytes are drawn under 0."""
+    """The area of a picture: `n` steps from left to right, and bytes from 0 (at y = `base`) to
+    `most` (`height` pixels above). `below` bytes are drawn under 0."""
 
     n: int
     base: float
@@ -32,34 +33,34 @@ class Plot:
     below: int = 0
 
     def x(self, step: float) -> float:
-        """The x coordinate of the start of a step."""
+        """Returns the x coordinate of the start of a step."""
         return LEFT + (WIDTH - LEFT - RIGHT) * step / max(1, self.n)
 
     def y(self, size: float) -> float:
-        """The y coordinate of a number of bytes."""
+        """Returns the y coordinate of a number of bytes."""
         share = (size + self.below) / (self.most + self.below)
         return round(self.base - self.height * share, 1)
 
     def stairs(self, values: Sequence[int], spans: Sequence[tuple[int, int, int]]) -> str:
-        """SVG points of a step line through one value per step, drawn by columns."""
+        """Returns the SVG points of a step line through one value per step, drawn by columns."""
         return staircase(
             [(self.x(low), self.x(high), self.y(values[at])) for low, high, at in spans]
         )
 
     def outline(self, values: Sequence[int], title: str, css: str = "outline") -> str:
-        """A step line through one value per step."""
+        """Returns a step line through one value per step."""
         points = self.stairs(values, columns(values))
         return tag("polyline", title, css=css, points=points)
 
     def moving(self, body: Iterable[str]) -> str:
-        """Elements that move with the x axis and are cut off at the edges of the plot."""
+        """Wraps elements that move with the x axis and are cut off at the edges of the plot."""
         top, wide = self.base - self.height, WIDTH - LEFT - RIGHT
         box = f'x="{LEFT:.0f}" y="{top:.1f}" width="{wide:.0f}" height="{self.height:.1f}"'
         view = f"{LEFT:.0f} {top:.1f} {wide:.0f} {self.height:.1f}"
         return f'<svg class="over" {box} viewBox="{view}">{"".join(body)}</svg>'
 
     def bytes_axis(self) -> str:
-        """Horizontal lines at round numbers of bytes."""
+        """Draws horizontal lines at round numbers of bytes."""
         body = []
         for tick in nice_ticks(self.most + self.below):
             y = self.y(tick - self.below)
@@ -68,7 +69,7 @@ class Plot:
         return f'<g class="bytes">{"".join(body)}</g>'
 
     def phases(self, backward_starts: int, label_y: float | None) -> list[str]:
-        """A line where the backward starts, and the names on both sides of it."""
+        """Draws a line where the backward starts, and the names of both phases."""
         x = self.x(backward_starts)
         line = tag("line", css="axis", x1=x, x2=x, y1=self.base - self.height, y2=self.base)
         if label_y is None:
@@ -81,8 +82,8 @@ class Plot:
 
 
 def along(body: Iterable[str], css: str = "", at: float | None = None) -> str:
-    """Elements that move with the x axis. Those that leave the plot are hidden. With `at`, they
-    keep their distance to that x coordinate."""
+    """Wraps elements that move with the x axis; elements that leave the plot are hidden. With `at`,
+    they keep their distance from that x coordinate."""
     anchor = "" if at is None else f' data-x="{at:.1f}"'
     return f'<g class="{f"along {css}".strip()}"{anchor}>{"".join(body)}</g>'
 
@@ -98,7 +99,8 @@ def columns(live: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def staircase(points: Sequence[tuple[float, float, float]]) -> str:
-    """SVG points of a step line through (left, right, y) segments; neighbours of equal y merge."""
+    """Returns the SVG points of a step line through (left, right, y) segments; neighbours with
+    equal y are merged."""
     out: list[str] = []
     for i, (left, right, y) in enumerate(points):
         if i == 0 or y != points[i - 1][2]:
@@ -109,7 +111,7 @@ def staircase(points: Sequence[tuple[float, float, float]]) -> str:
 
 
 def round_ticks(top: float, about: int = 6) -> list[float]:
-    """Round numbers from 0 to at most `top`."""
+    """Returns round numbers from 0 to at most `top`."""
     if top <= 0:
         return [0.0]
     unit = 10.0 ** math.floor(math.log10(top / about))
@@ -118,7 +120,7 @@ def round_ticks(top: float, about: int = 6) -> list[float]:
 
 
 def steps_axis(plot: Plot, y: float, times_ps: Sequence[int], unit: str = "step") -> str:
-    """Ticks in steps, and below them in milliseconds of modelled time, wherever these are."""
+    """Draws ticks in steps, and below them ticks in milliseconds of modelled time."""
     body = [text(LEFT - 8, y, unit, "end", "note")]
     for tick in round_ticks(plot.n):
         if tick == int(tick):
@@ -147,7 +149,7 @@ def _tick(plot: Plot, step: float, y: float, label: str) -> list[str]:
 
 
 def layers_row(plot: Plot, spans: Sequence[Span], y: float) -> str:
-    """A row of boxes, one for each layer, with as much of its name as fits."""
+    """Draws a row of boxes, one for each layer, with as much of its name as fits."""
     body = []
     for i, span in enumerate(spans):
         if not span.layer:
@@ -163,8 +165,8 @@ def layers_row(plot: Plot, spans: Sequence[Span], y: float) -> str:
 
 
 def shortened(name: str, wide: float) -> str:
-    """The longest end of a dotted name that fits in this number of pixels; "" if not even its
-    last part fits."""
+    """Returns the longest suffix of a dotted name that fits in this number of pixels, or "" if not
+    even the last part fits."""
     parts = name.split(".")
     for i in range(len(parts)):
         label = ".".join(parts[i:])

@@ -1,4 +1,5 @@
-"""The memory timeline as tables: what each layer keeps and takes, and the lives in the arena."""
+"""Shows the memory timeline as tables: bytes and times of each layer, and the lifetimes in the
+arena."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ HEADERS = (
 
 @dataclass
 class Layer:
-    """Sums over the steps of a layer. Bytes are those of storages that it makes."""
+    """Sums over the steps of a layer. Bytes are those of the storages that it allocates."""
 
     name: str
     saved: int = 0
@@ -31,14 +32,15 @@ class Layer:
 
     @property
     def figures(self) -> tuple[int, ...]:
-        """All but the name and the peak: what equal layers have in common."""
+        """All figures but the peak; they are the same for equal layers."""
         return (
             self.saved, self.recomputed, self.forward_ps, self.backward_ps, self.recomputed_ps
         )  # fmt: skip
 
 
 def layers_of(picture: Picture) -> list[Layer]:
-    """The layers, in the order of their first steps, and what belongs to none of them."""
+    """Returns the layers in the order of their first steps. Operations outside of all layers count
+    as one further layer."""
     unnamed = "other operations" if any(picture.paths) else "the step"
     found: dict[str, Layer] = {}
     at_step: list[Layer] = []
@@ -60,7 +62,7 @@ def layers_of(picture: Picture) -> list[Layer]:
 
 
 def folded(layers: Sequence[Layer]) -> list[list[Layer]]:
-    """Groups consecutive layers that differ in their number and their peak only."""
+    """Groups consecutive layers that differ only in their number and their peak."""
     groups: list[list[Layer]] = []
     for layer in layers:
         last = groups[-1][-1] if groups else None
@@ -72,8 +74,8 @@ def folded(layers: Sequence[Layer]) -> list[list[Layer]]:
 
 
 def layers_table(picture: Picture) -> str:
-    """An HTML table with a row for each layer. Equal layers share a row, and their bytes and times
-    are those of one."""
+    """Returns an HTML table with a row for each layer. Equal layers share a row, which shows the
+    bytes and times of one of them."""
     rows, marks = [], []
     for group in folded(layers_of(picture)):
         first, names = group[0], [layer.name for layer in group]
@@ -97,7 +99,7 @@ def layers_table(picture: Picture) -> str:
 
 
 def lives_table(picture: Picture, most: int = MOST_LIVES) -> str:
-    """An HTML table of the lives in the arena, largest first."""
+    """Returns an HTML table of the lifetimes in the arena, largest first."""
     lives = sorted((life for life in picture.lives if life.bytes), key=lambda life: -life.bytes)
     rows = [
         (
@@ -110,6 +112,6 @@ def lives_table(picture: Picture, most: int = MOST_LIVES) -> str:
         )
         for life in lives[:most]
     ]
-    rest = f"<p>{len(lives) - most} smaller ones are not shown.</p>" if len(lives) > most else ""
+    rest = f"<p>{len(lives) - most} smaller rows are not shown.</p>" if len(lives) > most else ""
     headers = ("made by", "category", "bytes", "offset", "first step", "last step")
     return table(headers, rows, (2, 3, 4, 5)) + rest

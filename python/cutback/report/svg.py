@@ -1,4 +1,4 @@
-"""Helpers that write SVG without dependencies, with selectable text and dark mode through CSS."""
+"""Writes SVG without dependencies, with selectable text, and dark mode through CSS."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def escape(text: str) -> str:
 
 
 def text(x: float, y: float, label: str, anchor: str = "start", css: str = "") -> str:
-    """One line of text; `anchor` is start, middle or end."""
+    """Returns an element with one line of text; `anchor` is start, middle or end."""
     attribute = f' class="{css}"' if css else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{attribute}>{escape(label)}</text>'
 
 
 def tag(name: str, title: str = "", **attributes: object) -> str:
-    """An SVG element, with `title` as its tooltip. Underscores in attribute names become dashes,
-    and `css` becomes class."""
+    """Returns an SVG element, with `title` as its tooltip. Underscores in attribute names become
+    dashes, and `css` becomes class."""
     parts = []
     for key, value in attributes.items():
         shown = f"{value:.1f}" if isinstance(value, float) else escape(str(value))
@@ -67,7 +67,7 @@ def tag(name: str, title: str = "", **attributes: object) -> str:
 
 
 def document(width: float, height: float, body: list[str], label: str) -> str:
-    """A standalone ``<svg>`` that includes its style sheet.
+    """Returns a standalone ``<svg>`` that includes its style sheet.
 
     Args:
         width, height: size in pixels.
@@ -85,8 +85,8 @@ def document(width: float, height: float, body: list[str], label: str) -> str:
 
 
 def fragment(body: str) -> str:
-    """HTML for a notebook, which has its own theme: text has the colour of the text around it, and
-    there is no background. (The system may be light while the notebook is dark.)"""
+    """Returns HTML that adapts to the theme of a notebook: it uses the surrounding text colour and
+    has no background. (The system may be light while the notebook is dark.)"""
     return f'<div class="cb inside"><style>{STYLE}</style>{body}</div>'
 
 
@@ -105,7 +105,8 @@ def human_bytes(n: float) -> str:
 
 
 def nice_ticks(top: float, about: int = 5) -> list[float]:
-    """Ticks from 0 to at most `top`, at about `about` round multiples of a power-of-1024 unit."""
+    """Returns about `about` ticks from 0 to at most `top`, at round multiples of a power-of-1024
+    unit."""
     if top <= 0:
         return [0.0]
     unit = 1.0

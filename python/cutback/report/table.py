@@ -1,4 +1,4 @@
-"""HTML tables."""
+"""Renders HTML tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from .svg import escape
 
-LONG = 30  # letters; longer cells get wider
+LONG = 30  # cells with more letters get a wider column
 
 
 def table(
@@ -16,13 +16,13 @@ def table(
     numeric: Sequence[int] = (),
     attributes: Sequence[str] = (),
 ) -> str:
-    """An HTML table.
+    """Returns an HTML table.
 
     Args:
         headers: the title of each column.
         rows: the cells of each row; their text is escaped.
         numeric: indices of right-aligned columns.
-        attributes: HTML attributes of each row, without any if empty.
+        attributes: HTML attributes of each row; empty for no attributes.
 
     >>> html = report.table(["layer", "bytes"], [["linear", 4096]], numeric=[1])
     """
@@ -42,7 +42,8 @@ def _cell(text: str, name: str, is_numeric: bool) -> str:
 
 
 def scroll(body: str, label: str = "table") -> str:
-    """HTML that scrolls sideways where it is wider than the page, also with the keyboard."""
+    """Wraps HTML so that it scrolls sideways if it is wider than the page, also with the
+    keyboard."""
     return (
         f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(label)}">{body}</div>'
     )

@@ -10,16 +10,18 @@ from .plot import LEFT, LETTER, RIGHT, WIDTH, Plot, along, columns, layers_row, 
 from .svg import document, human_bytes, tag, text
 
 TOP, AREA, GAP, ARENA = 60.0, 240.0, 82.0, 200.0
-# Multiples of the peak. What is higher is not drawn: the plan would become too small to see.
-HIGHEST_LINE = 1.25  # a budget
+# Limits as multiples of the peak. Higher elements are not drawn, because the plan would become too
+# small to see.
+HIGHEST_LINE = 1.25  # the line of the budget
 HIGHEST_OUTLINE = 3.0  # the outline of saving everything, which is cut off there
 LARGEST_BASE = 1.5  # the caller's bytes
 GREY = "grey", "saving everything; dashed: the floor"  # an entry of a legend
-MOST_BOXES = 4000  # number of lives drawn in the arena; the largest are drawn
+MOST_BOXES = 4000  # limit on the lifetimes drawn in the arena; the largest are drawn
 
 
 def stack_of(picture: Picture) -> dict[str, list[int]]:
-    """Live bytes during each step, by category; only categories that there are."""
+    """Returns the live bytes during each step, by category. Categories without bytes are left
+    out."""
     begins = taken_over(picture.lives)
     rows = {
         category: live_bytes(
@@ -31,7 +33,7 @@ def stack_of(picture: Picture) -> dict[str, list[int]]:
 
 
 def blocks_of(picture: Picture) -> list[Span]:
-    """The layers as spans of steps."""
+    """Returns the layers as spans of steps."""
     return spans([block_of(picture.paths[op]) for op in picture.steps]) if picture.paths else []
 
 
@@ -51,7 +53,7 @@ def _areas(picture: Picture, plot: Plot) -> list[str]:
 
 
 def _base(picture: Picture, plot: Plot) -> list[str]:
-    """What the caller holds, below the curve."""
+    """Draws the memory that the caller holds, below the curve."""
     body: list[str] = []
     top = 0
     for name, size in picture.base if plot.below else ():
@@ -66,7 +68,7 @@ def _base(picture: Picture, plot: Plot) -> list[str]:
 
 
 def outlines(picture: Picture, plot: Plot) -> list[str]:
-    """The outline of saving everything, and the floor, in grey."""
+    """Draws the outline of saving everything, and the floor, in grey."""
     body = []
     if picture.everything:
         title = f"saving everything: up to {human_bytes(max(picture.everything))}"
@@ -78,7 +80,7 @@ def outlines(picture: Picture, plot: Plot) -> list[str]:
 
 
 def _peak(picture: Picture, plot: Plot, line: float | None) -> list[str]:
-    """A dot at the peak, with its bytes and op. `line`: where the line of the budget is."""
+    """Draws a dot at the peak, with its bytes and op. `line` is the y coordinate of the budget."""
     if not picture.live:
         return []
     step = max(range(picture.n_step), key=lambda i: picture.live[i])
@@ -96,7 +98,7 @@ def _peak(picture: Picture, plot: Plot, line: float | None) -> list[str]:
 
 
 def _live_plot(picture: Picture, measured: Sequence[int] | None) -> tuple[Plot, int | None]:
-    """The plot of live bytes, and the budget if it is drawn."""
+    """Returns the plot of live bytes, and the budget if it is drawn."""
     highest = max([1, *picture.live, *(measured or ())])
     budget = picture.budget_bytes
     if budget is not None and budget > HIGHEST_LINE * highest:
@@ -109,7 +111,7 @@ def _live_plot(picture: Picture, measured: Sequence[int] | None) -> tuple[Plot, 
 
 
 def _budget(plot: Plot, budget: int) -> list[str]:
-    """The line of the budget, with its bytes below it: those of the peak are above."""
+    """Draws the line of the budget, with its bytes below the line; those of the peak are above."""
     y, right = plot.y(budget), WIDTH - RIGHT
     line = tag("line", "budget", css="budget", x1=LEFT, x2=right, y1=y, y2=y)
     return [line, text(LEFT + 4, y + 13, f"budget {human_bytes(budget)}", css="limit")]
@@ -118,13 +120,13 @@ def _budget(plot: Plot, budget: int) -> list[str]:
 def timeline_svg(
     picture: Picture, measured: Sequence[int] | None = None, legend: bool = True
 ) -> str:
-    """The memory timeline of a plan as an ``<svg>``: live bytes by category over the steps, with
-    the peak, the budget and, in grey, saving everything and the floor; and the arena below.
+    """Returns the memory timeline of a plan as an ``<svg>``: live bytes by category over the steps,
+    with the peak, the budget and, in grey, saving everything and the floor. The arena is below.
 
     Args:
         picture: the result of :func:`read`.
         measured: bytes that a run used during each step, drawn as a dotted line.
-        legend: add the names of the colours.
+        legend: if true, adds a legend.
 
     >>> svg = report.timeline_svg(report.read(plan))
     """
@@ -154,12 +156,12 @@ def timeline_svg(
 
 
 def measured_note(measured: Sequence[int]) -> str:
-    """What the dotted line is."""
-    return f"dotted: measured, peak {human_bytes(max(measured))}, each storage allocated alone"
+    """Returns the entry of the legend for the dotted line."""
+    return f"dotted: measured, peak {human_bytes(max(measured))}, separate allocations"
 
 
 def legend_of(picture: Picture, below: bool = True) -> list[tuple[str, str]]:
-    """The colours of a timeline: (CSS class, name)."""
+    """Returns (CSS class, name) for each colour of a timeline."""
     present = {life.category for life in picture.lives}
     rows = [(category, category) for category in CATEGORIES if category in present]
     for name, _ in picture.base if below else ():
@@ -169,7 +171,8 @@ def legend_of(picture: Picture, below: bool = True) -> list[tuple[str, str]]:
 
 
 def _legend(picture: Picture, plot: Plot, y: float) -> tuple[list[str], float]:
-    """The names of the colours, in rows from `y` on, and where the picture below them ends."""
+    """Draws the legend in rows, starting at `y`. Returns its elements and the y coordinate where it
+    ends."""
     body, x = [], LEFT
     for css, name in legend_of(picture, plot.below > 0):
         wide = 34 + LETTER * len(name)
@@ -183,7 +186,7 @@ def _legend(picture: Picture, plot: Plot, y: float) -> tuple[list[str], float]:
 
 
 def _arena(picture: Picture, top_edge: float) -> list[str]:
-    """Draws each life as a rectangle: steps on the x axis, addresses on the y axis."""
+    """Draws each lifetime as a rectangle: steps on the x axis, addresses on the y axis."""
     arena = max([1, *(life.offset + life.bytes for life in picture.lives)])
     plot = Plot(picture.n_step, top_edge + ARENA, ARENA, arena)
     label = f"addresses in the arena ({human_bytes(arena)})"
@@ -191,7 +194,7 @@ def _arena(picture: Picture, top_edge: float) -> list[str]:
     lives = [life for life in picture.lives if life.bytes]
     if len(lives) > MOST_BOXES:
         lives = sorted(lives, key=lambda life: life.bytes * (life.last - life.made + 1))
-        note = f"the largest {MOST_BOXES} of {len(lives)} lives"
+        note = f"the largest {MOST_BOXES} of {len(lives)} lifetimes"
         body.append(text(WIDTH - RIGHT, top_edge - 10, note, "end", "note"))
         lives = lives[-MOST_BOXES:]
     boxes = []

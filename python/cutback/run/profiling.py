@@ -39,7 +39,7 @@ class Kernel(NamedTuple):
     parts: tuple[Part, ...] = ()  # its operations, if there are several
 
     def operations(self) -> tuple[Part, ...]:
-        """The operations of the kernel: its parts, or one part for a single operation."""
+        """Returns the operations of the kernel: its parts, or one part for a single operation."""
         return self.parts or (Part(self.step, self.kind, self.name, 1.0),)
 
 

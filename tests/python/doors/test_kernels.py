@@ -105,7 +105,7 @@ def test_text(step, kernels):
         op["name"] for op in inside
     ]
     assert f"[{ROWS} x {COLUMNS}] layer_norm_bwd + gelu_bwd + sum: reads 386.50 KiB" in text
-    assert "1 value of 128.00 KiB never exists; ends before matmul_" in text
+    assert "1 value of 128.00 KiB never exists in memory; ends before matmul_" in text
     assert text.count("--- backward") == 1
     assert re.search(
         r"^group 0 matmul_\d+: .*; cannot be fused  \(test_kernels.py:\d+\)$", text, re.M
@@ -147,7 +147,7 @@ def test_plans_without_a_step(step):
 def test_the_page_has_a_block_for_each_group(step, kernels, tmp_path):
     step.plan.report(tmp_path / "step.html")
     page = (tmp_path / "step.html").read_text(encoding="utf-8")
-    assert "Kernels: what runs together" in page
+    assert "Kernels: which operations run together" in page
     picture = report.kernels_svg(kernels)
     assert picture in page
     root = ET.fromstring(picture)
@@ -156,7 +156,7 @@ def test_the_page_has_a_block_for_each_group(step, kernels, tmp_path):
         f"group {i}: " + ", ".join(op["name"] for op in group["ops"])
         for i, group in enumerate(kernels["groups"])
     ]
-    again = ["\n".join(title[3:]).removeprefix("runs again: ") for title in titles]
+    again = ["\n".join(title[3:]).removeprefix("recomputed: ") for title in titles]
     assert again == [
         ", ".join(op["name"] for op in group["ops"] if op["recomputed"])
         for group in kernels["groups"]
@@ -194,6 +194,6 @@ def test_what_runs_again_is_marked_and_groups_say_why_they_end(model):
     kernels = json.loads(step.executable.text("kernels"))
     again = [[op["name"] for op in g["ops"] if op["recomputed"]] for g in kernels["groups"]]
     picture = report.kernels_svg(kernels)
-    assert any(again) and picture.count("runs again: ") == sum(map(bool, again))
+    assert any(again) and picture.count("recomputed: ") == sum(map(bool, again))
     assert "which cannot be fused" in step.plan.explain(kernels=True)
     assert "None" not in step.plan.explain(kernels=True)

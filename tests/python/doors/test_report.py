@@ -372,7 +372,7 @@ def test_the_page_says_what_is_printed():
     compiled = re.search(r"compiled: arena (\S+ \S+),", printed)[1]
     assert compiled != arena
     assert f"{arena} at the peak: everything is saved" in text and everything in text
-    assert f"; compiled, an arena of {compiled}." in text
+    assert f"; the compiled arena has {compiled}." in text
     assert f"operations in groups{compiled}" in text
 
 

@@ -151,7 +151,7 @@ def test_explanations_and_reports_say_so(plan: cutback.Plan, tmp_path: Any) -> N
     assert re.search(r"iB  slices=True, \d+ % more time\n$", text)
     plan.report(tmp_path / "plan.html")
     page = (tmp_path / "plan.html").read_text()
-    assert "what makes up the peak" in page
+    assert "parts of the peak" in page
     assert "<td>slices=True</td>" in page
     json.loads(plan.explain(as_json=True))  # is that of the core
 

@@ -284,7 +284,7 @@ def test_dump(model, monkeypatch, capfd):
 
 def test_a_state_that_is_none():
     optimizer = cutback.optim.AdamW()
-    with pytest.raises(ValueError, match="needs 't', the number of steps; it is missing"):
+    with pytest.raises(ValueError, match="lacks 't', the number of steps"):
         optimizer.load_state_dict({"params['w'].m": np.zeros(3)})
     assert optimizer.t == 0
 
