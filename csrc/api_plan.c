@@ -116,7 +116,7 @@ cb_status cb_frontier_json(cb_context *ctx, const char *graph, size_t length, cb
 typedef cb_status (*tell_fn)(cb_context *ctx, const cb_problem *p, const cb_plan *plan, char **out,
                              cb_error *err);
 
-typedef struct plan_text { /* of a plan, for that device */
+typedef struct plan_text { /* a plan as text, and its device */
     const char *text;
     size_t length;
     const char *device;

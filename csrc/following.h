@@ -9,7 +9,8 @@
 struct cb_decisions {
     cb_arena arena;            /* the object itself is in it */
     uint64_t single_structure; /* cb_problem_structure of the graph op by op */
-    uint64_t structure;        /* and of the problem that was planned; the same without groups */
+    uint64_t structure;        /* cb_problem_structure of the problem that was planned; the same
+                                  number if ops are not grouped */
     bool in_groups;
     cb_schedule schedule;
     uint32_t n_value;

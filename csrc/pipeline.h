@@ -16,7 +16,7 @@
 
 struct cb_context {
     cb_alloc alloc;
-    cb_optim_products products; /* of optimizers; the BLAS is runtime's */
+    cb_optim_products products; /* products for optimizers, with the runtime's BLAS */
     cb_runtime runtime; /* devices keep a pointer to it, so its pool may change between runs */
     cb_devices devices;
     char blas_name[CB_BLAS_NAME];

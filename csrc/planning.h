@@ -19,7 +19,7 @@ typedef struct cb_planning_request {
     cb_preset preset;
     const cb_budget *budget; /* [n] */
     uint32_t n;
-    const char *device; /* as text; NULL: "cpu" */
+    const char *device; /* device as text; NULL: "cpu" */
     cb_poll poll;
     cb_progress *progress; /* filled before each poll; may be NULL */
     bool until_met;        /* the budgets after the first that is met get no answer */

@@ -21,7 +21,7 @@ typedef struct cb_turn { /* the latest run of a step, and the update after it */
 } cb_turn;
 
 typedef struct cb_run_block {
-    uint32_t refs; /* the memory, and each step that has pinned the block */
+    uint32_t refs; /* one for the memory, and one for each step that has pinned the block */
     void *data;    /* NULL: none was needed so far, or it was released */
     uint64_t bytes;
     const cb_turn *last; /* the latest run in this block; NULL: none, its step was freed, or `data`
@@ -29,13 +29,13 @@ typedef struct cb_run_block {
 } cb_run_block;
 
 struct cb_run_memory {
-    cb_devices *devices; /* of its context, which outlives it */
+    cb_devices *devices; /* devices of the context, which outlives this memory */
     cb_alloc *alloc;
-    atomic_uint refs; /* the caller, and each step */
+    atomic_uint refs; /* one for the caller, and one for each step */
     pthread_mutex_t mutex;
     atomic_uint_fast64_t n_forks;          /* cb_fork_count when the mutex was made */
     cb_run_block *block[CB_BACKENDS_MOST]; /* NULL: no step of that backend has used it */
-    cb_copy *copies[CB_BACKENDS_MOST];     /* by slot */
+    cb_copy *copies[CB_BACKENDS_MOST];     /* for each slot, the head of a list */
 };
 
 CB_MUST_CHECK cb_status cb_run_memory_make(cb_devices *devices, cb_run_memory **out, cb_error *err);

@@ -41,7 +41,7 @@ cb_optim_table cb_step_table(const cb_step *step, const cb_update *u);
 typedef struct cb_inner_updates {
     cb_step *step;
     const cb_update *update;
-    uint32_t n_done; /* of step->due */
+    uint32_t n_done; /* number of entries of step->due that are done */
 } cb_inner_updates;
 
 /* Checks the update inside a run, and that its parameters are inputs of the run. */

@@ -26,7 +26,7 @@ struct cb_kept {
     cb_kept_stats stats;
     uint64_t most, most_before; /* most bytes in use at once, in this period and the previous one */
     uint64_t limit;             /* the caller's limit; UINT64_MAX: none */
-    uint32_t n_take;            /* in this period */
+    uint32_t n_take;            /* number of takes in this period */
 };
 
 cb_status cb_kept_new(cb_alloc *alloc, cb_kept **out, cb_error *err) {

@@ -27,13 +27,13 @@
 #include "components.h"
 
 typedef struct piece {
-    uint32_t begin, end; /* in `order` */
+    uint32_t begin, end; /* range in `order` */
 } piece;
 
 /* A piece that leaves as a whole, at lambda = p / q. */
 typedef struct leaver {
     int64_t p, q;
-    uint32_t begin, end; /* in `order`, where this part no longer changes */
+    uint32_t begin, end; /* range in `order`, where this part no longer changes */
     uint32_t n_part;     /* number of components, which leave in order */
 } leaver;
 

@@ -32,7 +32,7 @@ typedef struct cb_priced_network {
 } cb_priced_network;
 
 typedef struct cb_frontier_step {
-    int64_t bytes, time; /* of the cut after the step */
+    int64_t bytes, time; /* bytes and time of the cut after the step */
     uint32_t point;      /* the first point at or after the step */
 } cb_frontier_step;
 

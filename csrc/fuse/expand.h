@@ -9,7 +9,7 @@
 
 typedef struct cb_life { /* the life of an instance of the plan */
     uint32_t made, last; /* group indices; last == n_group: held to the end */
-    uint64_t offset;     /* in the arena */
+    uint64_t offset;     /* offset in the arena */
     bool is_local;       /* exists only in group `made`, without bytes in the arena */
     bool is_shared;      /* true if it is scratch in the same memory as that of an earlier instance
                             */

@@ -18,7 +18,7 @@
 #define MADE_MOST \
     (CB_MOST_MEMBERS - READ_MOST)     /* maximum number of values of a group; reads take
                                                    members as well */
-#define WISHES_MOST CB_MOST_INLININGS /* of one op */
+#define WISHES_MOST CB_MOST_INLININGS /* maximum number of wishes of one op */
 
 typedef struct finding {
     const cb_graph *g;

@@ -34,12 +34,12 @@ CB_MUST_CHECK cb_status cb_group_request_read(const char *text, size_t length, c
                                               cb_group_request *out, cb_error *err);
 
 typedef struct cb_grouped_inlining {
-    uint32_t value; /* of the graph */
-    uint32_t op;    /* of the problem */
+    uint32_t value; /* value of the graph */
+    uint32_t op;    /* op of the problem */
 } cb_grouped_inlining;
 
 typedef struct cb_grouping {
-    uint32_t n_op;     /* of the problem, in its order */
+    uint32_t n_op;     /* number of ops of the problem, in its order */
     uint32_t *begin;   /* [n_op + 1] into member */
     uint32_t *member;  /* ops of the graph, rising */
     uint32_t *kernel;  /* [n_op] the requested group; CB_NONE: no group */

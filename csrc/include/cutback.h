@@ -436,7 +436,7 @@ CB_API cb_argument_info cb_step_output(const cb_step *step, uint32_t i);
 
 typedef struct cb_step_numbers {
     uint64_t arena_bytes, live_bytes, saved_bytes,
-        total_bytes; /* of the program, at most the plan's; saved_bytes: of the plan */
+        total_bytes; /* bytes of the program, at most the plan's; saved_bytes are the plan's */
     uint64_t save_all_arena_bytes, save_all_live_bytes, save_all_saved_bytes;
     uint64_t budget_bytes;                    /* UINT64_MAX: none */
     int64_t time_ps, once_ps, lower_bound_ps; /* modelled: of the plan; of each op run once; a bound
@@ -621,7 +621,7 @@ struct cb_optim_row {
     void *rest;                    /* f16 and bf16 only, see cb_half_form; zeros before step 1 */
     void *state[CB_MAX_STATES];    /* the states that its group uses; the others are ignored */
     int64_t n;                     /* 0: the row is skipped */
-    int64_t height, width;         /* of its row-major matrices; 0: it has none */
+    int64_t height, width;         /* size of its row-major matrices; 0: it has none */
     int64_t t;                     /* number of this step for this tensor, from 1 */
     double number[CB_MAX_NUMBERS]; /* values before this step */
     cb_dtype dtype;
@@ -653,7 +653,7 @@ typedef struct cb_optim_extras { /* what a step does besides the update, in the 
     bool zeroes;                 /* zero the gradients after the step, even if it was skipped */
     const cb_extra_row *rows;    /* [n_rows], copied; NULL: no averages or copies */
 } cb_optim_extras;
-typedef struct cb_optim_outcome { /* of the last step */
+typedef struct cb_optim_outcome { /* outcome of the last step */
     double norm; /* norm of all gradients times grad_factor; NaN if one is not finite; -1 if neither
                     max_norm nor skips is set */
     bool skipped;

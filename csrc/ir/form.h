@@ -11,7 +11,7 @@
 
 /* A closed set of words; the word of value k is word[k]. */
 typedef struct cb_words {
-    const char *what; /* for errors */
+    const char *what; /* name of the set, for errors */
     const char *const *word;
     uint32_t n;
 } cb_words;

@@ -50,7 +50,7 @@ typedef struct cb_attr_slot {
     const char *name; /* not 0-terminated */
     size_t name_length;
     enum { CB_ATTR_F, CB_ATTR_I, CB_ATTR_DIMS, CB_ATTR_DTYPE } kind;
-    int index; /* of f[] or i[] */
+    int index; /* index into f[] or i[] */
 } cb_attr_slot;
 bool cb_op_attr(cb_opcode code, int index, cb_attr_slot *out);
 

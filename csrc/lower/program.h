@@ -42,9 +42,9 @@ typedef struct cb_instr {
     uint32_t in_begin, n_in;   /* operand ids, in program->operand_id */
     uint32_t out_begin, n_out; /* likewise; an unread output also has an operand */
     uint32_t op;               /* op of the joint graph */
-    uint32_t step;             /* of the plan */
+    uint32_t step;             /* step of the plan */
     uint32_t scratch;          /* buffer id, CB_NONE: none */
-    cb_part part;              /* in a group of several; NONE in a group of one */
+    cb_part part;              /* part of a group of several ops; NONE in a group of one */
     bool recomputed;
     const char *location; /* user's source line, "" unknown */
 } cb_instr;
@@ -73,7 +73,7 @@ typedef struct cb_local {
  * that buffer element by element and writes this one over it. */
 typedef struct cb_buffer {
     uint64_t bytes;
-    uint64_t offset;     /* in the arena */
+    uint64_t offset;     /* offset in the arena */
     uint32_t made, last; /* group indices; last == n_group: held to the end */
     bool takes_over;
     uint32_t over;
@@ -119,7 +119,7 @@ typedef struct cb_program {
                                  group of its buffer */
     uint64_t align;           /* alignment of each buffer's offset: that of the plan, a power of
                                  two */
-    uint64_t arena_bytes;     /* at most those of the plan */
+    uint64_t arena_bytes;     /* at most the plan's arena bytes */
     uint64_t live_bytes; /* liveness peak, scratch included: what the debug backend must measure */
 } cb_program;
 

@@ -223,7 +223,7 @@ typedef struct preset_rules {
     uint32_t most_small; /* n: saves reductions whose result has less than 1/n of the bytes of their
                             largest input; 0: no such rule */
     bool brief;          /* a brief product is recomputed in spite of `never` */
-    bool slim;           /* so is a product that is bound by memory */
+    bool slim;           /* a memory-bound product is recomputed in spite of `never` */
     bool balanced;       /* counts arithmetic, which ends fused chains and is charged for members */
 } preset_rules;
 

@@ -33,7 +33,7 @@ typedef struct cb_explanation {
     cb_explained *line;       /* largest first */
     uint32_t *reader_begin;   /* [n_storage + 1] into `reader` */
     uint32_t *reader;         /* ops that read a storage, also through views, in order */
-    cb_floor floor;           /* of `live` */
+    cb_floor floor;           /* floor of the measure `live` */
     uint64_t held_bytes;      /* results and gradients, which every plan holds at its end */
     uint32_t n_set;
     cb_working_set set[CB_EXPLAIN_SETS];

@@ -69,7 +69,8 @@ static bool copy_lives(cb_whatif *w) {
     if (!w->life) return false;
     for (size_t i = 0; i < sim->life.len; i++) w->life_begin[sim->life.at[i].storage + 1]++;
     for (uint32_t s = 0; s < n_storage; s++) w->life_begin[s + 1] += w->life_begin[s];
-    for (size_t i = sim->life.len; i-- > 0;) /* ends become beginnings */
+    /* Fill each list backwards: its life_begin moves from the list's end to its beginning. */
+    for (size_t i = sim->life.len; i-- > 0;)
         w->life[--w->life_begin[sim->life.at[i].storage + 1]] = sim->life.at[i];
     for (uint32_t s = 0; s < n_storage; s++) w->life_begin[s] = w->life_begin[s + 1];
     w->life_begin[n_storage] = (uint32_t)sim->life.len;

@@ -1,7 +1,7 @@
 #include "late.h"
 
 struct cb_late {
-    cb_search_tools tools; /* of `all` */
+    cb_search_tools tools; /* tools of the searcher `all` */
     cb_searcher *forward, *all;
 };
 

@@ -9,7 +9,8 @@ typedef struct cb_device {
     double flops_per_s[CB_WORK_CLASS_COUNT];
     double bytes_per_s;
     double launch_s;
-    double link_bytes_per_s;                 /* to the host, one direction; 0: no offload */
+    double link_bytes_per_s;                 /* rate of the link to the host, in one direction; 0:
+                                                no offload */
     bool fused;                              /* kernels are those of problem.h's fused_group */
     double point_per_s[CB_WORK_CLASS_COUNT]; /* arithmetic rates of ops that fuse; 0: flops_per_s */
 } cb_device;

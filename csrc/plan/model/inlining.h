@@ -13,7 +13,7 @@
 
 #include "inside.h"
 
-#define CB_MOST_INLININGS 64 /* of one op */
+#define CB_MOST_INLININGS 64 /* maximum number of inlinings of one op */
 
 /* Returns the index of the inlining of `value` into `op` among all inlinings, or CB_NONE. */
 uint32_t cb_find_inlining(const cb_problem *p, uint32_t op, uint32_t value);
@@ -46,7 +46,7 @@ typedef struct cb_reading {
     uint32_t j;    /* next entry of that list */
     uint32_t at;   /* index of the next inlining among the op's */
     uint64_t taken;
-    cb_slice slice; /* of `from` */
+    cb_slice slice; /* slice of `from` */
 } cb_reading;
 cb_reading cb_read_run(const cb_problem *p, uint32_t op, uint32_t made, uint64_t taken);
 bool cb_read_next(cb_reading *r, uint32_t *value);

@@ -15,7 +15,7 @@
 
 #include "problem.h"
 
-#define CB_MOST_MEMBERS 64 /* of one op */
+#define CB_MOST_MEMBERS 64 /* maximum number of members of one op */
 #define CB_MOST_INNER_INPUTS 64
 #define CB_MOST_INNER_OUTPUTS 32
 

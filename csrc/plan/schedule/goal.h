@@ -11,10 +11,10 @@
 
 typedef struct cb_goal {
     cb_measure measure;
-    uint64_t bytes; /* most bytes allowed */
+    uint64_t bytes; /* maximum bytes of the plan */
     bool smallest;  /* CB_BUDGET_MIN: ignore `bytes` and find the smallest plan whose extra time is
                       within `share` */
-    double share;   /* of once_ps */
+    double share;   /* maximum extra time, relative to once_ps */
     bool quick;     /* like `smallest` with less effort, for position 0 */
     cb_offload offload;
     uint64_t pinned_bytes; /* maximum bytes that the host may hold */
@@ -27,7 +27,7 @@ typedef struct cb_goal {
 } cb_goal;
 
 typedef struct cb_found {
-    cb_pairs pairs;        /* of the answer */
+    cb_pairs pairs;        /* pairs of the answer */
     cb_schedule schedule;  /* the answer, if `n_step` is not 0: it is not a set of pairs */
     double least_extra_ps; /* lower bound for plans of the bound's class (prices.h) that fit; < 0:
                               unknown */

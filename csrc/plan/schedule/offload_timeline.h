@@ -35,7 +35,7 @@ typedef struct cb_sim_copy { /* a copy in progress */
 typedef struct cb_offload_sim {
     const cb_facts *f;
     cb_arena arena;
-    uint32_t *carrier; /* as in cb_carriers */
+    uint32_t *carrier; /* see cb_carriers */
     int64_t *copy_ps;
     bool *must;
 

@@ -188,10 +188,10 @@ static cb_status place_in_order(placement *z, order by, cb_blocks *b, cb_error *
 typedef struct climb {
     placement *z;
     placed *at;             /* [n] scratch */
-    const uint64_t *offset; /* [n_instance] the offsets of the best order so far, */
-    uint64_t top;           /* and the bytes that it needs */
+    const uint64_t *offset; /* [n_instance] offsets of the best order so far */
+    uint64_t top;           /* the bytes that this order needs */
     uint64_t chance;
-    uint64_t looks; /* looks taken so far */
+    uint64_t looks; /* number of looks so far */
 } climb;
 
 static uint32_t draw(climb *c, uint32_t n) {

@@ -46,7 +46,7 @@ typedef struct cb_instance {
     uint32_t made; /* step */
     uint32_t last; /* last step that uses it; n_step: held to the end */
     uint64_t bytes;
-    uint64_t offset; /* in the arena, filled by cb_place */
+    uint64_t offset; /* offset in the arena, filled by cb_place */
 } cb_instance;
 
 typedef struct cb_lives {

@@ -91,7 +91,7 @@ typedef struct deep_search {
     uint32_t r;                       /* CB_NONE: the target is not a rung */
     bool last;                        /* true: full effort, because the usual effort found no
                                          plan */
-    bool full;                        /* as in cb_dig_effort */
+    bool full;                        /* see cb_dig_effort */
     cb_candidate out[CB_ATTEMPTS];    /* the fastest plan that fits; size 0: none */
     cb_candidate winner[CB_ATTEMPTS]; /* the fastest plan that counts for rung r */
 } deep_search;

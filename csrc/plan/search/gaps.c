@@ -443,9 +443,9 @@ static void set_start(finder *z, uint32_t op) {
 
 /* ---- the backward ---------------------------------------------------------------------------- */
 
-/* Finds, for each unit, the moment `until` which a run in a gap of the backward may be the rerun of
- * another output, in that output's main gap; such a run has already been paid for. Returns the
- * units for which this holds at all moments; NULL: out of memory. */
+/* Finds runs in the backward that have been paid for: a run of a unit may be the rerun for another
+ * of its op's outputs, in that output's main gap, up to the moment until[unit]. Returns the units
+ * for which this holds without end; NULL: out of memory. */
 static bool *find_siblings(const finder *z, uint32_t *until) {
     const cb_facts *f = z->f;
     bool *endless = CB_NEW(z->arena, bool, f->n_unit);

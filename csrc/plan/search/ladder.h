@@ -36,10 +36,10 @@ typedef struct cb_ladder {
     uint64_t whole; /* save-everything's bytes */
     uint32_t n_rung;
     uint64_t target[CB_RUNGS_MOST + 1]; /* targets in falling order, with a 0 after the last */
-    double least_ps[CB_RUNGS_MOST];     /* rising: plans of the rung with less extra time do not
-                                           count. See cb_ladder_least */
-    double own_ps[CB_RUNGS_MOST];       /* the same for near rungs, from a guess at each; 0: not
-                                           computed yet */
+    double least_ps[CB_RUNGS_MOST];     /* rising: a rung's plans with less extra time do not count
+                                           (see cb_ladder_least) */
+    double own_ps[CB_RUNGS_MOST];       /* the same bound for near rungs, from a guess at each; 0:
+                                           not computed yet */
     uint32_t n_near;                    /* rungs that the base reaches; later ones are deep */
     uint32_t n_priced;                  /* rungs that prices reach. If these are few, windows
                                            (windows.h) add plans to the base; otherwise
@@ -49,16 +49,16 @@ typedef struct cb_ladder {
     cb_candidate plan[CB_RUNGS_MOST];  /* plan of each rung; size 0: no plan counts */
     cb_candidate tight[CB_RUNGS_MOST]; /* plan whose offsets fit although those of the rung's plan
                                           do not; size 0: none */
-    bool tightened[CB_RUNGS_MOST];     /* that plan was searched for (pick.c) */
+    bool tightened[CB_RUNGS_MOST];     /* the plan `tight` was searched for (pick.c) */
     cb_candidate *built;               /* [CB_RUNGS_MOST] see cb_ladder_build; NULL: none so far */
     bool has_built[CB_RUNGS_MOST];
-    cb_stairs *stairs;             /* [CB_RUNGS_MOST] of a fine search; NULL: none so far */
-    cb_candidate last_deep;        /* plan of the last deep rung searched; size 0: it has none */
+    cb_stairs *stairs;             /* [CB_RUNGS_MOST] stairs of a fine search; NULL: none so far */
+    cb_candidate last_deep;        /* plan of the last deep rung searched; size 0: none was found */
     double deep_ps[CB_RUNGS_MOST]; /* extra time of the deep rungs searched: later ones take no
                                           less */
     const cb_facts *few;  /* set by the caller: facts of the original problem, if it has few enough
                              ops for a front (front.h); or NULL */
-    cb_candidates *front; /* NULL: not walked so far */
+    cb_candidates *front; /* plans of the front; NULL: it was not walked so far */
     bool has_front;       /* the front has been walked */
     cb_swept swept;       /* the smallest plan of the sweep, below all of the front */
     struct cb_ladder *rival;                       /* see cb_ladder_init; or NULL */

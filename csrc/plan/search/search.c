@@ -20,7 +20,7 @@ struct cb_searcher {
     cb_arena *arena;
     cb_candidates candidates;
     cb_trial t;
-    cb_facts spared; /* with spare ops; `t`, `spared_sim` and `spared_cut` then refer to it */
+    cb_facts spared; /* facts with spare ops; `t`, `spared_sim` and `spared_cut` then refer to it */
     cb_sim spared_sim;
     cb_cut spared_cut;
     cb_goal goal; /* the current goal */
@@ -116,7 +116,7 @@ static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err) {
     cb_trial *t = &s->t;
     cb_ladder *rival = s->rival ? &s->rival->d : NULL;
     bool modest;
-    cb_ladder_free(&s->d); /* of a search that was ended early */
+    cb_ladder_free(&s->d); /* the ladder of a search that was ended early */
     t->proven = NULL;
     s->d = (cb_ladder){0};
     if (follows(s, saved)) return get_ready_to_follow(s, err);

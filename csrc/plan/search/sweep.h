@@ -14,7 +14,7 @@
 typedef struct cb_swept {
     cb_schedule schedule; /* has no steps if no plan was found */
     uint64_t size;
-    int64_t time_ps; /* as for a candidate */
+    int64_t time_ps; /* defined as for a candidate */
 } cb_swept;
 
 /* Finds the smallest plan of less than `below` bytes and at least `floor`, in `arena`,
