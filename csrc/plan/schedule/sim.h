@@ -65,7 +65,10 @@ typedef struct cb_sim {
     uint32_t crossing;        /* steps as built before the backward */
     uint32_t *held_forward, *held_end; /* storages with these flags */
     uint32_t *updating;                /* gradients that updates consume */
-    uint32_t n_held_forward, n_held_end, n_updating;
+    uint32_t *acting;                  /* ops whose first run always stays */
+    uint32_t n_held_forward, n_held_end, n_updating, n_acting;
+    bool *reads_views; /* [n_op] true if it reads a storage that another op has allocated than the
+                          one that makes the value */
     cb_sim_forward forward;
 
     /* results */

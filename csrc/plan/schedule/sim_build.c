@@ -106,7 +106,8 @@ CB_SIM_INLINE bool run_op(cb_sim *sim, uint32_t op, uint32_t anchor, bool plain)
     return true;
 }
 
-/* True if the op that makes `value` must run again before `anchor` can read it. */
+/* True if the op that makes `value` must run again before `anchor` can read it: a pair asks for it,
+ * or the value is a view whose storage has been computed again. */
 CB_SIM_INLINE bool is_due(const cb_sim *sim, uint32_t value, uint32_t anchor, bool plain) {
     const cb_problem *p = sim->f->p;
     uint32_t op = p->value_op[value], s = p->value_storage[value], root = sim->f->root[s];
@@ -428,9 +429,11 @@ CB_SIM_INLINE bool build(cb_sim *sim, const cb_pair *pair, size_t n_pair, size_t
         }
         bool may_run = k < f->base_backward || k >= arrived;
         if (may_run && next > first && !run_early(sim, pair + first, next - first, k)) return false;
-        bool ran = next == 0 ? run_op(sim, f->base[k], k, plain)
-                             : (plain || ask_reach(sim, &f->base[k], 1, k)) &&
-                                   run_with_inputs(sim, f->base[k], k, plain);
+        const uint32_t op = f->base[k];
+        const bool alone = next == 0 || (plain && next == first && !sim->reads_views[op]);
+        bool ran = alone ? run_op(sim, op, k, plain)
+                         : (plain || ask_reach(sim, &f->base[k], 1, k)) &&
+                               run_with_inputs(sim, op, k, plain);
         if (!ran) return false;
         sim->base_step[k] = (uint32_t)sim->step.len - 1;
     }

@@ -17,6 +17,26 @@ static uint32_t *list_updating(cb_arena *a, const cb_problem *p, uint32_t *n) {
     return updating;
 }
 
+/* The base order may change later, so these are ops, not positions. */
+static uint32_t *list_acting(cb_arena *a, const cb_problem *p, uint32_t *n) {
+    uint32_t *acting = CB_NEW(a, uint32_t, p->n_op);
+    for (uint32_t op = 0; acting && op < p->n_op; op++)
+        if (p->op_flags[op] & CB_POP_ACTS) acting[(*n)++] = op;
+    return acting;
+}
+
+static bool *mark_readers_of_views(cb_arena *a, const cb_facts *f) {
+    const cb_problem *p = f->p;
+    bool *reads = CB_NEW(a, bool, p->n_op);
+    for (uint32_t op = 0; reads && op < p->n_op; op++) {
+        for (uint32_t j = p->in_begin[op]; j < p->in_begin[op + 1]; j++) {
+            const uint32_t v = p->in_value[j];
+            if (f->root[p->value_storage[v]] != p->value_op[v]) reads[op] = true;
+        }
+    }
+    return reads;
+}
+
 cb_status cb_sim_init(cb_sim *sim, const cb_facts *f, cb_alloc *alloc, cb_error *err) {
     const cb_problem *p = f->p;
     *sim = (cb_sim){.f = f};
@@ -34,10 +54,12 @@ cb_status cb_sim_init(cb_sim *sim, const cb_facts *f, cb_alloc *alloc, cb_error 
     sim->held_forward = list_held(&sim->arena, p, CB_STORE_HOLD_FORWARD, &sim->n_held_forward);
     sim->held_end = list_held(&sim->arena, p, CB_STORE_HOLD_END, &sim->n_held_end);
     sim->updating = list_updating(&sim->arena, p, &sim->n_updating);
+    sim->acting = list_acting(&sim->arena, p, &sim->n_acting);
+    sim->reads_views = mark_readers_of_views(&sim->arena, f);
     bool takes = cb_taking_init(&sim->taking, f, &sim->arena);
     if (takes && (sim->reached || !asks) && sim->value_step && sim->value_life && sim->latest &&
         sim->base_step && sim->first_life && sim->marked && sim->done && sim->moment &&
-        sim->held_forward && sim->held_end && sim->updating)
+        sim->held_forward && sim->held_end && sim->updating && sim->acting && sim->reads_views)
         return CB_OK;
     cb_sim_free(sim);
     return cb_no_memory(err);
@@ -60,10 +82,11 @@ static void number_kept(cb_sim *sim) {
 
 /* Marks first runs that stay even if no later step reads their outputs. */
 static void mark_acting(cb_sim *sim) {
-    const cb_facts *f = sim->f;
     for (size_t t = 0; t < sim->step.len; t++) sim->keep.at[t] = false;
-    for (uint32_t k = 0; k < f->n_base; k++)
-        if (f->p->op_flags[f->base[k]] & CB_POP_ACTS) sim->keep.at[sim->base_step[k]] = true;
+    for (uint32_t i = 0; i < sim->n_acting; i++) {
+        const uint32_t k = sim->f->position[sim->acting[i]];
+        if (k != CB_NONE) sim->keep.at[sim->base_step[k]] = true;
+    }
 }
 
 static void mark_kept(cb_sim *sim) {

@@ -31,11 +31,14 @@ void cb_ladder_begin(const cb_ladder *d, cb_worker *c) {
     if (d->front) cb_candidates_borrow(c->work, d->front);
     c->prices.tangent.len = c->prices.guess.len = d->n_tangent;
     c->t->candidates = c->work;
+    c->guessed = 0;
 }
 
-/* This is the first job of a search, so its result depends only on the base. */
+/* This is the first job of a search, so its result depends only on the base. If it was the worker's
+ * last job (cb_ladder_screen), it is not done again. */
 static cb_status guess_rung(cb_ladder *d, cb_worker *c, uint32_t r, cb_error *err) {
     uint64_t target = d->target[r];
+    if (c->guessed == r + 1) return CB_OK;
     CB_TRY(cb_guess_rung(&c->prices, start_of(d, d->start, target), target, err));
     if (r < d->n_near)
         d->own_ps[r] =
@@ -56,6 +59,7 @@ static cb_status search_with_prices(cb_ladder *d, cb_worker *c, uint32_t r, cb_e
     const bool paged = is_ordered_page(d, r) || (r < d->n_near && cb_ladder_is_paged(d, r));
     const double share = paged ? paged_share(d) : 1;
     CB_TRY(guess_rung(d, c, r, err));
+    c->guessed = 0;
     return cb_search_rung(&c->moves, &c->prices, d->target[r], share,
                           fmax(d->least_ps[r], d->own_ps[r]), err);
 }
@@ -188,7 +192,8 @@ static cb_status search_one(cb_worker *c, uint32_t job, void *user, cb_error *er
     const bool deep = job < s->n_attempt;
     if (is_decided(s, job) || (deep && s->deep.target[job] < s->d->floor.bytes)) return CB_OK;
     cb_candidates *before = c->t->candidates;
-    cb_ladder_begin(s->d, c);
+    if (!deep && c->guessed == s->near[job - s->n_attempt] + 1) c->t->candidates = c->work;
+    else cb_ladder_begin(s->d, c);
     cb_status status = deep ? attempt(s->d, &s->deep, c, job, err)
                             : search_near(s->d, c, s->near[job - s->n_attempt], err);
     c->t->candidates = before;
@@ -251,6 +256,7 @@ cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error 
     if (d->own_ps[r] == 0 && !d->follows) {
         cb_ladder_begin(d, c);
         status = guess_rung(d, c, r, err);
+        c->guessed = status == CB_OK ? r + 1 : 0;
         c->t->candidates = d->base;
     }
     *least_ps = fmax(d->least_ps[r], d->own_ps[r]);
@@ -448,6 +454,7 @@ static cb_status build(cb_ladder *d, uint32_t r, cb_error *err) {
     const int64_t below_ps = d->plan[r].time_ps;
     cb_candidates_free(c->work);
     c->t->candidates = c->work;
+    c->guessed = 0;
     cb_status status = cb_beam(&c->moves, d->target[r], below_ps, CB_BEAM_EFFORT, err);
     const cb_candidate *winner = status == CB_OK ? find_winner(d, c, r) : NULL;
     if (winner && winner->time_ps < below_ps) status = cb_worker_keep(c, winner, &d->built[r], err);

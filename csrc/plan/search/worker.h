@@ -10,7 +10,9 @@ typedef struct cb_worker {
     cb_prices prices;
     cb_ledger ledger;
     cb_moves moves;
-    cb_candidates *work;   /* plans of the current target */
+    cb_candidates *work; /* plans of the current target */
+    uint32_t guessed;    /* 1 + the rung for which it has found prices last, and nothing else since;
+                              0: none */
     const bool *may_rerun; /* [n_op] */
     uint64_t whole;        /* save-everything's bytes */
 } cb_worker;
