@@ -57,6 +57,15 @@ cb_status cb_build_contiguous(cb_graph *g, cb_value_id x, cb_value_id *out, cb_e
     return append1(g, CB_OP_CONTIGUOUS, 1, &x, NULL, out, err);
 }
 
+/* Returns the bools that x is a cast of, which can be cast to any other type instead: 0 and 1 are
+ * exact in all types. Returns x itself if it is anything else. */
+static cb_value_id bools_of(const cb_graph *g, cb_value_id x) {
+    const cb_op_id maker = g->values.at[x].producer;
+    if (g->ops.at[maker].code != CB_OP_CAST) return x;
+    const cb_value_id from = cb_op_ins(g, maker)[0];
+    return g->values.at[from].dtype == CB_BOOL ? from : x;
+}
+
 cb_status cb_build_cast(cb_graph *g, cb_value_id x, cb_dtype dtype, cb_value_id *out,
                         cb_error *err) {
     CB_TRY(check_value(g, CB_OP_CAST, x, err));
@@ -64,6 +73,7 @@ cb_status cb_build_cast(cb_graph *g, cb_value_id x, cb_dtype dtype, cb_value_id 
         *out = x;
         return CB_OK;
     }
+    x = bools_of(g, x);
     return append1(g, CB_OP_CAST, 1, &x, &(cb_attrs){.dtype = dtype}, out, err);
 }
 
@@ -351,7 +361,7 @@ static cb_status fix_inputs(cb_graph *g, cb_opcode code, uint32_t n_ins, const c
     cb_shape shape = {0};
     if (broadcast) CB_TRY(common_shape(g, code, n_ins, ins, &shape, err));
     for (uint32_t i = 0; i < n_ins; i++) {
-        fixed[i] = ins[i];
+        fixed[i] = code == CB_OP_CAST ? bools_of(g, ins[i]) : ins[i];
         if (broadcast) CB_TRY(cb_build_expand(g, fixed[i], &shape, &fixed[i], err));
         if (copy) CB_TRY(cb_build_contiguous(g, fixed[i], &fixed[i], err));
         if (flags & CB_OPF_MATRIX) CB_TRY(build_matrix(g, fixed[i], &fixed[i], err));

@@ -107,6 +107,21 @@ TEST(copies_where_needed) {
     cb_graph_free(g);
 }
 
+TEST(casts_of_bools_are_cast_once) {
+    cb_graph *g = ir_graph();
+    cb_value_id bools, whole, y, x = ir_input(g, CB_F32, DIMS(4));
+    CHECK_OK(cb_build2(g, CB_OP_GT, x, x, &bools, &err));
+    CHECK_OK(cb_build_cast(g, bools, CB_I64, &whole, &err));
+    CHECK_OK(cb_build_cast(g, whole, CB_F32, &y, &err));
+    CHECK(cb_op_ins(g, g->values.at[y].producer)[0] == bools);
+    CHECK_OK(cb_build(g, CB_OP_CAST, 1, &whole, &(cb_attrs){.dtype = CB_F64}, &y, &err));
+    CHECK(cb_op_ins(g, g->values.at[y].producer)[0] == bools);
+    CHECK_OK(cb_build_cast(g, x, CB_I32, &whole, &err)); /* rounds */
+    CHECK_OK(cb_build_cast(g, whole, CB_F32, &y, &err));
+    CHECK(cb_op_ins(g, g->values.at[y].producer)[0] == whole);
+    cb_graph_free(g);
+}
+
 TEST(reductions) {
     cb_graph *g = ir_graph();
     cb_value_id y, x = ir_input(g, CB_F32, DIMS(2, 3, 4));
@@ -223,6 +238,7 @@ int main(void) {
     RUN(failures_leave_nothing);
     RUN(views);
     RUN(copies_where_needed);
+    RUN(casts_of_bools_are_cast_once);
     RUN(reductions);
     RUN(matmul);
     RUN(matrix_layouts);
