@@ -53,6 +53,7 @@ class BudgetError(ValueError):
         unplanned_bytes: bytes held by parts of a PyTorch model that run in eager mode.
         is_upper_bound: True if the step may take less than ``smallest_bytes``, because results that
             Python code may hold are counted to the end of the step.
+        sliced_bytes: bytes of the step with ``slices=True``, if that meets the budget.
         follows_autograd: True if the plan was for an eager region, where autograd orders the
             backward.
 
@@ -85,6 +86,7 @@ class BudgetError(ValueError):
     calls: int | None = None
     unplanned_bytes: int | None = None
     is_upper_bound: bool = False
+    sliced_bytes: int | None = None
     follows_autograd: bool = False
 
     _smallest_plan = cast("Any", None)
@@ -215,12 +217,17 @@ def _of_budget(e: BudgetError) -> str:
 
 def _held_alone(e: BudgetError) -> str:
     """Says that no plan can meet the budget, because of what every plan holds at its end."""
-    held, reference = e.held_bytes or 0, e.reference_bytes or 0
+    held = e.held_bytes or 0
     if e.measure not in ("arena", "live") or held <= (e.budget_bytes or 0):
         return ""
-    by_share = e.share is not None and reference > 0
-    size = _percent(rounded_share(held, reference, up=False)) if by_share else _sizes((held, -1))[0]
-    return f"; results and gradients alone take {size}"
+    return f"; results and gradients alone take {_amount(e, held, up=False)}"
+
+
+def _amount(e: BudgetError, size: int, *, up: bool = True) -> str:
+    """``size`` as a share if the budget is one, else in bytes."""
+    if e.share is not None and e.reference_bytes:
+        return _percent(rounded_share(size, e.reference_bytes, up=up))
+    return _sizes((size, 1 if up else -1))[0]
 
 
 def _fitting(head: str, tail: str, text: str) -> str:
@@ -243,6 +250,8 @@ def _way_out(e: BudgetError, room: int) -> str:
         return '. Checkpoint smaller regions or pass budget="min"'
     if e.batch is not None:  # max_batch does not accept "min", but compile does
         return '. Raise the budget or compile this batch with budget="min"'
+    if e.sliced_bytes is not None:
+        return f'. Pass slices=True, which takes {_amount(e, e.sliced_bytes)}, or budget="min"'
     pinned = " or pinned" if e.pinned_bytes is not None else ""
     if e.position is not None:
         return f'. Raise the position{pinned}, or pass offload=True or budget="min"'

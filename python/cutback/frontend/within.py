@@ -1,4 +1,5 @@
-"""Compiles steps; if a budget can only be met with updates inside the backward, uses them."""
+"""Compiles steps; if a budget can only be met with updates inside the backward, uses them. Errors
+say whether slices would meet the budget."""
 
 from __future__ import annotations
 
@@ -23,6 +24,32 @@ def _smaller(after: BudgetError, inside: BudgetError) -> BudgetError:
     return after.replace(**{name: getattr(inside, name) for name in facts}, **floors)
 
 
+LARGEST_SLICED = 1000
+"""The maximum number of operations of a graph whose refusal says whether slices meet the budget,
+which takes one more search."""
+
+
+def _with_slices(traced: Traced, options: CompileOptions, error: BudgetError) -> BudgetError:
+    """The refusal, with the bytes of the step with slices if they meet the budget."""
+    if options.slices or options.plan is not None or error.budget_bytes is None:
+        return error
+    if options.measure not in ("arena", "live"):
+        return error
+    if traced.graph.text().count("\n") > LARGEST_SLICED:
+        return error
+    free = options._replace(slices=True, decisions=None, budget=None, groups=False)
+    within = free._replace(budget=error.budget_bytes, groups=options.groups)
+    try:
+        run = Executable(traced.graph, traced.wrt_positions, **free._asdict())
+        if " pieces" not in run.text("slices"):
+            return error
+        run = Executable(traced.graph, traced.wrt_positions, **within._asdict())
+    except (ValueError, NotImplementedError):  # what the user asked for is what failed
+        return error
+    size = run.planned.arena_bytes if options.measure == "arena" else run.planned.live_bytes
+    return error.replace(sliced_bytes=size)
+
+
 def compiled_within(traced: Traced, options: CompileOptions) -> Executable:
     """Compiles a traced function and returns the program. If no plan meets the budget with updates
     after the backward, the program updates inside it, where gradients take less memory and results
@@ -37,16 +64,18 @@ def compiled_within(traced: Traced, options: CompileOptions) -> Executable:
     except ValueError as error:
         from ..errors import BudgetError  # imported late, to save start-up time
 
-        is_after = options.keep_gradients and options.updates == "after" and options.plan is None
-        if not isinstance(error, BudgetError) or error.reason != "budget" or not is_after:
+        if not isinstance(error, BudgetError) or error.reason != "budget":
             raise
+        is_after = options.keep_gradients and options.updates == "after" and options.plan is None
+        if not is_after:
+            raise _with_slices(traced, options, error) from None
         # a share refers to the step with updates after the backward, so pass its bytes
         budget = options.budget if error.budget_bytes is None else error.budget_bytes
-        options = options._replace(updates="inside", decisions=None, budget=budget)
+        inside = options._replace(updates="inside", decisions=None, budget=budget)
         try:
-            run = Executable(graph, wrt, **options._asdict())
-        except BudgetError as inside:
-            raise _smaller(error, inside) from None
+            run = Executable(graph, wrt, **inside._asdict())
+        except BudgetError as other:
+            raise _with_slices(traced, inside, _smaller(error, other)) from None
         if not run.runs_inside:
-            raise
+            raise _with_slices(traced, options, error) from None
         return run

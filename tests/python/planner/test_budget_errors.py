@@ -288,3 +288,26 @@ def test_results_that_exceed_the_budget_alone_are_named():
     share = errors.rounded_share(error.held_bytes, error.reference_bytes, up=False)
     assert f"results and gradients alone take {100 * share:.6g}%" in str(error)
     check_sentence(error)
+
+
+def test_slices_are_offered_where_they_meet_the_budget():
+    rng = np.random.default_rng(0)
+    params = [rng.standard_normal(s, np.float32) for s in ((1, 64), (64, 12))]
+    x = rng.standard_normal((512, 1), np.float32)
+
+    def loss(params, x):
+        y = cutback.tanh(x @ params[0]) @ params[1]
+        return cutback.logsumexp(y, axis=1).mean()
+
+    with pytest.raises(cutback.BudgetError) as told:
+        cutback.value_and_grad(loss, budget="0.6x")(params, x)
+    error = told.value
+    assert error.sliced_bytes <= error.budget_bytes < error.smallest_bytes
+    share = errors.rounded_share(error.sliced_bytes, error.reference_bytes)
+    assert f". Pass slices=True, which takes {100 * share:.6g}%, or budget=" in str(error)
+    check_sentence(error)
+    step = cutback.value_and_grad(loss, budget=error.budget_bytes, slices=True)
+    step(params, x)
+    assert step.planned.arena_bytes == error.sliced_bytes
+    with pytest.raises(cutback.BudgetError, match="Raise the budget"):  # no chain has 512 rows
+        cutback.value_and_grad(loss, budget="0.1x")(params, x[:256])
