@@ -14,7 +14,7 @@ B = np.ones((5, 3))
 
 
 def test_shapes_that_do_not_broadcast():
-    with pytest.raises(ValueError, match=r"\(4,3\).*\(5,3\).*\[test_errors.py:17\]"):
+    with pytest.raises(ValueError, match=r"\(4,3\).*\(5,3\).*\[test_errors.py:18\]"):
         cutback.trace(lambda a, b: a + b, A, B)
 
 
