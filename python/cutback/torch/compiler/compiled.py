@@ -35,6 +35,7 @@ from .counted_scratch import LEAST
 from .eager_parts import ForwardTracker, follow, nodes_of
 from .growing import LargerError
 from .inductor import CompilerNote
+from .one_piece import whole_buckets, without_messages
 from .saved_plans import Path
 from .scratch import AllocatorStats
 from .several import ModelPartitioner
@@ -154,7 +155,7 @@ class Runner:
         try:
             refused, plans = hooks.recompilations_refused(), len(self.partitioner.plans)
             with (
-                self.partitioner.one_call() as runs, self._in_one_piece(),
+                self.partitioner.one_call() as runs, self._in_one_piece(), without_messages(),
                 self._measured() as memory,
             ):  # fmt: skip
                 before = set() if memory is None else _nodes_before(args, kwargs)
@@ -318,17 +319,8 @@ class Runner:
                 self._compile()
 
     def _in_one_piece(self) -> contextlib.AbstractContextManager[Any]:
-        """Keeps graphs whole inside DistributedDataParallel if they share a budget. PyTorch would
-        cut each into one graph per bucket of gradients."""
-        if (
-            self.partitioner.one_graph
-            and distributed.is_available()
-            and distributed.is_initialized()
-            and dynamo_config.optimize_ddp in (True, "ddp_optimizer")
-        ):
-            whole: contextlib.AbstractContextManager[Any] = dynamo_config.patch(optimize_ddp=False)
-            return whole
-        return contextlib.nullcontext()
+        """Keeps graphs whole inside DistributedDataParallel if they share a budget."""
+        return whole_buckets() if self.partitioner.one_graph else contextlib.nullcontext()
 
     @property
     def allocator_stats(self) -> AllocatorStats | None:
