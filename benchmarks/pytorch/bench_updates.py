@@ -1,5 +1,6 @@
 """Claim: updates inside the backward lower a training step's peak of parameters, optimizer states,
-gradients and activations by at least the gradients' bytes, with the bits of the separate step.
+gradients and activations by at least the gradients' bytes, with the bits of the separate step. No
+peak is above the planned one.
 
     python benchmarks/pytorch/bench_updates.py [--steps N] [--fused] [--width N]
 
@@ -58,6 +59,10 @@ def measured(budget: str, updates: str, fused: bool, steps: int, width: int) -> 
             loss.backward()
             optimizer.step()
         losses.append(loss.item().hex())
+        if budget != "eager":
+            (plan,) = step.plans  # the whole step is one graph
+            if memory.peak_total_bytes > plan.numbers["total_bytes"]:
+                raise AssertionError(f"{memory.peak_total_bytes} bytes, planned {plan.numbers}")
         print(f"{budget}, {updates}: step {k + 1} of {steps}", file=sys.stderr, flush=True)
         del loss
     planned = step.plans[0].numbers["total_bytes"] if budget != "eager" else None

@@ -127,6 +127,40 @@ def test_the_gradients_never_exist_together() -> None:
     assert plan.numbers["total_bytes"] < static + 1.5 * model.layers[0].weight.nbytes
 
 
+TOTALS: dict[str, Callable[[Any], Any]] = {
+    **{name: OPTIMIZERS[name] for name in ("momentum", "amsgrad", "adamw", "fused")},
+    "our adam": lambda p: ct.optim.Adam(p, weight_decay=0.1),
+    "our momentum": lambda p: ct.optim.SGD(p, 0.1, momentum=0.9),
+    "our half": lambda p: ct.optim.AdamW(p, half="master"),
+}
+HALVES = (torch.bfloat16, torch.float16)
+
+
+@pytest.mark.very_slow
+@pytest.mark.filterwarnings("ignore:cutback.torch.optim")  # 16-bit types without half=
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, *HALVES], ids=str)
+@pytest.mark.parametrize("optimizer", TOTALS)
+@pytest.mark.parametrize("budget", [None, "smallest"])
+def test_the_planned_total_holds_in_every_step(optimizer: str, dtype: Any, budget: Any) -> None:
+    model, inputs = case("wide")
+    model, inputs = model.to(dtype), tuple(x.to(dtype) for x in inputs)
+    trains = TOTALS[optimizer](model.parameters())
+    options = {"measure": "total", "optimizer": trains, "updates": "inside"}
+    step: Any = ct.compile(model, budget=budget, **options)
+    peaks = []
+    for _ in range(3):
+        trains.zero_grad()
+        with ct.MemoryTracker(model, trains) as memory:
+            step(*inputs).backward()
+            trains.step()
+        peaks.append(memory.peak_total_bytes)
+    (plan,) = step.plans
+    assert max(peaks) <= plan.numbers["total_bytes"]
+    inside = "our" not in optimizer or (dtype in HALVES) == (optimizer == "our half")
+    if inside:
+        assert step.updates_inside and peaks[-1] == plan.numbers["total_bytes"]
+
+
 def test_a_formula_that_differs_from_pytorch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def other(p: Any, g: Any, state: Any, group: Any) -> None:
         formulas.sgd(p, g, state, {**group, "lr": group["lr"] * 1.0001})

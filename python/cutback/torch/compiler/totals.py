@@ -10,6 +10,7 @@ gradients, so the plan's peak is that of the whole step. Gradients are values of
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -221,10 +222,12 @@ def _rehearse(optimizer: torch.optim.Optimizer) -> tuple[int, int]:
     """Returns the bytes of all states, and the additional bytes of a step."""
     try:
         twin = _Twin(optimizer)
-        with _Numbers():
-            twin.step()
-        with MemoryTracker() as memory, _Numbers():
-            twin.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch's own code steps fake tensors
+            with _Numbers():
+                twin.step()
+            with MemoryTracker() as memory, _Numbers():
+                twin.step()
     except Exception as error:
         raise ValueError(
             f"measure='total': a step of {type(optimizer).__name__} cannot be rehearsed on fake "
