@@ -5,9 +5,9 @@ peaks are a third of the lowest that PyTorch's partitioner reaches.
 
 The smallest plans of the traced graphs within 40 % extra time, with `reruns: "all"`. Slices
 (`cutback.with_slices`) cut the loss of language models and perceptrons into at most eight pieces;
-graphs without such chains stay whole. Peaks and
-extra times are in percent of saving everything, plain; "PyTorch lowest" is the lowest peak of its
-own budgets on the plain graph, and "half, extra %" the extra time at half of saving everything.
+graphs without such chains stay whole. Peaks and extra times are in percent of saving everything,
+plain; "PyTorch lowest" is the lowest peak of its own budgets on the plain graph, and "half, extra
+%" the extra time at half of saving everything, with `exact=True`.
 `tests/reference/evaluate.py` checks every plan. No times are measured. With names of graphs nothing
 is saved.
 """
@@ -48,7 +48,8 @@ def planned(
     problem: dict[str, Any], whole: int, budget: int | str = "min"
 ) -> tuple[int, float, float]:
     """Returns a plan's bytes, its percent of saving everything, and its extra time in percent."""
-    plan = cutback.plan(problem, budget=budget, device=GRAPHS_DEVICE)
+    exact = budget != "min"
+    plan = cutback.plan(problem, budget=budget, device=GRAPHS_DEVICE, exact=exact)
     steps, starts = plan.document["steps"], plan.document["backward_starts"]
     judged = evaluate.evaluate(problem, steps, starts, GRAPHS_DEVICE).peak_bytes
     numbers = plan.numbers
