@@ -168,8 +168,8 @@ def document_of(problem: _native.Problem) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Problem:
-    """The joint graph of one step, as the planner sees it. Value ids count the outputs of all
-    operations in order."""
+    """The joint graph of one step, as the planner sees it. Values are numbered in the order in
+    which the operations produce them."""
 
     ops: list[Op]
     storages: list[Storage]

@@ -28,7 +28,7 @@ def _lies_across(x: Array, axis: int) -> bool:
 
 def _softmax_across(x: Array, axis: int) -> Array:
     """Computes softmax with operations that need no transposed copy. The shift only has to be near
-    the largest element; it is rounded by `floor`, which has no gradient."""
+    the largest element, so it is rounded down, and no gradient flows through it."""
     terms = _shifted(x, axis)._apply("exp")
     return terms * (1.0 / terms.sum(axis, keepdims=True))
 
