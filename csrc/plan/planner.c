@@ -317,18 +317,9 @@ static cb_status fill_plan(planner *r, const cb_budget *budget, cb_plan *plan, c
 
 /* ---- positions ------------------------------------------------------------------------------- */
 
-/* Returns the budget at position 0 of a measure. Its plan moves only what constraints send to the
- * host, so positions are the same bytes with and without offload. */
-static cb_budget lowest_of(const cb_budget *b) {
-    const bool saved = b->measure == CB_MEASURE_SAVED;
-    return (cb_budget){.kind = saved ? CB_BUDGET_SMALLEST : CB_BUDGET_MIN,
-                       .measure = b->measure,
-                       .pinned_bytes = b->pinned_bytes};
-}
-
 /* Finds the plan at position 0 and its bytes. */
 static cb_status find_lowest(planner *r, const cb_budget *like, known_ends *out, cb_error *err) {
-    const cb_budget lowest = lowest_of(like);
+    const cb_budget lowest = cb_lowest_of(like);
     cb_goal goal = make_goal(r, &lowest);
     cb_plan *plan;
     cb_weight weight;
@@ -395,24 +386,11 @@ static void stop(planner *r) {
     cb_arena_free(r->scratch);
 }
 
-/* Adds the request to a refusal: the measure, the share, and the bytes that the share refers to. */
-static void add_question(const planner *r, const cb_budget *b, cb_refusal *out) {
-    const bool has_peak = b->measure != CB_MEASURE_SAVED;
-    if (out->reason == CB_REFUSED_REGION) return; /* this refusal is not about the budget */
-    out->measure = b->measure;
-    if (out->reason != CB_REFUSED_BUDGET && out->reason != CB_REFUSED_STOPPED) return;
-    if (b->kind == CB_BUDGET_SHARE) out->share = b->share;
-    out->save_all_bytes = cb_reference_bytes(&r->save_all, r->p, b->measure);
-    if (has_peak)
-        out->held_bytes =
-            cb_held_bytes(&r->facts) + (b->measure == CB_MEASURE_TOTAL ? r->p->static_bytes : 0);
-}
-
 /* Records why one budget cannot be met; the other budgets are not affected. */
 static cb_status refuse_alone(const planner *r, const cb_budget *budget, cb_status status,
                               cb_answer *answer, cb_error *err) {
     if (status != CB_INFEASIBLE) return cb_fail(err, status, "%s", answer->why.text);
-    add_question(r, budget, &answer->why.refusal);
+    cb_refusal_add_request(&r->facts, &r->save_all, budget, &answer->why.refusal);
     return CB_OK;
 }
 

@@ -3,6 +3,26 @@
 #include "model/inside.h"
 #include "model/updates.h"
 
+cb_budget cb_lowest_of(const cb_budget *b) {
+    const bool saved = b->measure == CB_MEASURE_SAVED;
+    return (cb_budget){.kind = saved ? CB_BUDGET_SMALLEST : CB_BUDGET_MIN,
+                       .measure = b->measure,
+                       .pinned_bytes = b->pinned_bytes};
+}
+
+void cb_refusal_add_request(const cb_facts *f, const cb_reference *save_all, const cb_budget *b,
+                            cb_refusal *out) {
+    const bool has_peak = b->measure != CB_MEASURE_SAVED;
+    if (out->reason == CB_REFUSED_REGION) return; /* this refusal is not about the budget */
+    out->measure = b->measure;
+    if (out->reason != CB_REFUSED_BUDGET && out->reason != CB_REFUSED_STOPPED) return;
+    if (b->kind == CB_BUDGET_SHARE) out->share = b->share;
+    out->save_all_bytes = cb_reference_bytes(save_all, f->p, b->measure);
+    if (has_peak)
+        out->held_bytes =
+            cb_held_bytes(f) + (b->measure == CB_MEASURE_TOTAL ? f->p->static_bytes : 0);
+}
+
 cb_status cb_refuse_saved(cb_error *err) {
     return cb_fail(err, CB_UNSUPPORTED,
                    "plan: offload needs a budget on live, arena or total, not on saved");
