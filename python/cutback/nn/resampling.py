@@ -91,8 +91,7 @@ def instance_norm(
 def local_response_norm(
     input: ArrayLike, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Array:
-    """Computes ``x / (k + alpha * mean of squares over size channels)**beta`` (Krizhevsky et al.
-    2012)."""
+    """Divides ``x`` by ``(k + alpha * mean of squares over size channels)**beta`` (as AlexNet)."""
     x = _float(input)
     n = whole(size, "local_response_norm: size")
     if x.ndim < 3 or not 0 < n <= _MOST:
@@ -204,8 +203,7 @@ def _sizes(x: Array, wanted: Any, n: int, what: str) -> list[int]:
 
 
 def _adaptive(x: Array, axis: int, size: int, name: str) -> Array:
-    """Returns the mean or the largest element of ``size`` windows that cover an axis like
-    PyTorch's."""
+    """Returns the mean or largest element of ``size`` windows over an axis, like PyTorch."""
     n = x.shape[axis]
     if size == n:
         return x
@@ -323,8 +321,7 @@ def fold(
     padding: Any = 0,
     stride: Any = 1,
 ) -> Array:
-    """Adds columns ``[n, c * kh * kw, windows]`` at the positions from which :func:`unfold` takes
-    them."""
+    """Adds columns ``[n, c * kh * kw, windows]`` where :func:`unfold` takes them from."""
     x = _float(input)
     k, d, p, s = _places(x, kernel_size, dilation, padding, stride, "fold")
     size = [m + 2 * q for m, q in zip(pair(output_size, "fold: output_size"), p, strict=True)]
@@ -592,8 +589,7 @@ feature_dropout = dropout2d
 def alpha_dropout(
     input: ArrayLike, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Array:
-    """Sets elements to the lower bound of SELU with probability ``p``, and scales so that mean and
-    variance are preserved (Klambauer et al. 2017)."""
+    """Sets elements to SELU's lower bound with probability ``p``, keeping mean and variance."""
     not_built("alpha_dropout", inplace=(inplace, False))
     x, share = _float(input), number("alpha_dropout", p=p)
     if not training or share == 0:

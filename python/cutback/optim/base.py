@@ -127,8 +127,7 @@ class Optimizer(_InTheCore):
         self.__dict__.update({"_busy": _native.BusyWord(), **state, "_last": LastRows()})
 
     def stepping(self) -> _native.BusyWord:
-        """Returns the lock that prevents concurrent steps. A step holds it while it uses the
-        state."""
+        """Returns the lock that a step holds while it uses the state."""
         return self._busy
 
     def _state_names(self) -> tuple[str, ...]:
@@ -144,8 +143,7 @@ class Optimizer(_InTheCore):
         return _FORMS[self.native][state] if isinstance(self.native, str) else "alike"
 
     def _kept_names(self) -> tuple[str, ...]:
-        """Returns the names of the states, including the extra state of half-precision
-        parameters."""
+        """Returns the names of the states, with the extra state of half-precision parameters."""
         return (*self._state_names(), *((self._rest,) if self._rest else ()))
 
     def _wanted(self, kind: Kind, states: Sequence[str]) -> Sequence[str]:
@@ -200,8 +198,7 @@ class Optimizer(_InTheCore):
         return [*self._current()]
 
     def _current(self) -> list[Row]:
-        """Returns the same as :meth:`rows`, but without a copy: the list is cached while constant
-        options stay the same, so it must not be changed."""
+        """Returns :meth:`rows` without a copy: a cached list, which must not be changed."""
         base = self._given()
         values = list(base.values())
         if not self.groups and (known := self._last.of(values)) is not None:
@@ -327,8 +324,7 @@ class Optimizer(_InTheCore):
 
     def _fits_codes(self, state: State, leaves: Sequence[Any]) -> bool:
         """Returns True if the parameters have the shapes and types that the state was made for.
-        Only states
-        of codes need this check: the core compares all other states with their parameters."""
+        Only states of codes need this check: the core compares the others with the parameters."""
         if all(self._form(name) != "codes" for name in self._state_names()):
             return True
         return all(
