@@ -99,7 +99,10 @@ class Graph:
         Raises:
             TypeError: if its dtype is not supported.
         """
-        array, dtype = as_array(value, "a constant of the traced function")
+        try:
+            array, dtype = as_array(value, "a constant of the traced function")
+        except (TypeError, ValueError) as error:
+            raise type(error)(located(str(error))) from None
         bits = array.tobytes()  # the function may change the array between two uses
         known = self._constants.get(id(value))
         if known is not None and known[1] == bits:

@@ -390,6 +390,7 @@ def test_a_from_import_says_what_to_write():
         (lambda a, b: cutback.random.normal(size=(2,)), TypeError, "no size=; write shape="),
         (lambda a, b: cutback.random.normal(0, 1, (2,)), TypeError, "the shape must come first"),
         (lambda a, b: np.heaviside(a, 0), TypeError, r"write cutback.where\(x > 0"),
+        (lambda a, b: F.relu(None), TypeError, "expected a NumPy array .*, got NoneType"),
     ],
 )
 def test_calls_of_other_libraries(f, error, text):

@@ -89,7 +89,7 @@ def test_regions_and_constraints_are_in_the_text():
             ValueError,
             "not a value of this graph",
         ),
-        (lambda g, x: g.state(x * 2, x), ValueError, "must be an argument"),
+        (lambda g, x: g.state(x * 2, x), ValueError, "only an argument"),
         (lambda g, x: g.state(x, x.sum()), ValueError, "state"),
         (lambda g, x: g.compile(wrt=["v"]), ValueError, "wrt names 'v'"),
     ],
