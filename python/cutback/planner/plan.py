@@ -272,11 +272,12 @@ class Plan:
 
     @property
     def savings(self) -> list[Saving]:
-        """The memory that ``updates="inside"`` and ``slices=True`` would save. The list has this
-        plan, and the smallest plan of the same step with each of these options and with both.
-        Updates are tried if all gradients together take more than 5 % of the peak, slices if logits
-        do. If neither is tried, the list is empty. The searches end after two seconds, with the
-        smallest plans found so far.
+        """The memory that ``updates="inside"``, ``slices=True`` and, for models of PyTorch,
+        ``packed=True`` would save. The list has this plan, and the smallest plan of the same step
+        with each of these options and with several. Updates are tried if all gradients together
+        take more than 5 % of the peak, slices if logits do, packing if the masks at the peak do. If
+        none is tried, the list is empty. The searches end after two seconds, with the smallest
+        plans found so far.
 
         The numbers are estimates: they guess from the order and the sizes of values which argument
         a gradient belongs to and which operations work row by row. Steps compiled with these

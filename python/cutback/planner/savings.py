@@ -1,4 +1,4 @@
-"""The parts of a plan's peak, and the bytes that updates inside and slices would save."""
+"""The parts of a plan's peak, and the bytes that updates inside, slices and packing would save."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import BudgetError
 from ..explanation import Holding, Saving
 from ..problem import Problem
 from ..report.model import live_bytes, taken_over
-from .packed import masks_of
+from .packed import masks_of, with_packed
 from .sliced import logits_of, with_slices
 from .updated import gradients_of, with_updates
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from .. import _native
     from ..report.model import Plan
 
-UPDATES, SLICES = 'updates="inside"', "slices=True"
+UPDATES, SLICES, PACKED = 'updates="inside"', "slices=True", "packed=True"
 _LEAST = 0.05
-"""Updates inside are tried if all gradients, and slices if logits, take more than this share of the
-peak."""
+"""Updates inside are tried if all gradients, slices if logits, and packing if masks at the peak,
+take more than this share of the peak."""
 _SECONDS = 2.0
 """Time limit for all searches of one plan; they end with the smallest plans found so far."""
 
@@ -70,6 +70,20 @@ def _variants(plan: Plan) -> list[tuple[str, Problem]]:
         found.append((SLICES, cut))
     if has_updates and has_slices:
         found.append((f"{UPDATES} and {SLICES}", with_slices(inside)))
+    return found + _packed(plan, found)
+
+
+def _packed(plan: Plan, others: list[tuple[str, Problem]]) -> list[tuple[str, Problem]]:
+    """Returns the variants that pack masks: the plan's own problem, and the last of the others."""
+    masks = sum(row.bytes for row in plan.holdings if row.what == "masks")
+    of_torch = any(op.kind.startswith("aten.") for op in plan.parts.ops)  # others pack nothing
+    if not of_torch or masks <= _LEAST * plan.core.numbers["live_bytes"]:
+        return []
+    found = []
+    for name, problem in [("", plan.parts), *others[-1:]]:
+        packed = with_packed(problem)
+        if len(packed.ops) > len(problem.ops):
+            found.append((f"{name} and {PACKED}" if name else PACKED, packed))
     return found
 
 

@@ -1,10 +1,11 @@
-"""Tests what makes up a peak, and what updates inside and slices would save."""
+"""Tests what makes up a peak, and what updates inside, slices and packing would save."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,13 +135,29 @@ def test_both_options_are_tried_together() -> None:
     assert rows[both] <= rows["slices=True"] < rows[""]
 
 
+def test_packing_is_tried_for_models_of_pytorch() -> None:
+    problem = plan_of(masked, [zeros(8, 8)] * 2, zeros(1024, 8)).parts
+    native = cutback.plan(problem)
+    assert any(row.what == "masks" for row in native.holdings)
+    assert "packed=True" not in {row.options for row in native.savings}
+    named = [replace(op, kind=f"aten.{op.kind}") for op in problem.ops]
+    made = cutback.plan(replace(problem, ops=named))
+    rows = {row.options: row.bytes for row in made.savings}
+    packed = cutback.with_packed(made.parts)
+    least = cutback.plan(packed, budget="min").numbers["live_bytes"]
+    assert rows["packed=True"] == least < rows[""]
+    assert "packed=True" not in {row.options for row in cutback.plan(packed).savings}
+
+
 def test_searches_for_savings_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole searches take some seconds here."""
     path = Path(__file__).parents[2] / "data" / "nets" / "gpt1_uneven.json.gz"
     made = cutback.plan(path, budget=0.5, time_limit=0.01)
     monkeypatch.setattr(savings, "_SECONDS", 0.05)
     begin = time.process_time()
-    assert [row.options for row in made.savings] == ["", 'updates="inside"']
+    assert [row.options for row in made.savings] == [
+        "", 'updates="inside"', "packed=True", 'updates="inside" and packed=True'
+    ]  # fmt: skip
     assert time.process_time() - begin < 1.0
 
 
