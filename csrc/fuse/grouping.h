@@ -44,7 +44,7 @@ typedef struct cb_grouping {
     uint32_t *member;  /* ops of the graph, rising */
     uint32_t *kernel;  /* [n_op] the requested group; CB_NONE: no group */
     uint32_t *op_of;   /* [ops of the graph] op of the problem; CB_NONE: a view */
-    uint32_t *root;    /* [values of the graph] the value that made its storage */
+    uint32_t *root;    /* [values of the graph] the value of which it is a view, or itself */
     uint8_t *is_read;  /* [values of the graph] for roots, true if an op reads it, directly or
                           through views */
     uint8_t *is_given; /* [values of the graph] for roots, true if it is a value of the problem */

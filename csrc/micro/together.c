@@ -68,7 +68,7 @@ static int16_t home_of(const cb_microcode *m, cb_x_ref ref, int16_t phase) {
     return -1;
 }
 
-/* Makes an operation that sums store its operand instead; returns the stream. */
+/* Replaces a sum by a store of its terms, unless a stream has them already. Returns the stream. */
 static int16_t keep_terms(cb_translation *x, cb_micro *micro) {
     cb_microcode *m = x->m;
     int16_t home = home_of(m, micro->in[0], micro->phase);

@@ -75,7 +75,7 @@ static void choose_lines(cb_explanation *e, uint32_t most, bool *chosen) {
 static cb_status try_others(const cb_facts *f, cb_arena *arena, cb_explanation *e, cb_error *err) {
     cb_whatif w;
     cb_status status = CB_OK;
-    if (e->plan->schedule.action) return CB_OK; /* offload is not a set of decisions */
+    if (e->plan->schedule.action) return CB_OK; /* whatif.h does not support moves */
     uint32_t steps = e->plan->schedule.n_step + 1, most = EXPLAIN_EFFORT / steps;
     bool *chosen = CB_NEW(arena, bool, e->n_line);
     if (!chosen) return cb_no_memory(err);

@@ -164,7 +164,7 @@ static cb_status aim(cb_offload_search *h, double link, int steps, cb_offload_pl
 
 /* ---- crossover of plans that fit ------------------------------------------------------------- */
 
-/* Combines two plans: ops below `split` decide as in `low`, the others as in `high`. */
+/* Combines two plans: ops below `split` use the decisions of `low`, the others those of `high`. */
 static bool mix(const cb_pairs *low, const cb_pairs *high, uint32_t split, cb_pairs *out) {
     out->list.len = 0;
     if (!CB_RESERVE(out->arena, out->list, low->list.len + high->list.len + 1)) return false;

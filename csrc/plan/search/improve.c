@@ -24,7 +24,7 @@ static bool copy_pairs(cb_arena *a, const cb_candidate *c, pair_list *out) {
 
 /* ---- crossover ------------------------------------------------------------------------------- */
 
-/* Ops below `split` decide as in `low`, the others as in `high`; both lists are sorted. */
+/* Combines two sorted lists: ops below `split` run again as in `low`, the others as in `high`. */
 static size_t mix(const cb_facts *f, const pair_list *low, const pair_list *high, uint32_t split,
                   cb_pair *out) {
     size_t n = 0;
@@ -57,7 +57,7 @@ static bool same_pairs(const mixed *a, const mixed *b) {
 
 typedef struct crossover {
     const pair_list *fast, *small; /* a plan over the target, and one under it */
-    bool fast_first;               /* ops before the split decide as in `fast` */
+    bool fast_first;               /* ops before the split run again as in `fast` */
     uint64_t target;
     mixed *end; /* [3] mixes at both ends of the bisection, and the new one; each has room */
 } crossover;

@@ -94,7 +94,7 @@ static cb_status use_spares(cb_searcher *s, cb_error *err) {
     return CB_OK;
 }
 
-/* True if the ladder follows that of the rival, which is the case if effort matters. */
+/* True if the ladder follows that of the rival, which saves effort if there are many ops. */
 static bool follows(const cb_searcher *s, bool saved) {
     return s->rival && !saved && s->f->n_base >= CB_FOLLOW_OPS;
 }
@@ -111,7 +111,7 @@ static cb_status get_ready_to_follow(cb_searcher *s, cb_error *err) {
     return CB_OK;
 }
 
-/* Searches the part that all goals share. */
+/* Does the part of the search that all goals share: the base of the ladder, and the presets. */
 static cb_status get_ready(cb_searcher *s, bool saved, cb_error *err) {
     cb_trial *t = &s->t;
     cb_ladder *rival = s->rival ? &s->rival->d : NULL;

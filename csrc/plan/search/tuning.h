@@ -144,7 +144,7 @@
 #define CB_FRONT_ROUNDS 4   /* rounds, each from earlier results, every second one deep */
 #define CB_FRONT_WALKS 2    /* walks per round */
 #define CB_POINT_SHARE 0.2  /* share of the usual effort at a point */
-#define CB_AT_EASE_OPS 36.0 /* beyond this, less effort, because it grows quadratically */
+#define CB_AT_EASE_OPS 36.0 /* with more ops the share shrinks: the effort grows with ops^2 */
 
 /* ---- the sweep: sweep.c ---------------------------------------------------------------------- */
 

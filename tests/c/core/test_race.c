@@ -98,7 +98,7 @@ TEST(every_use_of_indices) {
         race(ops[i], cb_backend_name(0), RUNS);
         race(ops[i], "debug", RUNS / 3);
     }
-    race("cross_entropy", "ref", 20); /* the twin's gradient of the other ops takes N^2 */
+    race("cross_entropy", "ref", 20); /* for the other ops, the gradient of `ref` takes time N^2 */
 }
 
 int main(void) {

@@ -53,7 +53,7 @@ struct cb_expression {
     cb_e_node *node;  /* [n_node] */
     uint16_t *number; /* [n_number] needed nodes that are numbers, in order */
     uint16_t out[1 + CB_MAX_STATES];
-    /* [n_phase]. The phases of [1] multiply gradients by the number of node n_node. */
+    /* [n_phase] each; those of phase[1] also multiply the gradient by the number of node n_node */
     cb_e_phase *phase[2];
 };
 

@@ -9,8 +9,7 @@
 
 typedef struct cb_tangent { /* the bound is extra picoseconds >= constant - slope x bytes */
     double constant, slope;
-    double reach; /* the sum over moments of the price times the smaller of the times before and
-                     after */
+    double reach; /* sum over moments of price x min(time until its end, time from its start) */
 } cb_tangent;
 
 typedef CB_VEC(cb_tangent) cb_tangents;

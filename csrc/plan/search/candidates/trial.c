@@ -35,7 +35,7 @@ static void tell(const cb_trial *t, cb_progress *told) {
                                    (double)(goal->smallest ? c->size : goal->bytes));
     told->best_bytes = c->size;
     told->extra = extra;
-    told->gap = fmax(0, ((double)c->time_ps - bound) / bound); /* `bound` has 1 ps more */
+    told->gap = fmax(0, ((double)c->time_ps - bound) / bound); /* `bound` is at least 1 ps */
 }
 
 cb_status cb_trial_poll(const cb_trial *t, cb_error *err) {

@@ -19,7 +19,7 @@ typedef struct cb_trial {
     cb_arena *scratch;
     const bool *forced; /* [n_unit] the user or a region's limit requires it to be recomputed */
     bool has_demands;   /* a schedule may violate some constraint */
-    double least_ps;    /* faster plans do not answer a goal */
+    double least_ps;    /* plans faster than this cannot be the answer to a goal */
     uint32_t count;
     const cb_tangents *proven; /* the tangents whose bound is reported; NULL: none so far */
     /* size of the last trial's schedule */

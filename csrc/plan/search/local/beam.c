@@ -148,7 +148,7 @@ static void set_ops(beam *z, const bool *may_rerun) {
             if (cb_is_made(f, l->read[j])) o->reads = either(o->reads, only(z->bit_of[l->read[j]]));
         for (uint32_t j = l->made_begin[id]; j < l->made_begin[id + 1]; j++)
             o->makes = either(o->makes, only(z->bit_of[l->made[j]]));
-        /* a held output belongs to the first run, which is in its place */
+        /* the first run makes held outputs, so it cannot run late */
         o->late = o->again && !f->stays[id] && !is_empty(o->makes) &&
                   is_empty(both(o->makes, either(z->held, z->stays)));
     }
@@ -255,8 +255,8 @@ static uint32_t *find(const beam *z, const state *s) {
     }
 }
 
-/* True if the first of two states with the same contents is as fast, and runs at most the same ops
- * again, or is faster. */
+/* Compares states with the same contents. True if `a` is faster, or if it is as fast and every op
+ * that can still run again after `b` can also run again after `a`. */
 static bool is_as_good(const state *a, const state *b) {
     return a->time_ps != b->time_ps ? a->time_ps < b->time_ps : a->last <= b->last;
 }
