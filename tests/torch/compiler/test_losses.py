@@ -32,6 +32,8 @@ KINDS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
     # the gradient received, the input kept, the gradient made
     "l1_loss": (lambda x: F.l1_loss(x, ONES), 3 * FULL),
     "squares": (lambda x: x.square().mean(), 3 * FULL),
+    # the input and two temporary arrays of the forward
+    "bce_with_logits": (lambda x: F.binary_cross_entropy_with_logits(x, ONES), 3 * FULL),
     # the gradient of the mean, and that of the product below the loss
     "mean of a view": (lambda x: x.t().reshape(-1).mean(), 2 * FULL),
     # the result kept and the gradient made; the one received is repeated

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from cutback import BudgetError
 pytestmark = pytest.mark.torch
 
 _break = torch._dynamo.graph_break
+DOCUMENT = Path(__file__).parents[3] / "docs/torch.md"
 
 
 def _gradients(run: Any, model: nn.Module, *inputs: Any) -> list[Any]:
@@ -445,3 +447,53 @@ def test_what_hooks_of_parameters_allocate_is_not_counted() -> None:
     with ct.MemoryTracker() as memory:
         run(x).sum().backward()
     assert run.plans[0].numbers["live_bytes"] < 100_000 < memory.peak_bytes
+
+
+class Experts(nn.Module):
+    """Each row goes to one of four experts."""
+
+    def __init__(self, most: int | None) -> None:
+        super().__init__()
+        self.most, self.router = most, nn.Linear(32, 4)
+        self.up = nn.ModuleList([nn.Linear(32, 64) for _ in range(4)])
+        self.down = nn.ModuleList([nn.Linear(64, 32) for _ in range(4)])
+
+    def forward(self, x: Any) -> Any:
+        top, gate = self.router(x).argmax(-1), self.router(x).softmax(-1)
+        out = torch.zeros_like(x)
+        for i in range(4):
+            rows = torch.where(top == i)[0]
+            if self.most is not None:
+                torch._check(rows.numel() <= self.most)
+            made = self.down[i](F.gelu(self.up[i](x[rows]))) * gate[rows, i : i + 1]
+            out = out.index_add(0, rows, made)
+        return out
+
+
+class TwoLayersOfExperts(nn.Module):
+    def __init__(self, most: int | None) -> None:
+        super().__init__()
+        self.a, self.b = Experts(most), Experts(most)
+
+    def forward(self, x: Any) -> Any:
+        return (x + self.a(x) + self.b(x)).square().mean()
+
+
+@pytest.mark.very_slow
+def test_a_stated_bound_on_the_rows_of_experts_counts() -> None:
+    found = {}
+    for most in (None, 192):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        step = ct.compile(TwoLayersOfExperts(most), budget=0.5)
+        x = torch.randn(512, 32)
+        with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+            for _ in range(2):
+                with ct.MemoryTracker() as memory:
+                    step(x).backward()
+        found[most] = step.plans[0].numbers["live_bytes"], memory.peak_bytes
+    text = " ".join(DOCUMENT.read_text().split())
+    for planned, taken in found.values():
+        assert taken <= planned
+        assert f"planned {planned:,}" in text
+        assert f"taken {taken:,}" in text

@@ -61,6 +61,9 @@ _KEEP_INPUT = frozenset(
 )  # fmt: skip
 """Nodes that keep the input whose gradient they make. Their op has a new result."""
 
+_FORWARD_TAKES_TWO = frozenset({"BinaryCrossEntropyWithLogitsBackward0"})
+"""Nodes whose op, on a CPU, has two temporary arrays of the size of its input at once."""
+
 _DENSE = frozenset({"SubBackward0", "AddBackward0", "MulBackward0", "DivBackward0", _COMPILED})
 """Nodes whose results are not a few elements that are repeated."""
 
@@ -120,9 +123,9 @@ def _bytes_of_roots(losses: list[torch.Tensor]) -> int:
 
 
 def least_bytes(losses: list[torch.Tensor], gone: int = 0) -> int:
-    """Returns a lower bound of the bytes that the backward of losses takes, down to the compiled
+    """Returns a lower bound of the bytes that losses and their backward take, down to the compiled
     graph: the gradient that a node receives, those that it makes, and the result or input that it
-    keeps.
+    keeps; or the input and the temporary arrays of its forward, if they are known.
 
     Args:
         gone: bytes of the graph's results that nothing holds any more. A node may have kept them
@@ -148,7 +151,8 @@ def least_bytes(losses: list[torch.Tensor], gone: int = 0) -> int:
             if name in _KEEP_INPUT and type(other).__name__ in _DENSE:
                 inputs += size
         keeps = sum(gradient.bytes for gradient in own) if name in _KEEP_RESULT else 0
-        most = max(most, came + keeps + makes + min(gone, inputs))
+        temporary = 2 * makes if name in _FORWARD_TAKES_TWO else 0
+        most = max(most, max(came + keeps + makes, temporary) + min(gone, inputs))
     return most + _bytes_of_roots(losses)
 
 
@@ -163,8 +167,9 @@ def tell(least: int, held: int, budget: str) -> None:
     taken = least + held
     warnings.warn(
         "the loss is computed outside of the compiled model, where no plan counts it, and takes "
-        f"the step over the {budget}: while its backward runs, at least {budgets.text(taken)} "
-        f"({taken} bytes) are alive, {budgets.text(least)} of them its own. Compile a function or "
-        "module that returns the loss, so that the budget bounds the whole step",
+        f"the step over the {budget}: while it or its backward runs, at least "
+        f"{budgets.text(taken)} ({taken} bytes) are alive, {budgets.text(least)} of them its own. "
+        "Compile a function or module that returns the loss, so that the budget bounds the whole "
+        "step",
         stacklevel=4,
     )
