@@ -235,4 +235,31 @@ def hidden(m: Makes) -> Port:
     return Port(params, (m.rng.integers(0, symbols, (n, time)),), loss, twin)
 
 
-SCRIPTS = [segmentation, policy, process, equation, flow, contrast, operator, hidden]
+def policy_gradient(m: Makes) -> Port:
+    """Returns REINFORCE: discounted returns, and the chosen actions as rows of an identity."""
+    n, time, width, actions = 6, 7, 5, 3
+    params = {"w": m.he(width, actions), "b": m.zeros(actions)}
+    discount = (0.9 ** np.arange(time)).astype(m.dtype)
+
+    def loss(xp: Any, p: Tree, seen: Any, action: Any, reward: Any) -> Any:
+        gain = xp.flip(xp.cumsum(xp.flip(reward * discount, axis=1), axis=1), axis=1) / discount
+        gain = (gain - xp.mean(gain)) / (xp.std(gain) + 1e-6)
+        scores = F.log_softmax(xp.einsum("bto,oa->bta", seen, p["w"]) + p["b"], dim=-1)
+        chosen = xp.sum(scores * F.one_hot(action, actions), axis=-1)
+        return -xp.mean(xp.sum(chosen * cb.stop_gradient(gain), axis=1))
+
+    def twin(p: Tree, seen: Any, action: Any, reward: Any) -> Any:
+        d = torch.tensor(discount)
+        gain = (reward * d).flip(1).cumsum(1).flip(1) / d
+        gain = (gain - gain.mean()) / (gain.std(correction=0) + 1e-6)
+        scores = TF.log_softmax(seen @ p["w"] + p["b"], -1)
+        chosen = scores.gather(-1, action[..., None])[..., 0]
+        return -(chosen * gain).sum(1).mean()
+
+    data = (m.normal(n, time, width), m.rng.integers(0, actions, (n, time)), m.normal(n, time))
+    return Port(params, data, loss, twin)
+
+
+SCRIPTS = [
+    segmentation, policy, policy_gradient, process, equation, flow, contrast, operator, hidden
+]  # fmt: skip
