@@ -25,7 +25,7 @@ struct cb_context {
 };
 
 struct cb_step {
-    cb_arena arena; /* the step itself is in it */
+    cb_arena arena; /* holds the step itself as well */
     cb_context *ctx;
     cb_graph *joint;
     cb_problem *problem;
@@ -40,7 +40,7 @@ struct cb_step {
     uint32_t n_gradients; /* the last outputs are gradients */
     bool keep_gradients;
     bool updates_inside;        /* runs update parameters */
-    const char *updates_reason; /* why they do not, although that was asked for; "": it was not */
+    const char *updates_reason; /* why a request for that was not met; else "" */
     struct cb_due {
         uint32_t group, gradient;
     } *due; /* [n_gradients] with updates inside: the group after which each update comes, rising */

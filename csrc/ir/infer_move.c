@@ -97,7 +97,7 @@ cb_status cb_infer_custom_vjp(cb_infer *x, cb_error *err) {
                        index, n_outs);
     }
     CB_TRY(cb_infer_same_view(x, err));
-    if (x->n_ins == 1) return CB_OK; /* autodiff is done */
+    if (x->n_ins == 1) return CB_OK; /* autodiff has removed the other inputs */
     const int64_t pairs = (int64_t)x->n_ins - 1 - n_outs;
     if (pairs < 0 || pairs % 2) {
         return cb_fail(err, CB_INVALID,

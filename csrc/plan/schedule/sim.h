@@ -46,14 +46,14 @@ typedef struct cb_sim {
     CB_VEC(cb_sim_read)
     hold; /* values that must exist when the backward starts, then those that must exist at the end
              */
-    CB_VEC(uint32_t) hold_made; /* the outputs of its step, as in a step */
+    CB_VEC(uint32_t) hold_made; /* [hold.len] outputs that the step of the value must make */
     CB_VEC(uint32_t) stack;
     CB_VEC(uint32_t) new_index;        /* [step.len + 1] index among the kept steps */
     CB_VEC(bool) keep;                 /* [step.len] */
     CB_VEC(uint64_t) live;             /* [n_step + 1] */
     uint32_t *value_step, *value_life; /* [n_value] latest run */
     uint32_t *latest;                  /* [n_storage] newest life */
-    uint32_t *base_step;               /* [n_base] step as built: an op's first */
+    uint32_t *base_step;               /* [n_base] the op's first step, as built */
     uint32_t *first_life;              /* [n_storage] its held instance */
     uint32_t *marked, *done;  /* [n_unit] last anchor that needs it again; last anchor that ran it
                                  again */
