@@ -1,12 +1,13 @@
-"""Processor time that a call costs the host: steps of many arrays on a CPU and on a CUDA driver
-that runs nothing (tests/gpu_sim/null), and a training step of GPT-2 124M on that driver.
+"""Measures the processor time that a call costs the host: for steps of many arrays on a CPU and on
+a CUDA driver that runs nothing (tests/gpu_sim/null), and for a training step of GPT-2 124M on that
+driver.
 
 python benchmarks/bench_host.py [--only PREFIX] [--rounds N]
 
-One thread. `call ms` is the processor time of a whole call, a median; `core ms` is the least
-`stats.seconds`, the time in which the core computes or issues launches to the null driver. `outside
-ms` is the difference; `stats.seconds` is wall time, so the machine must not be busy. `t(2n)/t(n)`
-compares `call ms` with that of twice as many arrays.
+Everything runs on one thread. `call ms` is the processor time of a whole call, a median; `core ms`
+is the least `stats.seconds`, the time in which the core computes or issues launches to the null
+driver. `outside ms` is the difference; `stats.seconds` is wall time, so the machine must not be
+busy. `t(2n)/t(n)` compares `call ms` with that of twice as many arrays.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def measured(
 
 
 def many(kind: str, n: int, on_device: bool, rounds: int) -> dict[str, float]:
-    """Returns a step of n small arrays."""
+    """Measures a step of n small arrays."""
     params: Any = [np.full((3, 4), i % 7, np.float32) for i in range(n)]
     if on_device:
         from cutback import cuda
@@ -79,7 +80,7 @@ def many(kind: str, n: int, on_device: bool, rounds: int) -> dict[str, float]:
 
 
 def array_rows(rounds: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """Names of rows, and the functions that measure them."""
+    """Yields the names of rows and the functions that measure them."""
     for where, sizes, kinds in (("cpu", CPU, KINDS), ("null driver", DEVICE, ON_DEVICE)):
         for kind in kinds:
             for n in sizes:
@@ -94,7 +95,7 @@ def array_rows(rounds: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]
 
 
 def gpt2(rounds: int) -> dict[str, Any]:
-    """GPT-2 124M, batches of 8 by 1,024 tokens, AdamW."""
+    """Measures GPT-2 124M with AdamW on batches of 8 x 1,024 tokens."""
     import gpt
 
     from cutback import cuda
@@ -121,7 +122,7 @@ def gpt2(rounds: int) -> dict[str, Any]:
 
 
 def use_null_driver() -> None:
-    """From now on every search for a driver finds the null driver."""
+    """Makes every later search for a driver find the null driver."""
     import null_driver
 
     os.environ["CUTBACK_CUDA_DRIVER"] = str(null_driver.build())

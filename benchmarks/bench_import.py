@@ -1,5 +1,5 @@
-"""Claim: importing cutback costs less than 6 ms over importing NumPy, with everything that a first
-step needs, less than 50 ms; the wheel stays under 3 MB.
+"""Claim: importing cutback takes less than 6 ms more than importing NumPy, and less than 50 ms more
+with everything that a first step needs; the wheel stays under 3 MB.
 
 python benchmarks/bench_import.py
 """

@@ -4,7 +4,7 @@
 
 Both run forward, backward and AdamW (PyTorch's with fused=True) on the same parameters, the same
 batch and the same number of threads, in turns. PyTorch's peak is the largest sum of live
-allocations that its profiler sees in a step, over what was there before it; cutback's is the
+allocations that its profiler sees in a step, beyond those from before the step; cutback's is the
 measured arena.
 """
 
@@ -45,7 +45,7 @@ def torch_peak(step: Callable[[], Any]) -> int:
 
 
 def torch_step(loss: Callable[[], torch.Tensor], params: list[torch.Tensor]) -> Callable[[], float]:
-    """Forward, backward and AdamW."""
+    """Returns a timed step: forward, backward and AdamW."""
     optimizer = torch.optim.AdamW(params, lr=1e-3, fused=True)
 
     def step() -> float:
@@ -61,7 +61,7 @@ def torch_step(loss: Callable[[], torch.Tensor], params: list[torch.Tensor]) -> 
 def cutback_step(
     loss: Any, args: tuple[Any, ...], **options: Any
 ) -> tuple[Callable[[], float], Any, float]:
-    """-> (step, compiled, seconds of tracing, planning and the first step)."""
+    """Returns (step, compiled, seconds of tracing, planning and the first step)."""
     step = cb.compile(loss, optimizer=cb.optim.AdamW(lr=1e-3), seed=0, **options)
     begin = time.perf_counter()
     step(*args)

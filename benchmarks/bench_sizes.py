@@ -17,8 +17,8 @@ LAYERS, WIDTH = 60, 32
 
 
 def main() -> None:
-    """The processor time of tracing alone, of a new size, and of the first size at a canonical
-    size."""
+    """Measures the processor time of tracing only, of a new size, and of the first size at a
+    canonical size."""
     rng = np.random.default_rng(0)
     params = [rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) / 6 for _ in range(LAYERS)]
 

@@ -1,4 +1,4 @@
-"""Shared by all benchmarks: interleaved timing, machine and versions, JSON rows."""
+"""Helpers of all benchmarks: interleaved timing, machine and versions, JSON rows."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def interleave(
     candidates: Mapping[str, Callable[[], Any]], rounds: int, warmup: int = 3
 ) -> dict[str, dict[str, float]]:
     """Times each candidate once per round, alternating the order, so that other load and the caches
-    left by the previous candidate affect all equally. Milliseconds."""
+    left by the previous candidate affect all equally. Returns milliseconds."""
     for run in candidates.values():
         for _ in range(warmup):
             run()
@@ -103,9 +103,9 @@ def median_interval(values: Sequence[float], share: float = 0.95) -> tuple[float
     """Returns a confidence interval for the median of the distribution that the values are drawn
     from.
 
-    The k-th smallest and k-th largest value, whatever the distribution: each value is above or
-    below the median with equal probability, so the interval misses if fewer than k are on one side.
-    None: there are too few values.
+    Its ends are the k-th smallest and k-th largest value, whatever the distribution: each value is
+    above or below the median with equal probability, so the interval misses if fewer than k are on
+    one side. Returns None if there are too few values.
     """
     n, row = len(values), sorted(values)
     k, missed = 0, 0.0  # probability that fewer than k + 1 are below the median

@@ -1,6 +1,6 @@
 """Compare two result files row by row: python benchmarks/compare.py OLD.json NEW.json
 
-Rows match when all their texts agree; the ratio is new median / old median.
+Rows match if all their strings are equal; the ratio is new median / old median.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def key(row: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Returns the key of a row: its texts."""
+    """Returns the key of a row: its strings."""
     return tuple(sorted((name, value) for name, value in row.items() if isinstance(value, str)))
 
 

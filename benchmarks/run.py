@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 
 def scripts() -> dict[str, Path]:
-    """Benchmarks by name."""
+    """Returns the benchmarks by name."""
     return {path.stem.removeprefix("bench_"): path for path in sorted(HERE.rglob("bench_*.py"))}
 
 
@@ -69,7 +69,7 @@ def ages() -> None:
 
 
 def cell(value: Any) -> str:
-    """Returns a number for readers, or the two of an interval."""
+    """Formats a number, or the two numbers of an interval, for readers."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -80,7 +80,7 @@ def cell(value: Any) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """Markdown, with one column for every key that occurs."""
+    """Returns a Markdown table with one column for every key that occurs."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     # a list of more than two numbers is a curve, shown in a picture
     keys = [k for k in keys if not any(isinstance(r.get(k), list) and len(r[k]) > 2 for r in rows)]

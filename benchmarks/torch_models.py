@@ -27,7 +27,7 @@ def leaves(tree: Any) -> list[torch.Tensor]:
 
 
 def gpt_loss(params: Any, tokens: torch.Tensor, labels: torch.Tensor, config: Any) -> torch.Tensor:
-    """Returns the twin of examples/demo/gpt.py."""
+    """Returns the loss of the twin of examples/demo/gpt.py."""
 
     def dense(p: Any, x: torch.Tensor) -> torch.Tensor:
         return torch.addmm(p["bias"], x.reshape(-1, x.shape[-1]), p["weight"]).reshape(
@@ -54,7 +54,7 @@ def gpt_loss(params: Any, tokens: torch.Tensor, labels: torch.Tensor, config: An
 def conv_loss(
     params: Any, states: Any, images: torch.Tensor, labels: torch.Tensor, config: Any
 ) -> torch.Tensor:
-    """Returns the twin of examples/demo/convnet.py."""
+    """Returns the loss of the twin of examples/demo/convnet.py."""
     x = images
     for i, (layer, state) in enumerate(zip(params["layers"], states, strict=True)):
         x = F.conv2d(x, layer["weight"], padding=1)

@@ -7,7 +7,7 @@ eager or Inductor, whatever glibc does.
 `rows.py` has the rows. Each contestant is a separate process, all have the same inputs and number
 of threads, and they run in turns, one at a time; a number is the median of the rounds. On one
 thread it is processor time, which other load hardly affects, else elapsed time. PyTorch takes part
-four times: eager and `torch.compile`, each with default settings and "kept", with glibc told to
+in four forms: eager and `torch.compile`, each with default settings and "kept", with glibc told to
 keep freed memory (`contest.KEPT`). Exits with 1 if our gradients differ from PyTorch's.
 """
 
@@ -199,7 +199,7 @@ def keep(options: argparse.Namespace, results: list[Result], quiet: bool) -> Non
 
 
 def main() -> int:
-    """Measures the rows one after another, writing each when it is done; then the mean."""
+    """Measures the rows one after another and writes each when it is done; then writes the mean."""
     options = parsed()
     results: list[Result] = []
     load = os.getloadavg()[0]

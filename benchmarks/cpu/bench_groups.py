@@ -1,15 +1,16 @@
-"""Claim: in a memory-bound step, no plan is slower than saving everything: recomputed values are in
-a kernel that reads them anyway, whether single ops or groups were planned.
+"""Claim: in a memory-bound step, no plan is slower than saving everything: values are recomputed
+inside kernels that read them anyway, whether single ops or groups were planned.
 
     python benchmarks/cpu/bench_groups.py [--rounds 9] [--quick] [--only 1,2 [--replace]]
 
-EvoNorm planned in groups; the memory-bound rows of `rows.py` by default, saving everything and by a
-cut; and an encoder of six layers. The plans of a row run in turns; a number is the median of the
-rounds, and ratios are relative to saving everything. "kernels" means that a plan runs the kernels
-of saving everything: then the ratio is noise. "modelled" is the cost model's time for the kernels
-that ran, on this machine's measured device, divided by the median; the device is measured in each
-round, because clocks drift, and the median of each rate is used. Rows where the model is off by
-more than 15 % are listed last, with the worst kernel. Exits with 1 if two plans differ in a bit.
+Measures EvoNorm planned in groups; the memory-bound rows of `rows.py` by default, saving everything
+and by a cut; and an encoder of six layers. The plans of a row run in turns; a number is the median
+of the rounds, and ratios are relative to saving everything. "kernels" means that a plan runs the
+kernels of saving everything: then the ratio is noise. "modelled" is the cost model's time for the
+kernels that ran, on this machine's measured device, divided by the median; the device is measured
+in each round, because clocks drift, and the median of each rate is used. Rows where the model is
+off by more than 15 % are listed last, with the worst kernel. Exits with 1 if two plans differ in a
+bit.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def typical(measured: list[dict[str, Any]]) -> dict[str, Any]:
 
 def furthest_off(step: Any, params: Any, data: list[Any]) -> str:
     """Returns the kernel whose modelled time is furthest from the measured one. For a plan in
-    groups, whose kernels are not timed separately, the longest kernel."""
+    groups, whose kernels are not timed separately, returns the longest kernel."""
     if step.plan.in_groups:
         ours = kernels(step)
         said, kernel = max(zip(modelled_ms(step), ours, strict=True), key=lambda pair: pair[0])

@@ -4,7 +4,7 @@ NumPy) and PyTorch, and those with a side of 16 or less at most 1/1.5 of it.
     python benchmarks/cpu/bench_products.py [--only 3,4] [--rounds 3] [--threads 1,2] [--json FILE]
                                             [--quick]
 
-Each contestant is a separate process and runs alone, after a rest in which the other thread pools
+Each contestant is a separate process and runs alone, after a pause in which the other thread pools
 go to sleep. On one thread a number is processor time, the median of the calls of a turn; on several
 threads it is elapsed time, the 2nd percentile of short bursts, which other load hardly affects. In
 both cases the best turn counts. Ours runs the products inside one compiled step. Exits with 1 if
@@ -54,7 +54,7 @@ class Product(NamedTuple):
 
     @property
     def is_square(self) -> bool:
-        """Repeated as a chain: each product is the left side of the next."""
+        """True if products can be chained: each is the left side of the next."""
         return self.m == self.k == self.n
 
     @property
@@ -97,7 +97,7 @@ PRODUCTS = [
 
 
 def arrays_of(product: Product) -> list[tuple[Any, Any]]:
-    """Operands in NumPy's layout: one pair for each repeat, or one for a chain."""
+    """Returns operands in NumPy's layout: one pair for each repeat, or one for a chain."""
     rng = np.random.default_rng(product.m + product.n)
     pairs = []
     for _ in range(1 if product.is_square else product.repeats):
@@ -111,7 +111,7 @@ def arrays_of(product: Product) -> list[tuple[Any, Any]]:
 
 
 def products(pairs: Any, length: int, flip: bool) -> Any:
-    """Returns `length` products in a row of each pair, in any of the libraries; returns the first
+    """Computes `length` products of each pair in a row, in any of the libraries; returns the first
     and the last of each."""
     found = []
     for x, y in pairs:
@@ -151,7 +151,7 @@ def in_torch(threads: int, pairs: list[tuple[Any, Any]], length: int) -> Callabl
 
 
 def in_numpy(threads: int, pairs: list[tuple[Any, Any]], length: int) -> Callable[[], list[Any]]:
-    """OpenBLAS gets its number of threads from the environment."""
+    """Returns the products in NumPy; OpenBLAS reads its number of threads from the environment."""
     return lambda: products(pairs, length, not pairs[0][0].flags.c_contiguous)
 
 
@@ -219,7 +219,7 @@ def work(name: str, threads: int, quick: bool, number: int, path: str) -> dict[s
 
 
 def ask(name: str, threads: int, quick: bool, number: int = 0, path: str = "") -> dict[str, float]:
-    """Runs a contestant alone, after a rest."""
+    """Runs a contestant alone, after a pause."""
     time.sleep(0 if quick else REST)
     environment = {
         **os.environ,
@@ -235,7 +235,7 @@ def ask(name: str, threads: int, quick: bool, number: int = 0, path: str = "") -
 
 
 def measured_peak(threads: int, quick: bool) -> float | None:
-    """Operations per second, or None without a compiler."""
+    """Returns operations per second, or None without a compiler."""
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/peak.so"
         command = ["cc", "-O2", "-march=native", "-shared", "-fPIC", str(HERE / "peak.c")]

@@ -1,4 +1,4 @@
-"""The parent's side: contestants in child processes that run in turns, one at a time."""
+"""The parent process: runs contestants in child processes in turns, one at a time."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Worker:
 
 
 def contestants(settings: Settings) -> list[str]:
-    """Returns the available contestants, and a sentence for each one that is not."""
+    """Returns the available contestants; prints a sentence for each one that is not."""
     from importlib.util import find_spec
 
     names = ["ours", "ours kept"]
@@ -133,7 +133,7 @@ def contestants(settings: Settings) -> list[str]:
 
 
 def _inductor(settings: Settings) -> list[str]:
-    """Compiles the headers of Inductor's code, once for all rows."""
+    """Compiles the headers of Inductor's code once for all rows; returns its name if it works."""
     try:
         Worker("inductor", rows.SMALLEST, settings._replace(quick=True)).close()
     except WorkerError as reason:
@@ -159,7 +159,7 @@ def distance(ours: Path, theirs: Path) -> float:
 
 
 def agreement(workers: Sequence[Worker]) -> float | None:
-    """Distance of our gradients from eager ones, or None without PyTorch."""
+    """Returns the distance of our gradients from eager ones, or None without PyTorch."""
     named = {worker.name: worker for worker in workers}
     if "eager" not in named:
         return None

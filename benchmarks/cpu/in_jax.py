@@ -17,7 +17,7 @@ def _squares(y: Any) -> Any:
 
 
 def _dropout(x: Any, place: int) -> Any:
-    """With p = 0.1; every step uses the same mask, at the same cost."""
+    """Applies dropout with p = 0.1; every step uses the same mask, at the same cost."""
     kept = jax.random.bernoulli(jax.random.key(place), 0.9, x.shape)
     return jnp.where(kept, x / 0.9, 0.0)
 

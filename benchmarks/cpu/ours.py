@@ -184,7 +184,8 @@ LOSSES: dict[int, Callable[..., Any]] = {
 
 
 def products(triples: Any) -> Any:
-    """For each (x, w, gradient of x @ w): the product, and both products of its backward."""
+    """Returns, for each (x, w, gradient of x @ w), the product and both products of its
+    backward."""
     return [(x @ w, g @ w.swapaxes(-1, -2), x.swapaxes(-1, -2) @ g) for x, w, g in triples]
 
 

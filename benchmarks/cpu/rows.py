@@ -1,9 +1,9 @@
-"""The rows: sizes, inputs and limits. Uses only NumPy, so that any contestant's process can import
-it.
+"""Defines the rows: sizes, inputs and limits. Uses only NumPy, so that any contestant's process can
+import it.
 
-A row has parameters, with gradients, and data, without; both are trees of arrays that every process
-makes from the same seed. The computations are in `ours.py`, `in_torch.py` and `in_jax.py`, under
-the same numbers.
+A row has parameters, which get gradients, and data, which do not; both are trees of arrays that
+every process makes from the same seed. The computations are in `ours.py`, `in_torch.py` and
+`in_jax.py`, under the same numbers.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def inputs(number: int, quick: bool) -> tuple[Tree, Tree]:
 
 
 def least_bytes(params: Tree, data: Tree) -> int:
-    """Reads every input once, and writes every gradient and the loss once."""
+    """Returns the bytes of reading every input once and writing every gradient and the loss
+    once."""
     read = sum(array.nbytes for array in leaves((params, data)))
     return read + sum(array.nbytes for array in leaves(params)) + 4
 
@@ -85,7 +86,8 @@ def _normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def _near_one(rng: np.random.Generator, size: int) -> np.ndarray:
-    """Scales of a norm that are not all equal, so that the mean of squares has a gradient."""
+    """Returns scales of a norm that are not all equal, so that the mean of squares has a
+    gradient."""
     return (1 + 0.3 * rng.standard_normal(size, np.float32)).astype(np.float32)
 
 
@@ -146,7 +148,7 @@ def _table(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
 
 
 def _basic_block(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
-    """x[n, c, h, w], and two convolutions with their norms."""
+    """Returns x[n, c, h, w] and two convolutions with their norms."""
     c = sizes[1]
     layers = [
         {
@@ -160,7 +162,7 @@ def _basic_block(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
 
 
 def _block(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
-    """x[batch, time, width], and the parameters of attention, MLP and two norms."""
+    """Returns x[batch, time, width] and the parameters of attention, MLP and two norms."""
     width = sizes[-1]
 
     def dense(n: int, m: int) -> Tree:
@@ -182,7 +184,7 @@ def _block(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
 
 
 def _heads(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
-    """Queries, keys and values [batch, heads, time, head size]."""
+    """Returns queries, keys and values [batch, heads, time, head size]."""
     return [_normal(rng, *sizes) * np.float32(0.5) for _ in range(3)], []
 
 
@@ -240,10 +242,10 @@ def _convnet(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
 
 
 def chosen(text: str | None) -> list[int]:
-    """Returns row numbers from "3,4" or "1-9"; None: all.
+    """Returns the row numbers in "3,4" or "1-9", or all for None.
 
     Raises:
-        ValueError: there is no such row.
+        ValueError: if there is no such row.
     """
 
     def some() -> Iterator[int]:

@@ -26,7 +26,7 @@ TRIAD = 1 << 24
 
 
 class Subject(NamedTuple):
-    """What is timed."""
+    """A timed step."""
 
     step: Callable[[], Any]
     gradients: Callable[[], list[np.ndarray]] | None = None
@@ -36,7 +36,7 @@ class Subject(NamedTuple):
 
 
 def ours(number: int, quick: bool, threads: int) -> Subject:
-    """Cutback without a budget: everything that the backward reads is saved."""
+    """Returns Cutback without a budget, which saves everything that the backward reads."""
     import ours as losses
 
     import cutback as cb
@@ -60,7 +60,7 @@ def ours(number: int, quick: bool, threads: int) -> Subject:
 
 
 def in_torch(number: int, quick: bool, threads: int, compiled: bool) -> Subject:
-    """PyTorch, eager or compiled by Inductor."""
+    """Returns PyTorch, eager or compiled by Inductor."""
     import in_torch as losses
     import torch
 
@@ -83,7 +83,7 @@ def in_torch(number: int, quick: bool, threads: int, compiled: bool) -> Subject:
 
 
 def in_jax(number: int, quick: bool, threads: int) -> Subject:
-    """JAX, compiled by XLA, with one thread for each core that it may use."""
+    """Returns JAX, compiled by XLA, with one thread for each core that it may use."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     import in_jax as losses
     import jax
@@ -99,7 +99,7 @@ def in_jax(number: int, quick: bool, threads: int) -> Subject:
 
 
 def triad(quick: bool, threads: int) -> Subject:
-    """a = b + 3 c: the memory bandwidth with this many threads."""
+    """Returns a = b + 3 c, which measures the memory bandwidth with this many threads."""
     import torch
 
     torch.set_num_threads(threads)
@@ -135,8 +135,8 @@ def timed(step: Callable[[], Any], clock: Callable[[], float]) -> float:
 
 
 class Turns:
-    """A turn: one untimed step, because the caches hold other data, and then the median of some
-    steps."""
+    """Runs turns: one untimed step, because the caches hold other data, and then some timed
+    ones."""
 
     def __init__(self, step: Callable[[], Any], clock: Callable[[], float], quick: bool) -> None:
         self.step, self.clock = step, clock
@@ -145,13 +145,14 @@ class Turns:
         self.steps = 1 if quick else max(1, min(MOST_STEPS, round(LEAST_MS / last)))
 
     def turn(self) -> float:
-        """Milliseconds."""
+        """Returns the median milliseconds of the timed steps."""
         timed(self.step, self.clock)
         return statistics.median(timed(self.step, self.clock) for _ in range(self.steps))
 
 
 def main() -> None:
-    """Answers go to the original standard output; what libraries print goes to standard error."""
+    """Answers requests on the original standard output; what libraries print goes to standard
+    error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     task = json.loads(sys.argv[1])

@@ -4,9 +4,10 @@ torch.utils.checkpoint and PyTorch's own activation memory budget.
 python benchmarks/gpu/bench_bridge.py --list bridge|models
 python benchmarks/gpu/bench_bridge.py [--device cpu] [--small] --item NAME
 
-`bridge`: a small GPT in f32 with deterministic kernels, where every budget must give the bits of
-eager mode. `models`: GPT-2 124M, ResNet-50, GPT-2 350M in bf16. `--device cpu --small` runs the
-same at small sizes anywhere; so does CUTBACK_GPU_ROWS_SMALL=1 if PyTorch sees no GPU.
+`bridge`: a small GPT in f32 with deterministic kernels, where the results under every budget must
+be bitwise equal to eager mode. `models`: GPT-2 124M, ResNet-50, GPT-2 350M in bf16. `--device cpu
+--small` runs the same at small sizes anywhere; so does CUTBACK_GPU_ROWS_SMALL=1 if PyTorch sees no
+GPU.
 
 | column | |
 |---|---|
@@ -60,7 +61,7 @@ class Settings(NamedTuple):
 
 
 def nothing_more() -> dict[str, Any]:
-    """No extra columns."""
+    """Returns no extra columns."""
     return {}
 
 
@@ -70,7 +71,7 @@ def eager(case: Any, known: Known) -> Made:
 
 
 def checkpointed(case: Any, known: Known) -> Made:
-    """Returns each block inside PyTorch's checkpoint."""
+    """Returns the model with each block inside PyTorch's checkpoint."""
     from torch.utils.checkpoint import checkpoint
 
     case.model.around = lambda block, x: checkpoint(block, x, use_reentrant=False)
@@ -78,7 +79,7 @@ def checkpointed(case: Any, known: Known) -> Made:
 
 
 def our_checkpoint(case: Any, known: Known) -> Made:
-    """Returns each block inside ours."""
+    """Returns the model with each block inside our checkpoint."""
     import cutback.torch
 
     case.model.around = lambda block, x: cutback.torch.checkpoint(block, x)
@@ -102,7 +103,7 @@ def of_plan(step: Any) -> dict[str, Any]:
 
 
 def planned(budget: str, **options: Any) -> Callable[[Any, Known], Made]:
-    """cutback.torch.compile under a budget; "as NAME": the peak of another row."""
+    """Returns cutback.torch.compile under a budget; "as NAME" means the peak of another row."""
 
     def make(case: Any, known: Known) -> Made:
         import cutback.torch
@@ -126,7 +127,7 @@ def peak_of(known: Known, name: str) -> int:
 
 
 def torch_budget(share: float, backend: str) -> Callable[[Any, Known], Made]:
-    """torch.compile with PyTorch's activation_memory_budget."""
+    """Returns torch.compile with PyTorch's activation_memory_budget."""
 
     def make(case: Any, known: Known) -> Made:
         import torch
@@ -208,7 +209,8 @@ class Reference:
         self.gradients: list[Any] | None = None
 
     def distance(self, case: Any) -> float | None:
-        """Returns the distance of the gradients from these; None: they have just been recorded."""
+        """Returns the distance of the gradients from these, or None when it has just recorded
+        them."""
         import torch
 
         if self.gradients is None:
@@ -343,7 +345,7 @@ def _deterministic() -> None:
 
 
 def run(model: str, rows: Rows, settings: Settings, seconds: float) -> dict[str, Any]:
-    """Returns all rows of an item for which there is time. A row that fails reports it, and the
+    """Returns all rows of an item for which there is time. A row that fails has the error, and the
     next one runs unless the device's context is lost."""
     import bridge_models
 
@@ -408,7 +410,7 @@ def item(name: str, settings: Settings | None) -> dict[str, Any]:
 
 
 def _settings() -> Settings | None:
-    """Removes --device and --small from the command line; None: neither was given."""
+    """Removes --device and --small from the command line; returns None if neither was given."""
     small = "--small" in sys.argv
     device = None
     if "--device" in sys.argv:

@@ -1,5 +1,5 @@
-"""The time of a first step on a GPU before its first kernel runs: tracing, planning, kernels as
-text, NVRTC or the cache of compiled kernels, and loading.
+"""Measures the time of a first step on a GPU before its first kernel runs: tracing, planning,
+kernels as text, NVRTC or the cache of compiled kernels, and loading.
 
 python benchmarks/gpu/bench_compile.py      no GPU is needed
 
@@ -49,7 +49,7 @@ def training_step(backend: str) -> tuple[Any, tuple[Any, ...]]:
 
 
 def child(what: str) -> None:
-    """One measurement, as JSON: wall seconds and processor seconds."""
+    """Prints one measurement as JSON: wall seconds and processor seconds."""
     from client import Driver
 
     Driver().set(machine_code=1)
@@ -73,7 +73,7 @@ def child(what: str) -> None:
 
 
 def measure(what: str, cores: int, cache: str, **more: str) -> dict[str, float]:
-    """Runs in a separate process, on this many processors."""
+    """Measures in a separate process, on this many processors."""
     import nvrtc
     from client import build
 
@@ -106,7 +106,7 @@ def kernels() -> tuple[int, int]:
 
 
 def rows() -> list[dict[str, Any]]:
-    """In turns: cold, from the cache, and without a device."""
+    """Measures in turns: cold, from the cache, and without a device."""
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
     cores = [1, *([2] if len(os.sched_getaffinity(0)) > 1 else [])]
     for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""The driver calls of a steady step for the memory of its results, and the host time.
+"""Counts the driver calls of a steady step for the memory of its results; measures the host time.
 
 python benchmarks/gpu/bench_memory.py [--quick] [--no-write]
 

@@ -161,12 +161,12 @@ class Case:
             self.inputs[0] = self.inputs[0].contiguous(memory_format=torch.channels_last)
 
     def drop_gradients(self) -> None:
-        """As before the first step."""
+        """Drops the gradients, as before the first step."""
         for p in self.model.parameters():
             p.grad = None
 
     def step(self, call: Callable[..., Tensor]) -> Tensor:
-        """Forward and backward with new gradients, and the same random numbers each time."""
+        """Runs forward and backward with new gradients and the same random numbers each time."""
         torch.manual_seed(7)
         self.drop_gradients()
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):

@@ -46,7 +46,7 @@ class Driver:
     """libcuda by ctypes, in the primary context of the first device, as cutback and PyTorch use it.
 
     Raises:
-        DriverError: a call fails. OSError: there is no driver.
+        DriverError: if a call fails. OSError: if there is no driver.
     """
 
     def __init__(self) -> None:
@@ -68,13 +68,13 @@ class Driver:
             raise DriverError(f"{entry}: {(name.value or b'?').decode()} ({code})")
 
     def attribute(self, number: int) -> int:
-        """cuDeviceGetAttribute."""
+        """Returns an attribute of the device (cuDeviceGetAttribute)."""
         value = ctypes.c_int()
         self.call("cuDeviceGetAttribute", ctypes.byref(value), number, self.device)
         return value.value
 
     def allocate(self, size: int) -> ctypes.c_uint64:
-        """Device memory."""
+        """Allocates device memory."""
         address = ctypes.c_uint64()
         self.call("cuMemAlloc", ctypes.byref(address), ctypes.c_size_t(size))
         return address
@@ -174,8 +174,8 @@ class DeviceClock:
         return 1 if is_small() else min(2 + int(1.5 * host_ms / self._flush_ms), 300)
 
     def measure(self, candidates: Mapping[str, Candidate]) -> dict[str, Times]:
-        """Times by name. The order of the candidates is reversed after each round. If calls take
-        the host long, there are fewer rounds, but at least three."""
+        """Returns times by name. The order of the candidates is reversed after each round. If calls
+        take the host long, there are fewer rounds, but at least three."""
         fills, slowest = {}, 1e-3
         for name, candidate in candidates.items():
             for _ in range(WARMUP):
@@ -197,7 +197,7 @@ class DeviceClock:
 
     @contextlib.contextmanager
     def torch_stream(self) -> Iterator[None]:
-        """The clock's stream as PyTorch's current stream."""
+        """Makes the clock's stream PyTorch's current stream."""
         import torch
 
         if not torch.cuda.is_available():
@@ -226,7 +226,7 @@ def torch_device(torch: Any) -> str:
 
 
 def tensor(torch: Any, array: Any) -> Any:
-    """PyTorch's view of a device array, or a copy if PyTorch has no GPU."""
+    """Returns PyTorch's view of a device array, or a copy if PyTorch has no GPU."""
     if torch.cuda.is_available():
         return torch.from_dlpack(array)
     host = array.numpy()

@@ -72,7 +72,7 @@ class Repeated:
 
 
 def cast(array: np.ndarray[Any, Any], dtype: str) -> Any:
-    """f32 in `dtype`: bf16 is truncated, which is fast. Other arrays stay as they are."""
+    """Converts f32 to `dtype`; bf16 is truncated, which is fast. Other arrays stay as they are."""
     from cutback.run.arrays import RawArray
 
     if dtype == "f32" or array.dtype != np.float32:
@@ -133,8 +133,8 @@ class Row:
         return found
 
     def theirs(self, torch: Any) -> tuple[Callable[[], Any], Callable[[Any], Callable[[], Any]]]:
-        """PyTorch's call, and a function that makes one from another loss, such as a compiled
-        one."""
+        """Returns PyTorch's call and a function that makes one from another loss, such as a
+        compiled one."""
         import in_torch
         import rows
 
@@ -240,7 +240,7 @@ def _beside(
     compiled: bool,
     row: dict[str, Any],
 ) -> None:
-    """The same with PyTorch's candidates."""
+    """Measures the row with PyTorch's candidates, too."""
     with clock.torch_stream():
         call, changed = one.theirs(torch)
         candidates["eager"] = Candidate(call)
@@ -301,7 +301,7 @@ def squares(params: Any) -> Any:
 
 
 def _fused(torch: Any, clock: DeviceClock, shapes: list[Any], **options: Any) -> Candidate:
-    """PyTorch's AdamW. As with ours, gradients have just been written; writing them is not
+    """Returns PyTorch's AdamW. As in our step, gradients have just been written, which is not
     timed."""
     device = torch_device(torch)
     params = [torch.full(shape, 0.5, device=device, requires_grad=True) for shape in shapes]

@@ -73,7 +73,7 @@ class Profiled:
             self.run()
 
     def run(self) -> None:
-        """One call, after flushing the L2 cache."""
+        """Runs one call after flushing the L2 cache."""
         self.clock.flush()
         result = self.step(*self._arguments, stream=self.clock.stream)
         self.clock.wait()
@@ -81,7 +81,7 @@ class Profiled:
         del result
 
     def groups(self) -> list[dict[str, Any]]:
-        """Groups with their launches; the last one includes the optimizer's."""
+        """Returns the groups with their launches; the last one includes the optimizer's."""
         found = launches.groups(self.step.executable)
         if update := launches.update(self.step.executable):
             group = {"ops": "optimizer", "bytes": self.updated, "flops": {}}
@@ -90,7 +90,7 @@ class Profiled:
 
 
 def profiled(name: str, dtype: str) -> None:
-    """One step for a profiler that is controlled by start and stop; prints the groups."""
+    """Runs one step between start and stop of a profiler; prints the groups."""
     what, driver = Profiled(name, dtype), Driver()
     has_profiler = hasattr(driver.library, "cuProfilerStart")  # the stand-in does not have it
     if has_profiler:
@@ -114,7 +114,7 @@ def read_ncu(text: str) -> list[dict[str, Any]]:
     microseconds, bytes, instructions and percent. Missing metrics are left out.
 
     Raises:
-        NoCountersError: there are none; the text quotes ncu.
+        NoCountersError: if there are none; the text quotes ncu.
     """
     lines = [line for line in text.splitlines() if line.startswith('"')]
     table = list(csv.DictReader(lines))
@@ -149,7 +149,7 @@ def by_ncu(name: str, dtype: str) -> tuple[list[dict[str, Any]], list[dict[str, 
     """Returns (groups, kernels) of a step under ncu.
 
     Raises:
-        NoCountersError: ncu is missing, or failed.
+        NoCountersError: if ncu is missing or failed.
     """
     program = shutil.which("ncu")
     if program is None:
@@ -184,7 +184,7 @@ def by_ncu(name: str, dtype: str) -> tuple[list[dict[str, Any]], list[dict[str, 
 
 
 def by_torch(what: Profiled, torch: Any) -> list[dict[str, Any]]:
-    """Names and microseconds of the kernels of a step: medians over some runs."""
+    """Returns names and microseconds of the kernels of a step: medians over some runs."""
     from torch.profiler import ProfilerActivity, profile
 
     rounds = 2 if is_small() else 10
@@ -195,10 +195,10 @@ def by_torch(what: Profiled, torch: Any) -> list[dict[str, Any]]:
 
 
 def medians(seen: Sequence[tuple[str, float]], rounds: int) -> list[dict[str, Any]]:
-    """(name, microseconds) of the kernels of some equal runs, as kernels of one run.
+    """Returns the kernels of one run, from (name, microseconds) of the kernels of some equal runs.
 
     Raises:
-        NoCountersError: the runs are not equal, or there are no kernels.
+        NoCountersError: if the runs are not equal, or there are no kernels.
     """
     n = len(seen) // rounds
     runs = [seen[k * n : (k + 1) * n] for k in range(rounds)]
@@ -229,7 +229,7 @@ def joined(groups: list[dict[str, Any]], kernels: Sequence[dict[str, Any]]) -> l
     foreign kernel between two of ours belongs to the product there.
 
     Raises:
-        NoCountersError: the kernels are not those that the step launches.
+        NoCountersError: if the kernels are not those that the step launches.
     """
     rest = list(kernels)
     for group in groups:
@@ -304,7 +304,7 @@ def _torch_groups(what: Profiled) -> list[dict[str, Any]]:
 
 
 def line(found: dict[str, Any]) -> str:
-    """For the report: the time, and the longest group."""
+    """Returns the time and the longest group, for the report."""
     groups = [group for group in found["groups"] if "us" in group]
     if not groups:
         return f"by {found['by']}: no times"

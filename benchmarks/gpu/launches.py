@@ -12,7 +12,7 @@ SHOWN = 3  # kinds of operations shown in a group's name
 
 
 def _flops(ops: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Operations by unit: products by dtype, everything else as ``points``."""
+    """Returns the operations by unit: products by dtype, everything else as ``points``."""
     found: dict[str, float] = {}
     for op in ops:
         dtype = op["out"][0]["type"].partition("[")[0]

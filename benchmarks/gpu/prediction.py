@@ -16,7 +16,7 @@ class Rates:
     """Rates of a card, from the item of stage card.
 
     Raises:
-        KeyError: the measurement is incomplete.
+        KeyError: if the measurement is incomplete.
     """
 
     def __init__(self, card: Mapping[str, Any]) -> None:

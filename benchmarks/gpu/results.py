@@ -39,10 +39,10 @@ Record = dict[str, Any]
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """state.json of an archive or a folder.
+    """Returns the state.json of an archive or a folder.
 
     Raises:
-        OSError, KeyError: there is none. ValueError: it is damaged.
+        OSError, KeyError: if there is none. ValueError: if it is damaged.
     """
     if path.is_dir():
         path = path / "state.json"
@@ -126,8 +126,8 @@ class Results:
         ]
 
     def kernel_rows(self) -> Table:
-        """Steps compared with PyTorch. If a row was measured with and without torch.compile, the
-        one with it is used."""
+        """Returns steps compared with PyTorch. If a row was measured with and without
+        torch.compile, the one with it is used."""
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for stage in ("rows", "compile"):
             for _, value in self._values(stage):
@@ -165,8 +165,8 @@ class Results:
         return self.rates.us(row["bytes"], {}, len(row.get("update", []))) / 1e3
 
     def group_rows(self) -> Table:
-        """Single kernels: those of stage kernels, and the groups of the other rows with times from
-        events."""
+        """Returns single kernels: those of stage kernels, and the groups of the other rows with
+        times from events."""
         found: Table = []
         seen = set()
         for _, value in self._values("kernels"):
@@ -208,7 +208,7 @@ class Results:
             whole = {}
 
     def bridge_rows(self) -> Table:
-        """PyTorch models under budgets."""
+        """Returns PyTorch models under budgets."""
         found: Table = []
         for stage in ("bridge", "models"):
             for _, value in self._values(stage):
@@ -350,7 +350,7 @@ def write_docs(path: Path, text: str) -> None:
     """Replaces the text between the markers.
 
     Raises:
-        ValueError: the file does not have both.
+        ValueError: if the file does not have both.
     """
     before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)

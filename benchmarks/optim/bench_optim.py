@@ -8,20 +8,20 @@ Contestants of a row share parameters and gradients in the same memory, and have
 they run in turns, a block of steps each, in alternating order, after a pause in which the previous
 contestant's threads go to sleep. Gradients are new tensors at each step, as after
 `zero_grad(set_to_none=True)`. `arrays` is `cutback.optim`, `8-bit` its AdamW8bit, `drop-in` is
-`cutback.torch.optim`, the others are `torch.optim` with its options, which has no fused Adafactor,
-and no SOAP to compare with. Times are milliseconds of a step, the median over rounds of the best of
-three; ratios are medians of those of a round, in which the machine is the same for both. `95 %
-arrays` and `95 % drop-in` are where the medians of `fused / arrays` and `fused / drop-in` lie
-(ranks of the ratios, whatever their distribution): a row is slower than fused where that is wholly
-below 1, and such rows are named in the end; of forty intervals one is wrong on this side by chance.
-`first` is the first step, `new lr` the one after a changed learning rate. `8-bit state` is its
-bytes by those of f32. `GB/s` counts parameters, gradients and states once for each time they are
-read or written; `plain GB/s` is what `p.add_(g, alpha=a)` and one `mul_` for each state reach in
-the same rounds, with as many streams; `of plain` is the share of it. How fast a large tensor is
-stepped depends on where its pages lie, by some 4 % either way and for as long as it lives. So large
-tensors want new memory several times, of which the interval takes one ratio each, and many rounds:
-`--only "1 x 16 M" --placements 8 --rounds 9 --replace` measures those rows again and puts them in
-the place of what is written.
+`cutback.torch.optim`, and the others are `torch.optim` with its options, which has neither a fused
+Adafactor nor SOAP. Times are milliseconds of a step, the median over rounds of the best of three;
+ratios are medians of the ratios of the rounds. `95 % arrays` and `95 % drop-in` are where the
+medians of `fused / arrays` and `fused / drop-in` lie (ranks of the ratios, whatever their
+distribution): a row is slower than fused if its interval is below 1, and these rows are listed at
+the end; by chance, one interval in forty is wrong on this side. `first` is the first step, `new lr`
+the one after a changed learning rate. `8-bit state` is the bytes of the 8-bit state divided by
+those of f32. `GB/s` counts parameters, gradients and states once for each time they are read or
+written; `plain GB/s` is what `p.add_(g, alpha=a)` and one `mul_` for each state reach in the same
+rounds, with as many streams; `of plain` is the share of it. The speed of a step of a large tensor
+varies by about 4 % with the placement of its pages, for as long as the tensor exists. So large
+tensors are allocated several times, each of which gives one ratio for the interval, and need many
+rounds: `--only "1 x 16 M" --placements 8 --rounds 9 --replace` measures those rows again and
+replaces the written ones.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ def contestants(
 
 
 def plain(params: list[torch.nn.Parameter], grads: list[torch.Tensor], n_state: int) -> Step:
-    """Returns the same number of streams, each updated in place, without computation."""
+    """Returns a step that updates the same number of streams in place with hardly any
+    computation."""
     p, g = (torch.cat([x.detach().flatten() for x in row]) for row in (params, grads))
     states = [torch.ones_like(p) for _ in range(n_state)]
 
@@ -141,7 +142,7 @@ def plain(params: list[torch.nn.Parameter], grads: list[torch.Tensor], n_state: 
 
 
 def turns(steps: dict[str, Callable[[], float]], rounds: int) -> Times:
-    """Returns the milliseconds of each, round by round."""
+    """Returns the milliseconds of each step, round by round."""
     times: Times = {key: [] for key in steps}
     for turn in range(rounds):
         for key in reversed(steps) if turn % 2 else steps:

@@ -1,12 +1,12 @@
-"""Claims: an optimizer from its formula steps nearly as fast as the built-in one, without
+"""Claim: an optimizer made from its formula steps nearly as fast as the built-in one, without
 compilation; clipping, moving averages and zeroed gradients take less time in the update's pass than
-in separate passes; a step of bf16 weights takes the time of its bytes.
+in separate passes; a step of bf16 weights takes time in proportion to its bytes.
 
     python benchmarks/optim/bench_passes.py [--only NAME ...] [--rounds 7] [--threads 2]
 
 Contestants of a row have the same gradients and run in turns, a block of steps each, as in
-bench_optim.py. Times are milliseconds, the median over rounds of the best of three, ratios the
-median of those of a round. `formula`: AdamW by `cutback.optim.foreach`; `compiled in`:
+bench_optim.py. Times are milliseconds, the median over rounds of the best of three; ratios are
+medians of the ratios of the rounds. `formula`: AdamW by `cutback.optim.foreach`; `compiled in`:
 `cutback.optim.AdamW`; `definition to first step` begins with the definition of the formula. `one
 pass`: `cutback.optim.AdamW.step(max_norm=, averages=, zero_grads=True)` on arrays, `drop-in` the
 same of `cutback.torch.optim`, `fused and passes`: `clip_grad_norm_`,
@@ -113,7 +113,7 @@ def one_pass(sizes: str, rounds: int) -> dict[str, Any]:
 
 
 def in_halves(sizes: str, rounds: int) -> dict[str, Any]:
-    """Weights and gradients in bf16, as bits, in each form, compared with f32."""
+    """Measures weights and gradients in bf16, as bits, in each form, compared with f32."""
     rng = np.random.default_rng(0)
     forms = ("f32", "master", "remainder", "stochastic")
     steps: dict[str, Callable[[], Any]] = {}

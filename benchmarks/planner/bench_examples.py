@@ -22,7 +22,7 @@ from cutback.nn import functional as F
 
 
 def zeros(*shape: int) -> Any:
-    """Returns an array without memory."""
+    """Returns an array of zeros that takes no memory."""
     return np.broadcast_to(np.float32(0), shape)
 
 
@@ -51,7 +51,7 @@ def the_way_of_a_budget() -> dict[str, Any]:
 
 
 def the_way_of_a_value() -> dict[str, Any]:
-    """Returns the output of a GELU that is recomputed: its two places in the arena."""
+    """Returns the two places in the arena of a GELU's output, which is recomputed."""
 
     def loss(params: Any, x: Any, target: Any) -> Any:
         h = F.gelu(x @ params["w1"] + params["b1"])

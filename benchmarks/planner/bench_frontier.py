@@ -1,10 +1,11 @@
-"""Claim: the whole frontier of a traced graph takes milliseconds; a cut of it less than 10 ms.
+"""Claim: computing the whole frontier of a traced graph takes milliseconds, and one cut takes less
+than 10 ms.
 
 python benchmarks/planner/bench_frontier.py [GRAPH ...]
 
 Graphs are problems or traced graphs; the default is tests/data/graphs. `cut_ms` starts from the
-parsed problem (facts, network, flow); the other times go from the text of a problem to the text of
-the answer, and reading takes most of that.
+parsed problem (facts, network, flow); the other times include reading the problem's text, which
+takes most of the time, and writing the answer's text.
 """
 
 from __future__ import annotations

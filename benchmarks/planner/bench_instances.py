@@ -1,16 +1,17 @@
-"""Claim: on re-creations of published instances plans are faster than an online greedy (DTR) and
+"""Claim: on re-creations of published instances, plans are faster than an online greedy (DTR) and
 checkpoints at equal distances (Chen), and near the optimum where an integer program proves one.
 
 python benchmarks/planner/bench_instances.py [NAME ...] [--long]
 
-Extra time in % at budgets in % of the peak of saving everything, all checked by the evaluator of
-the tests (`tests/reference/evaluate.py`) with the times of an A100's data sheet. models.py
-describes the instances; they are made from formulas, so figures can be compared within this table,
-not with those in papers. "bound" is the plan's own lower bound; plans that compute a value several
-times may beat it. "Chen" is the best number of segments, up to 100, that fits; a separate row has
-the figures of sqrt(n) segments. Empty: nothing was found that fits. `--long` adds the two large
-random graphs and "optimum": Checkmate's integer program (`tests/reference/milp.py`) with HiGHS for
-at most 120 s each, "none" if it proves that nothing fits.
+The rows give extra time in % at budgets in % of the peak of saving everything. The evaluator of the
+tests (`tests/reference/evaluate.py`) checks every plan, with the times of an A100's data sheet.
+models.py describes the instances; they are made from formulas, so figures can be compared within
+this table, but not with those in papers. "bound" is the plan's own lower bound; plans that compute
+a value several times may beat it. "Chen" is the best number of segments, up to 100, that fits; a
+separate row has the figures of sqrt(n) segments. An empty field means that no plan that fits was
+found. `--long` adds the two large random graphs and "optimum": Checkmate's integer program
+(`tests/reference/milp.py`) with HiGHS for at most 120 s each, "none" if it proves that nothing
+fits.
 """
 
 from __future__ import annotations
@@ -68,12 +69,12 @@ class Instance:
         self.segments = {k: self.judge(*chen.schedule(self.problem, k)) for k in tried}
 
     def judge(self, steps: list[int], starts: int) -> evaluate.Evaluation:
-        """Rivals may run ops of the backward late."""
+        """Evaluates a rival's schedule, which may run backward ops late."""
         problem = {**self.problem, "version": 3, "reruns": "all"}
         return evaluate.evaluate(problem, steps, starts, DEVICE)
 
     def ours(self, budget: int) -> tuple[float | None, float | None, float]:
-        """Extra time, bound and planning seconds."""
+        """Returns the extra time, its bound and the planning seconds."""
         begin = time.perf_counter()
         try:
             plan = cutback.plan(self.text, budget=budget, device=DEVICE)
@@ -86,7 +87,8 @@ class Instance:
         return percent(found.seconds, self.once), low, spent
 
     def greedy(self, budget: int) -> float | None:
-        """Returns the better of DTR's two ways to treat released tensors."""
+        """Returns the extra time of DTR, with the better of its two ways to treat released
+        tensors."""
         found = []
         for eager in (True, False):
             made = dtr.schedule(self.problem, self.seconds, budget, eager)

@@ -1,10 +1,10 @@
-"""Claim: if backward ops may run late, unrolled loops fit a budget at less extra time.
+"""Claim: if backward ops may run late, unrolled loops fit a budget with less extra time.
 
 python benchmarks/planner/bench_late.py [--min]
 
-Steps of recurrent networks under shares of the bytes of saving everything, planned with forward
-reruns only and with `reruns: "all"`. Seconds are processor time, from problem to plan.
-`planner_late_min` has the smallest plans of longer steps (``"min"``); `--min` writes only those.
+Plans steps of recurrent networks for shares of the bytes of saving everything, with forward reruns
+only and with `reruns: "all"`. Seconds are processor time, from problem to plan. `planner_late_min`
+has the smallest plans of longer steps (``"min"``); `--min` writes only those.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def problem_of(turn: Callable[..., tuple[Any, Any]], gates: int, turns: int) -> 
 
 
 def planned(problem: dict[str, Any], budget: str, reruns: str) -> tuple[dict[str, Any], float]:
-    """Returns the numbers of a plan, and seconds; no numbers if none fits."""
+    """Returns the numbers of a plan (empty if none fits) and the seconds of planning."""
     text = json.dumps({**problem, "version": 3, "reruns": reruns})
     begin = time.process_time()
     try:
@@ -84,7 +84,7 @@ def planned(problem: dict[str, Any], budget: str, reruns: str) -> tuple[dict[str
 
 
 def extra(numbers: dict[str, Any], key: str = "time_ps") -> float | None:
-    """Returns the percent above the time of running everything once."""
+    """Returns by how many percent the time exceeds that of running everything once."""
     if not numbers or numbers[key] is None:
         return None
     return float(round(100 * (numbers[key] / numbers["once_ps"] - 1), 2))

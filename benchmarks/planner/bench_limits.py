@@ -3,8 +3,8 @@ and take a second or so to find.
 
 python benchmarks/planner/bench_limits.py [GRAPH ...]
 
-The referee of the tests checks every plan (`tests/plan/scores.py`). Results without times, the same
-on every machine: `planner_limits` (one line per limit), `planner_budgets` (one line per graph:
+The referee of the tests checks every plan (`tests/plan/scores.py`). Results without times are the
+same on every machine: `planner_limits` (one line per limit), `planner_budgets` (one line per graph:
 extra time in % at shares of the save-all peak; "bound" is the plan's own lower bound on it,
 "prototype" the result of a prototype of the search) and `planner_points` (one line per point of
 PyTorch's sweep). Times: `planner_times` and `planner_time_limits` are wall times on a quiet
@@ -172,8 +172,8 @@ def budget_lines(names: list[str]) -> list[dict[str, Any]]:
 
 
 def cut_ms(problem: str) -> float:
-    """Times the way from the parsed problem to the cut, as measured by the library: the best of
-    five."""
+    """Returns the best of five times from the parsed problem to the cut, as measured by the
+    library."""
     number = budgets.parse_preset("torch-compat")
     answers = [
         json.loads(_native.Problem.read(problem).cut_json(number, False)[0]) for _ in range(5)
@@ -198,7 +198,7 @@ def first_plan_ms(problem: str, budget: int) -> float | None:
 
 
 def ladder_s(name: str) -> float:
-    """Finds plans for fifty budgets in one search."""
+    """Returns the seconds of one search that finds plans for fifty budgets."""
     g = scores.graph(name)
     shares = [1 - 0.8 * k / (LADDER - 1) for k in range(LADDER)]
     several = [budgets.parse(int(g.whole * share), "live") for share in shares]

@@ -2,10 +2,10 @@
 
 python benchmarks/planner/bench_offload.py [GRAPH ...]
 
-For each graph at 50 and 30 % of the save-everything peak, on the device a100 (25 GB/s per
-direction): extra time of plans that only recompute, only offload, and do both, with the bytes
-offloaded and the time spent waiting for copies. `none`: no plan fits. Planning times are wall times
-on a quiet machine.
+Gives, for each graph at 50 and 30 % of the save-everything peak on the device a100 (25 GB/s per
+direction), the extra time of plans that only recompute, only offload, and do both, with the bytes
+offloaded and the time spent waiting for copies. `none` means that no plan fits. Planning times are
+wall times on a quiet machine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def numbers_of(text: str, share: float, offload: bool | str) -> tuple[dict[str, 
 
 
 def extra(numbers: dict[str, Any] | None, key: str = "time_ps") -> float | None:
-    """Returns the percent above the time of running everything once."""
+    """Returns by how many percent the time exceeds that of running everything once."""
     if numbers is None:
         return None
     beyond = numbers[key] - numbers["once_ps"] if key == "time_ps" else numbers.get(key, 0)

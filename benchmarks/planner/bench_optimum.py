@@ -3,20 +3,21 @@
 pip install ortools; python benchmarks/planner/bench_optimum.py [--deep] [NAME ...] [--seconds N]
     [--states N]
 
-The demo's ConvNet, and re-creations of VGG16, FCN8 and a U-Net (`models.py`), with times of the
-device `cpu`: our plan, and CP-SAT's (`optimum.py`), which gets N seconds (60) for its schedule and
-as many for its bound. "unused" is the part of the budget that our plan leaves unused. If "extra"
-and "proven" are equal, no schedule without reruns in the forward takes less time, so the rest of
-the budget could not be used; that proof ignores small storages, and may therefore be one step of
-the staircase lower. The evaluator of the tests checks the schedules of both. Skipped without
+Compares our plan with CP-SAT's (`optimum.py`) for the demo's ConvNet and for re-creations of VGG16,
+FCN8 and a U-Net (`models.py`), with times of the device `cpu`. CP-SAT gets N seconds (60) for its
+schedule and N more for its bound. "unused" is the part of the budget that our plan leaves unused.
+If "extra" and "proven" are equal, no schedule without reruns in the forward takes less time, so the
+rest of the budget could not be used. That proof ignores small storages, so its bound may be
+slightly below the optimum. The evaluator of the tests checks the schedules of both. Skipped without
 OR-tools.
 
 `planner_deep_optimum` (with `--deep`): steps of eight small networks traced by PyTorch
 (`tests/reference/deep_nets.py`) at five budgets between the smallest plan and saving everything,
 where any op may run late or again. A best-first search (`tests/reference/best_first.py`) looks for
 a schedule that is faster by more than 0.5 % of a step, and if it has seen N states without a
-result, CP-SAT (`deep_optimum.py`) gets the seconds. "optimum" is "proven" if there is none, "open"
-if neither says, and else the extra time of the fastest schedule. "proven %" is the highest bound.
+result, CP-SAT (`deep_optimum.py`) runs for the given seconds. "optimum" is "proven" if there is no
+such schedule, "open" if neither search decides, and otherwise the extra time of the fastest
+schedule. "proven %" is the highest bound.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def convnet() -> dict[str, Any]:
 
 
 def percent(time_ps: float | None, once: float) -> float | None:
-    """Returns the extra time over running everything once."""
+    """Returns the extra time in percent of running everything once."""
     return None if time_ps is None else round(100 * (time_ps / once - 1), 3)
 
 
@@ -110,7 +111,7 @@ CLOSE = 0.005
 def deep_row(
     name: str, problem: dict[str, Any], plan: Any, seconds: float, states: int
 ) -> dict[str, Any]:
-    """Returns one row: our plan, and whether there is one that is much faster."""
+    """Returns one row: our plan, and whether a much faster one exists."""
     numbers = plan.numbers
     once, budget = numbers["once_ps"], numbers["budget_bytes"]
     asked = numbers["time_ps"] - int(CLOSE * once)

@@ -2,9 +2,9 @@
 
 python benchmarks/planner/bench_over.py [GRAPH ...]
 
-The smallest plans of the traced graphs within 40 % extra time, with forward reruns only and with
-`reruns: "all"`, with and without memory reuse. `tests/reference/evaluate_traced.py` checks every
-plan. Peaks and extra times do not depend on the machine.
+Makes the smallest plans of the traced graphs within 40 % extra time, with forward reruns only and
+with `reruns: "all"`, with and without memory reuse. `tests/reference/evaluate_traced.py` checks
+every plan. Peaks and extra times do not depend on the machine.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ python benchmarks/planner/bench_positions.py [GRAPH ...]
 
 `planner_positions`: one line per traced graph. "0 above min" is how far the bytes of position 0 are
 above those of ``"min"``, in percent of saving everything (limit: 2). "bytes s" and "position s" are
-seconds of processor time, on one thread, from the problem to the plan: of a budget in bytes, and of
-the position that stands for the same bytes, whose plan is the same; means over three positions.
-"most more s" is the largest difference of the three. The limit for each is 1.3 times, or 0.5 s
-more.
+seconds of processor time, on one thread, from the problem to the plan, for a budget in bytes and
+for the position with the same bytes, which gives the same plan. Both are means over three
+positions. "most more s" is the largest difference of the three. A position may take 1.3 times as
+long, or 0.5 s longer.
 """
 
 from __future__ import annotations

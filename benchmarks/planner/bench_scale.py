@@ -3,13 +3,13 @@ of a few copies of the problem.
 
 python benchmarks/planner/bench_scale.py [OPS ...] [--long]
 
-Each row is a separate process: wall seconds with one thread per processor, from the text of the
-problem to the text of the plan; the same in processor seconds ("processor s", which other programs
-hardly affect); and its largest resident set minus the size after reading the problem's text.
-"first" is the first plan of the search that fits. "hull" is the extra time on the frontier's convex
-hull (blocks may be recomputed in part) at the point where the saved bytes, plus what saving
-everything needs besides them, fill the budget; "bound" is the plan's own. `--long` adds budgets of
-30 and 20 %.
+Each row is measured in a separate process: wall seconds with one thread per processor, from the
+text of the problem to the text of the plan; the same in processor seconds ("processor s", which
+other programs hardly affect); and its largest resident set minus the size after reading the
+problem's text. "first" is the first plan of the search that fits. "hull" is the extra time on the
+frontier's convex hull (blocks may be recomputed in part) at the point where the saved bytes, plus
+what saving everything needs besides them, fill the budget; "bound" is the plan's own. `--long` adds
+budgets of 30 and 20 %.
 """
 
 from __future__ import annotations

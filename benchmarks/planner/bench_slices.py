@@ -1,15 +1,17 @@
-"""Claim: with slices the logits of a language model never exist whole, at little time.
+"""Claim: with slices, the logits of a language model are never whole in memory, for little extra
+time.
 
     python benchmarks/planner/bench_slices.py [--only NAME]
 
 The head of a language model, a product with cross entropy and their gradients, is measured in a run
 of the step; bytes are those of activations, gradients and scratch. Times are processor time,
-medians of alternating steps. `made again`: the gradient of the loss is not known before the loss,
-so the backward makes the logits again. "product" is what multiplies: OpenBLAS as NumPy has it,
-Cutback's own kernel (OpenBLAS with kernels for narrower vectors, which are not used), or ATen in a
-PyTorch step. Each of these rows is a separate process with one thread. "beside gradients / logits"
-are the peak's bytes without those of the two gradients. Traced graphs are only planned, and the
-referee checks their plans; percentages are of saving everything whole.
+medians of alternating steps. In the rows `made again` the gradient of the loss depends on the loss,
+so the backward recomputes the logits. "product" names the code that multiplies matrices: NumPy's
+OpenBLAS, Cutback's own kernel (OpenBLAS is limited to narrower vectors, so Cutback does not use
+it), or ATen in a PyTorch step. Each of these rows is measured in a separate process with one
+thread. "beside gradients / logits" is the sliced peak without the two gradients, divided by the
+bytes of the logits. Traced graphs are only planned, and the referee checks their plans; percentages
+are of saving everything whole.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ def head(w: Any, h: Any, labels: Any) -> Any:
 
 
 def scaled(w: Any, h: Any, labels: Any) -> Any:
-    """Returns the same; its gradient depends on its value."""
+    """Returns the square of that loss, whose gradient depends on its value."""
     loss = head(w, h, labels)
     return loss * loss
 
@@ -87,7 +89,7 @@ def native_steps(loss: Callable[..., Any], budget: str | None) -> tuple[list[Any
 
 
 def torch_steps() -> tuple[list[Any], list[int]]:
-    """Returns the same of PyTorch. Peaks are those of the plans."""
+    """Returns the same steps in PyTorch, and the peaks of their plans."""
     import torch
 
     import cutback.torch as ct

@@ -1,14 +1,14 @@
-"""Claim: with memory taken over, updates inside, packed masks and slices together, the smallest
+"""Claim: with memory reuse, updates inside the plan, packed masks and slices together, the smallest
 peaks are a third of the lowest that PyTorch's partitioner reaches.
 
     python benchmarks/planner/bench_together.py [GRAPH ...]
 
-The smallest plans of the traced graphs within 40 % extra time, with `reruns: "all"`. Slices
+Makes the smallest plans of the traced graphs within 40 % extra time, with `reruns: "all"`. Slices
 (`cutback.with_slices`) cut the loss of language models and perceptrons into at most eight pieces;
 graphs without such chains stay whole. Peaks and extra times are in percent of saving everything,
 plain; "PyTorch lowest" is the lowest peak of its own budgets on the plain graph, and "half, extra
 %" the extra time at half of saving everything, with `exact=True`.
-`tests/reference/evaluate.py` checks every plan. No times are measured. With names of graphs nothing
+`tests/reference/evaluate.py` checks every plan. No times are measured. If graphs are named, nothing
 is saved.
 """
 
@@ -39,7 +39,7 @@ NAMES = tuple(sorted(path.name.removesuffix(".json.gz") for path in GRAPHS.glob(
 
 
 def problem_of(graph: dict[str, Any]) -> dict[str, Any]:
-    """Returns the problem of a graph with memory taken over and updates inside."""
+    """Returns the problem of a graph with memory reuse and updates inside the plan."""
     problem = json.loads(_native.Problem.read(json.dumps(graph)).to_json())
     return with_updates(graph, problem)
 

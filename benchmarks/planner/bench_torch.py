@@ -5,8 +5,8 @@ python benchmarks/planner/bench_torch.py
 
 Traces three models with PyTorch (AOT autograd, core decompositions, CPU) in the same run, times its
 `min_cut_rematerialization_partition` with default settings, and the `torch-compat` cut of the same
-joint graph: from the parsed problem, as measured by the library, and from its text. Runs in turns;
-the best of each counts. Does nothing without PyTorch.
+joint graph: from the parsed problem, as measured by the library, and from its text. The two run in
+turns, and the best time of each counts. Does nothing without PyTorch.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def tensors(value: Any) -> list[Any]:
 
 
 def flops(node: Any) -> int:
-    """Returns the flops by PyTorch's counter."""
+    """Returns a node's flops, as PyTorch counts them."""
     formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
     if formula is None:
         return 0
@@ -139,7 +139,7 @@ def flops(node: Any) -> int:
 
 
 def op_name(target: Any) -> str:
-    """Returns ``aten.mul.Tensor``, ``_operator.getitem``."""
+    """Returns an op's name, such as ``aten.mul.Tensor`` or ``_operator.getitem``."""
     if isinstance(target, torch._ops.OpOverload):
         return str(target)
     return f"{target.__module__}.{target.__name__}"

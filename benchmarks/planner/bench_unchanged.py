@@ -1,27 +1,28 @@
-"""Claim: positions have not made planning in bytes slower, and later searches no plan worse.
+"""Claim: positions have not made planning for bytes slower, and later searches have made no plan
+worse.
 
 python benchmarks/planner/bench_unchanged.py [--older PYTHON] [--plans | --seconds] [GRAPH ...]
 
 PYTHON is the interpreter of an environment with an older cutback, such as the last commit without
-positions (`git worktree add ../older 369a555a^`, with an environment in it). Without it nothing
-runs.
+positions (`git worktree add ../older 369a555a^`, with an environment in it). Without this option,
+nothing runs.
 
-`planner_unchanged`: for each traced graph, budgets near shares of saving everything: a position,
-and exactly the bytes that it stands for, because one byte less may be the target of a rung, which
-saves a search. Processor seconds on one thread, from the problem to the plan, are the minimum of
-two rounds in which the versions alternate. "extra %" is the plan's extra time. Below 10 %, where
-the plan at position 0 cannot be the answer, a budget may take 1.1 times the older planner's time;
-elsewhere, and at a position, 1.3 times, or 0.5 s more. If plans differ, "older extra %" is the
-older one's.
+`planner_unchanged` plans each traced graph for budgets near shares of saving everything: at a
+position, and for exactly the bytes that it stands for, because one byte less may be the target of a
+rung, which saves a search. Processor seconds on one thread, from the problem to the plan, are the
+minimum of two rounds in which the versions alternate. "extra %" is the plan's extra time. Below 10
+%, where the plan at position 0 cannot be the answer, a budget may take 1.1 times the older
+planner's time; elsewhere, and at a position, 1.3 times, or 0.5 s more. If plans differ, "older
+extra %" is the older one's.
 
 With `--seconds`, only this is measured. Under load all versions take longer, and the 0.5 s become
 the stricter limit.
 
-`planner_no_worse` (alone with `--plans`): the plans for ten shares of saving everything and for
-`min`, with forward reruns only and with `reruns: "all"`. No budget that the older version meets may
-be refused, no plan take more than 0.5 points more extra time, and no smallest plan be larger. The
-older version knows forward reruns only. "worst points" is the largest difference in extra time;
-negative: all plans are faster.
+`planner_no_worse` (the only result with `--plans`) compares the plans for ten shares of saving
+everything and for `min`, with forward reruns only and with `reruns: "all"`. No budget that the
+older version meets may be refused, no plan may take over 0.5 points more extra time, and no
+smallest plan may be larger. The older version supports only forward reruns. "worst points" is the
+largest difference in extra time; if it is negative, all plans are faster.
 """
 
 from __future__ import annotations

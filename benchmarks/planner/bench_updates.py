@@ -2,10 +2,11 @@
 
 python benchmarks/planner/bench_updates.py
 
-The demo's GPT and ConvNet with AdamW. A peak is measured in a run of the step: activations,
-gradients and scratch, without parameters and optimizer states. Traced graphs are only planned, and
-the referee checks their plans. "time, inside / separate" is the ratio of processor times with one
-thread, a median over alternating steps that save everything, so that both decide the same.
+Trains the demo's GPT and ConvNet with AdamW. Peaks are measured in a run of the step and count
+activations, gradients and scratch, without parameters and optimizer states. Traced graphs are only
+planned, and the referee checks their plans. "time, inside / separate" is the ratio of processor
+times with one thread, a median over alternating steps that save everything, so that both make the
+same decisions.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def peak(loss: Callable[..., Any], args: tuple[Any, ...], budget: str, **options
 
 
 def time_ratio(loss: Callable[..., Any], args: tuple[Any, ...], rounds: int = 41) -> float:
-    """Returns the time of a step that updates inside over that of the separate step."""
+    """Returns the time of a step with updates inside the plan, divided by that with separate
+    updates."""
     cb.set_num_threads(1)
     steps = [
         cb.compile(loss, optimizer=cb.optim.AdamW(lr=1e-3), updates=updates)
@@ -90,8 +92,8 @@ def time_ratio(loss: Callable[..., Any], args: tuple[Any, ...], rounds: int = 41
 
 
 def with_updates(graph: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
-    """Returns the problem of a traced graph whose parameters are updated inside. Gradients shared
-    by several parameters, or with the forward, stay to the end."""
+    """Returns the problem of a traced graph with updates of its parameters. Gradients shared by
+    several parameters, or with the forward, stay in memory to the end."""
     problem = json.loads(json.dumps({k: v for k, v in problem.items() if k != "fingerprint"}))
     nodes, ops, storages = graph["nodes"], problem["ops"], problem["storages"]
     inputs = [

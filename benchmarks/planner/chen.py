@@ -1,10 +1,11 @@
-"""Checkpoints at equal distances, as most people place them by hand.
+"""Places checkpoints at equal distances, as most people do by hand.
 
 Chen et al., Training deep nets with sublinear memory cost, 2016, on the linearised forward: the
 forward is divided into segments with equal numbers of ops. Values read by a later segment are kept,
 and so are outputs and values of ops that run only once; before the backward first needs anything
 else of a segment, the needed part of the segment is recomputed. Their choice is sqrt(n) segments;
-with a budget, users try a few. For problems in which each op makes one value in its own storage.
+with a budget, users try a few. Only problems in which each op makes one value in its own storage
+are supported.
 """
 
 from __future__ import annotations

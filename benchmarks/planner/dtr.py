@@ -1,5 +1,5 @@
-"""DTR's greedy algorithm, re-implemented from its paper for our problems: an online rival without a
-plan.
+"""DTR's greedy algorithm, re-implemented from its paper for our problems: an online method that
+makes no plan.
 
 Kirisame et al., Dynamic tensor rematerialization, ICLR 2021. Ops run in the given order. When an
 allocation does not fit, the resident tensor with the least
@@ -10,10 +10,10 @@ is evicted, one after another, until it does; an evicted input is recomputed bef
 own inputs first. The neighbourhood of a tensor is everything that would have to be recomputed with
 it: itself and the evicted components that touch it, kept as classes of an equivalence relation as
 in the paper's prototype ("h_DTR_eq"). A tensor that the program has released is evicted at once
-("eager eviction") and recomputed only when another needs it; or, in the paper's other way, it stays
-until it is evicted for room. Ops that may run only once, and outputs, stay. `schedule` returns the
-steps, which any evaluator of plans can check. For problems in which each op makes one value in its
-own storage.
+("eager eviction") and recomputed only when another needs it; or, in the paper's other variant, it
+stays until its memory is needed. Ops that may run only once, and outputs, stay. `schedule` returns
+the steps, which any evaluator of plans can check. Only problems in which each op makes one value in
+its own storage are supported.
 """
 
 from __future__ import annotations
@@ -137,9 +137,9 @@ def schedule(
     eager: bool = True,
     most_runs: int = 5,
 ) -> tuple[list[int], int] | None:
-    """The steps, and the index where the backward starts; None: out of memory, or ``most_runs``
-    times as many steps as ops. ``seconds``: of each op; ``budget``: bytes; ``eager``: evict what
-    the program releases."""
+    """Returns the steps and the index where the backward starts, or None if memory runs out or the
+    steps exceed ``most_runs`` times the number of ops. ``seconds`` has the time of each op,
+    ``budget`` is in bytes, and ``eager`` evicts what the program releases."""
     run = _Run(problem, seconds, budget)
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, 10 * len(problem["ops"]) + 1000))

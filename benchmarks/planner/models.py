@@ -200,7 +200,7 @@ Shape = tuple[int, int, int]  # height, width, channels
 
 
 class Layers(Graph):
-    """A network by layers, each with the shape of its output; ``n`` images of f32."""
+    """A network of layers on ``n`` images of f32, with the shape of each layer's output."""
 
     def __init__(self, source: str, n: int, shape: Shape) -> None:
         super().__init__(source)
@@ -241,7 +241,8 @@ class Layers(Graph):
         return self.layer(kind, None, (1, 1, n_out), 2 * self.n * n_in * n_out)
 
     def differentiate(self) -> Problem:
-        """Returns the loss and one gradient per layer, as in the module's docstring."""
+        """Adds the loss and one gradient per layer, as the module's docstring describes; returns
+        the problem."""
         n = len(self.ops)
         readers: list[list[int]] = [[] for _ in range(n)]
         for i in range(1, n):
@@ -377,9 +378,9 @@ def resnet50(n: int = 64) -> Problem:
 
 
 def layered(n: int, edges: int, seed: int = 1) -> Problem:
-    """Returns ``n`` nodes in layers of about sqrt(n) / 2 nodes. Each node reads one of the layer
-    before and one of the layer behind reads it; further edges come from up to a quarter of the
-    graph back."""
+    """Returns ``n`` nodes in layers of about sqrt(n) / 2 nodes. Each node reads a node of the
+    previous layer and is read by a node of the next; further edges come from nodes up to a quarter
+    of the graph earlier."""
     rng = random.Random(seed)
     g = Graph(f"random layered, {n} nodes, {edges} edges, re-created")
     layers: list[list[int]] = [[g.input(64)]]

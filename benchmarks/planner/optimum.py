@@ -1,4 +1,4 @@
-"""The fastest schedule within a budget of bytes, by constraint programming: CP-SAT of OR-tools.
+"""Finds the fastest schedule within a budget of bytes by constraint programming (OR-tools' CP-SAT).
 
     pip install ortools; python benchmarks/planner/optimum.py PROBLEM.json BUDGET_BYTES [SECONDS]
 
@@ -41,8 +41,8 @@ Problem = dict[str, Any]
 
 @dataclass
 class Optimum:
-    """``time_ps`` of ``steps``, the fastest schedule found, None where there is none; no schedule
-    takes less than ``bound_ps``."""
+    """The result: ``steps`` is the fastest schedule found and takes ``time_ps``, which is None if
+    none was found. No schedule takes less than ``bound_ps``."""
 
     time_ps: int | None
     bound_ps: float
@@ -51,7 +51,8 @@ class Optimum:
 
 
 class _Step:
-    """A training step by storages: makers, readers, and those that the program decides about."""
+    """A training step as storages with their makers and readers, and those that the program decides
+    about."""
 
     def __init__(self, problem: Problem, device: costs.Device, small_take: bool) -> None:
         ops, storages = problem["ops"], problem["storages"]
@@ -93,7 +94,7 @@ class _Step:
         return [i for i, reads in enumerate(self.reads) if s in reads]
 
     def readers(self, s: int, begin: int, end: int) -> list[int]:
-        """Returns working ops in [begin, end) that read storage ``s``."""
+        """Returns the ops in [begin, end) that do work and read storage ``s``."""
         return [i for i in self._readers(s) if begin <= i < end and i in self.work]
 
     def fixed(self, op: int) -> int:
@@ -190,8 +191,8 @@ class _Program:
         return solver, status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
 
     def steps(self, solver: cp_model.CpSolver) -> tuple[list[int], int]:
-        """Returns the schedule, and where its backward starts. Views that need no tangent run with
-        their base."""
+        """Returns the schedule and the index where its backward starts. Views that need no tangent
+        run with their base."""
         step, out = self.step, list[int]()
         views = {i for i in range(step.end) if "view" in step.flags[i]}
         views -= {i for i in views if "backward" in step.flags[i]}

@@ -1,10 +1,10 @@
-"""Claim: PyTorch compiles a model with graph breaks only once; the plan of its whole step costs
-only planning time.
+"""Claim: PyTorch compiles a model with graph breaks only once; a plan for its whole step adds only
+planning time.
 
 python benchmarks/pytorch/bench_compile.py
 
-GPT-2 of `transformers` in its default configuration, which breaks the graph before the loss. Times
-are processor times, which other load hardly affects.
+Runs GPT-2 of `transformers` in its default configuration, which breaks the graph before the loss.
+Times are processor times, which other load hardly affects.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BUDGET = 0.5
 
 
 def model() -> Any:
-    """Twelve narrow layers, so that Python is timed and not arithmetic."""
+    """Returns twelve narrow layers, so that Python takes most of the time and arithmetic little."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     logging.disable(logging.WARNING)

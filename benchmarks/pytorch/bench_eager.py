@@ -3,8 +3,8 @@ selective checkpoint under the same policy.
 
 python benchmarks/pytorch/bench_eager.py
 
-A chain of 300 ops on 4 x 4 tensors, so that Python is timed and not arithmetic. Times are processor
-times, which other load hardly affects.
+Runs a chain of 300 ops on 4 x 4 tensors, so that Python takes most of the time and arithmetic
+little. Times are processor times, which other load hardly affects.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ SAVED = [aten.mm.default]
 
 
 def cached_policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    """Returns one comparison per op."""
+    """Saves matrix products; costs one comparison per op."""
     if op is aten.mm.default:
         return CheckpointPolicy.MUST_SAVE
     return CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def chain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Six different ops in a loop; one in six is a product."""
+    """Runs six different ops in a loop, one of which is a matrix product."""
     for _ in range(OPS // 6):
         x = torch.tanh(x @ w).mul(0.9).sin().exp() - 1.0
     return x
 
 
 def residual(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Returns the same with a residual stream, whose last value needs everything to be
-    recomputed."""
+    """Runs the same with a residual stream, whose last value can only be recomputed with all
+    others."""
     for _ in range(OPS // 6):
         x = (torch.tanh(x @ w) * x).sin().exp() - 1.0
     return x
@@ -85,7 +85,7 @@ def ways(chain: Callable[..., torch.Tensor]) -> dict[str, Callable[..., torch.Te
 
 
 def once(run: Callable[..., torch.Tensor], x: Any, w: Any) -> tuple[float, float]:
-    """Returns microseconds per op, forward and backward."""
+    """Returns the microseconds per op of the forward and of the backward."""
     x.grad = w.grad = None
     begin = time.process_time()
     loss = run(x, w).sum()

@@ -1,14 +1,14 @@
-"""Claims: with Inductor as the code generator, ours needs no more memory than `torch.compile` at
+"""Claim: with Inductor as the code generator, our plan needs no more memory than `torch.compile` at
 any of its budgets, at a similar step time.
 
 python benchmarks/pytorch/bench_inductor.py [--models BERT,ViT] [--out FOLDER]
 
-`torch.compile(model)` under `activation_memory_budget` 1, 0.5 and 0, and
-`cutback.torch.compile(model, codegen="inductor")` without a budget, and under the peaks measured
-with those. Peaks are those of live tensors and of Inductor's buffers, without parameters and
-inputs. A PyTorch plan is invalid, and not compared, if its loss from the same seed equals that of
-budget 1 (so the forward's masks are the same) but its gradients differ (`apart`, the relative
-length of the difference).
+Compares `torch.compile(model)` under `activation_memory_budget` 1, 0.5 and 0 with
+`cutback.torch.compile(model, codegen="inductor")` without a budget and under the peaks measured for
+PyTorch. Peaks are those of live tensors and of Inductor's buffers, without parameters and inputs. A
+PyTorch plan is invalid, and not compared, if its loss from the same seed equals that of budget 1
+(so the forward's masks are the same) but its gradients differ (`apart`, the relative length of the
+difference).
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ MOST_DISTANCE = 1e-3  # of gradients, by rounding
 
 
 def with_own_code(model: torch.nn.Module) -> Callable[..., Any]:
-    """Returns the model as a function not compiled before, because Dynamo caches by code, not by
-    model."""
+    """Wraps the model in a new function, because Dynamo caches by code, not by model."""
 
     def step(*inputs: Any) -> Any:
         return model(*inputs)
@@ -57,7 +56,7 @@ def with_own_code(model: torch.nn.Module) -> Callable[..., Any]:
 def measured(
     row: Row, case: step_models.Case, compiled: Callable[..., Any]
 ) -> tuple[Subject, list[torch.Tensor]]:
-    """Compiles with a first step, then measures another: its peak and gradients."""
+    """Compiles in a first step, then measures the peak and the gradients of another."""
     subject = Subject([row], eager_step(compiled, case.inputs), case.model)
     torch.manual_seed(1)
     row["loss"] = subject.run().item()
@@ -68,7 +67,7 @@ def measured(
 
 
 def theirs(name: str, budget: float) -> tuple[Subject, list[torch.Tensor]]:
-    """Returns `torch.compile` under its knob."""
+    """Returns the step of `torch.compile` under its own budget, and its gradients."""
     case = step_models.make(name)
     compiled = torch.compile(with_own_code(case.model), dynamic=False, fullgraph=True)
     with config.patch(activation_memory_budget=budget, enable_autograd_cache=False):
@@ -76,10 +75,10 @@ def theirs(name: str, budget: float) -> tuple[Subject, list[torch.Tensor]]:
 
 
 def ours(name: str, budget: int | None) -> tuple[Subject, list[torch.Tensor]]:
-    """Our plan, compiled by Inductor.
+    """Returns the step of our plan, compiled by Inductor, and its gradients.
 
     Raises:
-        BudgetError: there is none.
+        BudgetError: if no plan fits.
     """
     case = step_models.make(name)
     compiled = cutback.torch.compile(
@@ -122,7 +121,7 @@ def find_subjects(name: str) -> list[Subject]:
 
 
 def compare(subjects: list[Subject], times: list[list[float]]) -> None:
-    """Returns our time and peak relative to PyTorch's, in the rows of its valid plans."""
+    """Adds our time and peak relative to PyTorch's to the rows of its valid plans."""
     own = {
         subject.rows[0]["budget"]: (ms, subject.rows[0]["peak bytes"])
         for subject, ms in zip(subjects, times, strict=True)

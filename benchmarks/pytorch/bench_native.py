@@ -3,12 +3,12 @@ with PyTorch's kernels, and much less if matrix products are a small part of it.
 
 python benchmarks/pytorch/bench_native.py [--models GPT,MLP] [--rounds 9] [--quick]
 
-Forward and backward of four models: PyTorch eager, `torch.compile` (Inductor), and
-`cutback.torch.compile` with `codegen=` for our own kernels and for PyTorch's. Each model is
+Times forward and backward of four models: with PyTorch eager, with `torch.compile` (Inductor), and
+with `cutback.torch.compile`, with our own kernels and with PyTorch's (`codegen=`). Each model is
 measured in separate processes, under both waiting policies of OpenMP's threads and with both
 settings of glibc for large blocks: by default it returns them to the system, and each new one costs
-page faults. `--quick` uses only the default settings. Times are wall times on all cores. A round
-rests, then times each candidate in a block of several steps, whose median counts. The row has the
+page faults. `--quick` uses only the default settings. Times are wall times on all cores. Each round
+pauses, then times each candidate in a block of several steps, whose median counts. The row has the
 median of the blocks, and the median over rounds of the ratio of eager's block to the candidate's.
 `first s` is the time of the first step, compilation included.
 """
@@ -62,7 +62,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, time, width]."""
+        """Maps [batch, time, width] to the same shape."""
         b, t, w = x.shape
         parts = self.qkv(self.norm1(x)).split(w, dim=2)
         q, k, v = (p.view(b, t, self.heads, w // self.heads).transpose(1, 2) for p in parts)
@@ -87,7 +87,7 @@ class GPT(nn.Module):
 
 
 class MLP(nn.Module):
-    """Four layers of 64, each with a LayerNorm, so that mostly calls are timed."""
+    """Four layers of 64, each with a LayerNorm, so that calls take most of the time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class MLP(nn.Module):
 
 
 class Scalar(nn.Module):
-    """A module, and the sum of its results weighted by constants."""
+    """Sums the results of a module, weighted by constants."""
 
     def __init__(self, inner: nn.Module, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -113,23 +113,23 @@ class Scalar(nn.Module):
 
 
 def gpt() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """On 8 sequences of 128 words."""
+    """Returns the GPT and 8 sequences of 128 words."""
     return GPT(), (torch.randint(512, (8, 128)), torch.randint(512, (8, 128)))
 
 
 def encoder() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """Six layers, 512 wide, dropout 0.1."""
+    """Returns an encoder of six layers, 512 wide, with dropout 0.1, and its input."""
     return step_models.Encoder(6, 512, 8), (torch.randn(8, 256, 512),)
 
 
 def evonorm() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """EvoNorm-S0 alone, with the gradient of its input."""
+    """Returns EvoNorm-S0 and an input that needs a gradient."""
     shape = (16, 32, 128, 128)
     return Scalar(step_models.EvoNorm(32), shape), (torch.randn(shape, requires_grad=True),)
 
 
 def mlp() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """Returns a batch of 32."""
+    """Returns the MLP and a batch of 32."""
     return MLP(), (torch.randn(32, 64),)
 
 
@@ -158,7 +158,7 @@ def ways(name: str) -> dict[str, Callable[[nn.Module], Any]]:
 
 
 def step_of(model: Any, inputs: tuple[torch.Tensor, ...]) -> Step:
-    """Returns a forward and backward."""
+    """Returns a function that runs forward and backward."""
     leaves = [*model.parameters(), *(x for x in inputs if x.requires_grad)]
 
     def step() -> None:
@@ -170,7 +170,7 @@ def step_of(model: Any, inputs: tuple[torch.Tensor, ...]) -> Step:
 
 
 def block_ms(step: Step, steps: int) -> float:
-    """The median of the steps of a block."""
+    """Returns the median milliseconds of the steps of a block."""
     times = []
     for _ in range(steps):
         begin = time.perf_counter()

@@ -6,8 +6,8 @@ python benchmarks/pytorch/bench_ranks.py
 CPUs, each with one thread: DDP around the compiled model, FSDP2 with the model compiled as a whole,
 and tensor parallelism. "eager ms" and "ms" are processor milliseconds of the slowest rank per step,
 without `compile` and at position 0.5, as medians over turns. Waiting costs no processor time, so
-the figures say little about networks. "time" and "peak" are the ratios of the second to the first,
-for times and for the largest peak of live bytes.
+the figures say little about networks. "time" and "peak" are the ratios of the planned step to the
+eager one, for times and for the largest peak of live bytes.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def build(way: str, ranks: int, budget: float | None) -> tuple[Callable[[], None
 
 
 def rank(way: str, number: int, ranks: int, folder: str) -> None:
-    """One process: milliseconds and peaks for each budget, in turns."""
+    """Runs as one process and measures milliseconds and peaks for each budget, in turns."""
     import torch
     from torch import distributed
 

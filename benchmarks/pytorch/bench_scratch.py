@@ -9,11 +9,11 @@ unless a warning says that no plan meets it). "ms before" and "ms after" are pro
 of a step, on one thread, medians over turns. "time" is the median of the ratios of each turn
 (limit: 1.02); "least" and "most" bound it with 95 % confidence.
 
-`torch_scratch_least` (alone with `--least`) has no times: it gives the modelled time of a step
-relative to its first plan, under the plan that counts scratch ("after") and under the fastest
-possible one ("least"). "proof" names the source of that bound: the planner, or, if that is more
-than 2 % below the plan and OR-tools is installed, constraint programming (`planner/optimum.py`:
-plans that run nothing again in the forward and keep the order of ops).
+`torch_scratch_least` (the only result with `--least`) has no measured times: it gives the modelled
+time of a step relative to its first plan, under the plan that counts scratch ("after") and under
+the fastest possible one ("least"). "proof" names the source of that bound: the planner, or, if that
+is more than 2 % below the plan and OR-tools is installed, constraint programming
+(`planner/optimum.py`: plans that run nothing again in the forward and keep the order of ops).
 """
 
 from __future__ import annotations

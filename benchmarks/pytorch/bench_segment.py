@@ -1,11 +1,11 @@
 """Claim: with `pool=True` a step under a budget reserves little more GPU memory than its plan says,
-while PyTorch's allocator alone reserves up to 1.8 times as much.
+while PyTorch's own allocator reserves up to 1.8 times as much.
 
     python benchmarks/pytorch/bench_segment.py
 
-Nothing runs, and no GPU is needed: steps are traced with fake tensors and planned for an H100. The
-lives of their plans go through a simulation of PyTorch's caching allocator with default settings,
-two steps in a row: as they are, and placed (`cutback.torch.graph.segment`). Ops are assumed to
+Nothing runs, and no GPU is needed: steps are traced with fake tensors and planned for an H100. A
+simulation of PyTorch's caching allocator with default settings allocates the values of their plans
+for two steps in a row, as they are and placed by `cutback.torch.graph.segment`. Ops are assumed to
 allocate only their results. There are no times, so results are the same on every machine. The
 allocator keeps blocks of up to 1 MiB in separate segments of 2 MiB. "least_bytes" is the least that
 a step can reserve, however its blocks are placed in both kinds of segment: the largest sum of small
@@ -51,7 +51,7 @@ class Block(nn.Module):
         self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, time, width], the same."""
+        """Maps [batch, time, width] to the same shape."""
         q, k, v = (
             t.unflatten(-1, (12, -1)).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1)
         )
@@ -70,7 +70,7 @@ class Language(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Cross entropy."""
+        """Returns the cross entropy."""
         return F.cross_entropy(
             self.head(self.norm(self.blocks(self.embed(x)))).flatten(0, 1), x.flatten()
         )

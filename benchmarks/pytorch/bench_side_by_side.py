@@ -1,17 +1,17 @@
-"""Claims: at every peak of a valid plan of PyTorch's partitioner, ours needs no more memory and
+"""Claims: at every peak of a valid plan of PyTorch's partitioner, our plan needs no more memory and
 takes at most 1.03x its step time; our lowest peak is at most 0.6x of PyTorch's; a call of the
 bridge takes at most a quarter of the partitioner's time.
 
 python benchmarks/pytorch/bench_side_by_side.py [--models BERT,Mamba] [--quick] [--out FOLDER]
 
-Twelve models (`step_models.py`): PyTorch eager, eager with each block in a checkpoint, PyTorch's
-partitioner at budgets 1 to 0 on the joint graph as it is ("torch") and under Inductor's
-decompositions ("torch, decomposed"), and ours without a budget, at the peaks that PyTorch's plans
-measure, and as small as 40 % of time allow. All plans run with the same code generator
-(`joint.py`), which drops values after their last use. Peaks are those of live tensors, without
-parameters and inputs. PyTorch's plans at budget 1 run as two subjects each: so far are two times
-apart by chance. Then three larger joint graphs, traced and not run, for the time of the
-partitioners alone.
+Runs twelve models (`step_models.py`) with PyTorch eager, eager with each block in a checkpoint,
+PyTorch's partitioner at budgets 1 to 0 on the joint graph as it is ("torch") and under Inductor's
+decompositions ("torch, decomposed"), and our partitioner without a budget, at the measured peaks of
+PyTorch's plans, and at the smallest peak within 40 % extra time. All plans run with the same code
+generator (`joint.py`), which drops values after their last use. Peaks are those of live tensors,
+without parameters and inputs. PyTorch's plans at budget 1 run as two subjects each, which shows how
+far two times differ by chance. Three larger joint graphs are traced but not run, to time only the
+partitioners.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Subject(NamedTuple):
 
 
 def one_step(subject: Subject) -> None:
-    """A step from the same random numbers, without earlier gradients."""
+    """Runs a step with the same random numbers each time and without earlier gradients."""
     subject.model.zero_grad(set_to_none=True)
     torch.manual_seed(1)
     subject.run()
@@ -129,7 +129,7 @@ def eager_saved_bytes(case: step_models.Case) -> int:
 
 
 def eager_step(model: torch.nn.Module, inputs: tuple[Any, ...]) -> Callable[[], Any]:
-    """Forward and backward by autograd."""
+    """Returns a function that runs forward and backward by autograd."""
 
     def run() -> torch.Tensor:
         loss = model(*inputs)
@@ -188,7 +188,7 @@ class Plans:
         self._known: dict[str, Subject] = {}
 
     def add(self, kind: str, run: Callable[[], Any], model: torch.nn.Module) -> Subject:
-        """Returns a subject without a plan."""
+        """Adds and returns a subject without a plan."""
         self.subjects.append(Subject([{"model": self.name, "subject": kind}], run, model))
         return self.subjects[-1]
 
@@ -215,7 +215,7 @@ class Plans:
         """Adds our plan under a budget.
 
         Raises:
-            BudgetError: there is none.
+            BudgetError: if no plan fits.
         """
         found: list[Plan] = []
         partition = cutback.torch.Partitioner(on_plan=found.append)
@@ -298,7 +298,7 @@ def measure(plans: Plans, rounds: int, clock: Callable[[], float]) -> list[Row]:
 
 
 def compare(plans: Plans, times: list[list[float]]) -> None:
-    """Our time relative to PyTorch's at its peak, in the rows of its plans."""
+    """Adds our time at the same peak, relative to PyTorch's, to the rows of its plans."""
     ours = {
         row.get("budget") or row["predicted peak"]: (ms, row["peak bytes"])
         for subject, ms in zip(plans.subjects, times, strict=True)
@@ -501,7 +501,7 @@ def main() -> None:
 
 
 def steps(names: list[str], options: argparse.Namespace, complete: bool) -> None:
-    """The models' rows, the results for the limits, and the picture."""
+    """Measures the models and writes their rows, the results for the limits, and the picture."""
     clock = time.process_time if options.cpu_time else time.perf_counter
     rounds = 3 if options.quick else options.rounds
     rows: list[Row] = []

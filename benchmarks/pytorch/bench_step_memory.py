@@ -3,11 +3,11 @@ for somewhat more time.
 
     python benchmarks/pytorch/bench_step_memory.py [--rounds N]
 
-For each model, one eager step and one step of `cutback.torch.compile(model, budget="0.4x")`: the
-peak and the timeline of live tensors (`MemoryTracker`), the seconds that the first step takes, and
-the processor time of a later step on one thread, measured in turns. Writes `step_memory.json`, with
-the rows of the README, and `step_memory.svg`, the README's picture of the first model. `--draw`
-only draws the picture again.
+Measures, for each model, one eager step and one step of `cutback.torch.compile(model,
+budget="0.4x")`: the peak and the timeline of live tensors (`MemoryTracker`), the seconds that the
+first step takes, and the processor time of a later step on one thread, measured in turns. Writes
+`step_memory.json`, with the rows of the README, and `step_memory.svg`, the README's picture of the
+first model. `--draw` only draws the picture again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def columns(live: list[int]) -> list[int]:
 
 
 def memory_of(step: Callable[..., Any], inputs: tuple[Any, ...]) -> Measured:
-    """Live tensors during one step."""
+    """Returns the memory of live tensors during one step."""
     with cutback.torch.MemoryTracker() as memory:
         loss = step(*inputs)
         at = len(memory.events)
@@ -123,7 +123,7 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760.0, 300.0, 76.0, 16.0, 40.0, 44.0
 
 
 def _stairs(values: list[int], top: float) -> list[tuple[float, float]]:
-    """Corners of a staircase with one value per column."""
+    """Returns the corners of a staircase with one value per column."""
     wide = (WIDTH - LEFT - RIGHT) / len(values)
     corners = []
     for i, value in enumerate(values):
@@ -153,7 +153,7 @@ def _curve(row: dict[str, Any], css: str, top: float, label: str) -> list[str]:
 
 
 def draw(rows: list[dict[str, Any]]) -> str:
-    """The picture of the first model's two steps."""
+    """Returns the picture of the first model's two steps, as SVG."""
     eager, ours = (r for r in rows if r["model"] == MODELS[0])
     top = 1.15 * eager["peak_bytes"]
     base = HEIGHT - BOTTOM

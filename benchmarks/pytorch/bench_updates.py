@@ -1,15 +1,15 @@
 """Claim: updates inside the backward lower a training step's peak of parameters, optimizer states,
-gradients and activations by at least the gradients' bytes, with the bits of the separate step. No
-peak is above the planned one.
+gradients and activations by at least the gradients' bytes, and the results are bitwise equal to
+those of a separate step. No peak is above the planned one.
 
     python benchmarks/pytorch/bench_updates.py [--steps N] [--fused] [--width N]
 
-The GPT-2 of `transformers` (12 layers, batches of 2 x 256 tokens) with AdamW on the CPU: eager, and
-compiled with the step after and inside the backward. Each row is a separate process. Peaks are
-measured in the last of N steps (of two in eager mode), forward to `optimizer.step()`; `losses` says
-whether all N losses have the bits of the separate step under the same budget. `--fused` measures
-PyTorch's fused kernels in place of its loop over tensors, `--width` another width of the model. No
-times are measured.
+Trains the GPT-2 of `transformers` (12 layers, batches of 2 x 256 tokens) with AdamW on the CPU:
+eager, and compiled with the optimizer's step after and inside the backward. Each row is measured in
+a separate process. Peaks are measured in the last of N steps (of two in eager mode), from the
+forward to `optimizer.step()`; `losses` says whether all N losses are bitwise equal to those of the
+separate step under the same budget. `--fused` measures PyTorch's fused kernels in place of its loop
+over tensors, and `--width` sets the model's width. No times are measured.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def measured(budget: str, updates: str, fused: bool, steps: int, width: int) -> 
 
 
 def run(*options: str | int) -> dict[str, Any]:
-    """:func:`measured` in a process of its own."""
+    """Runs :func:`measured` in a separate process."""
     asked = json.dumps(options)
     done = subprocess.run(
         [sys.executable, __file__, "--one", asked], check=True, stdout=subprocess.PIPE, text=True

@@ -35,7 +35,7 @@ class Joint(NamedTuple):
     primals: list[torch.Tensor]  # empty if the step was only traced
 
     def partition(self, function: Partition) -> tuple[Graphs, float]:
-        """Forward and backward graph, and the seconds of the call."""
+        """Returns the forward and the backward graph, and the seconds of the call."""
         with _use_lazy_graph_module(True):  # as in torch.compile
             gm = copied(self.gm)
             begin = time.perf_counter()
@@ -60,7 +60,7 @@ def inductor_decompositions() -> dict[Any, Any]:
 
 
 def torch_partition(budget: float) -> Partition:
-    """PyTorch's own partitioner under `activation_memory_budget`."""
+    """Returns PyTorch's own partitioner under `activation_memory_budget`."""
 
     def partition(gm: fx.GraphModule, inputs: Any, **options: Any) -> Graphs:
         with config.patch(activation_memory_budget=budget):
@@ -80,8 +80,8 @@ def capture(
     """Returns the joint graph of `model(*inputs).backward()`.
 
     Args:
-        decompositions: a table of AOTAutograd; None: the model's own operations.
-        run: runs the step once, for its arguments; otherwise parameters and inputs may be fake.
+        decompositions: a table for AOTAutograd; None keeps the model's own operations. run: whether
+        to run the step once to get its arguments; if not, tensors may be fake.
     """
     held: list[Any] = []
     arguments: list[torch.Tensor] = []
@@ -119,7 +119,8 @@ def capture(
 
 
 class Step:
-    """Forward and backward of a partition, on the arguments of its joint graph. Sets `.grad`."""
+    """Runs forward and backward of a partition on the arguments of its joint graph; sets
+    `.grad`."""
 
     def __init__(self, joint: Joint, graphs: Graphs) -> None:
         self.graphs = graphs
@@ -138,7 +139,7 @@ class Step:
 
     @property
     def text(self) -> str:
-        """The code that runs; equal for equal plans."""
+        """Returns the code that runs, which is equal for equal plans."""
         return self.forward._source + self.backward._source  # type: ignore[attr-defined]
 
     def __call__(self) -> torch.Tensor:

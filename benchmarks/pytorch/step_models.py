@@ -68,7 +68,7 @@ def bert() -> Case:
 
 
 def gpt2() -> Case:
-    """Six layers, dropout 0.1, tied embeddings."""
+    """Returns GPT-2 with six layers, dropout 0.1 and tied embeddings."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(
@@ -91,7 +91,7 @@ def gpt2() -> Case:
 
 
 def llama() -> Case:
-    """Six layers, no dropout."""
+    """Returns Llama with six layers and no dropout."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     model = LlamaForCausalLM(
@@ -111,7 +111,7 @@ def llama() -> Case:
 
 
 def t5() -> Case:
-    """Two layers each way, dropout 0.1."""
+    """Returns T5 with two encoder layers, two decoder layers and dropout 0.1."""
     from transformers import T5Config, T5ForConditionalGeneration
 
     model = T5ForConditionalGeneration(
@@ -133,7 +133,7 @@ def t5() -> Case:
 
 
 def vit() -> Case:
-    """Six layers of 64 patches."""
+    """Returns ViT with six layers, on 64 patches."""
     from transformers import ViTConfig, ViTForImageClassification
 
     model = ViTForImageClassification(
@@ -153,7 +153,7 @@ def vit() -> Case:
 
 
 def swin() -> Case:
-    """Three stages of two layers, stochastic depth 0.1."""
+    """Returns Swin with three stages of two layers and stochastic depth 0.1."""
     from transformers import SwinConfig, SwinForImageClassification
 
     model = SwinForImageClassification(
@@ -173,7 +173,7 @@ def swin() -> Case:
 
 
 def qwen3_moe() -> Case:
-    """Four layers of eight experts, two a token."""
+    """Returns Qwen3-MoE with four layers of eight experts, two for each token."""
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
     from transformers.integrations import moe
 
@@ -200,7 +200,7 @@ def qwen3_moe() -> Case:
 
 
 def mamba() -> Case:
-    """Two layers; the scan runs step by step, as without CUDA."""
+    """Returns Mamba with two layers; the scan runs step by step, as it does without CUDA."""
     from transformers import MambaConfig, MambaForCausalLM
 
     model = MambaForCausalLM(
@@ -250,7 +250,7 @@ class EvoNorm(nn.Module):
         self.v = nn.Parameter(torch.ones(shape)) if act else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalised and activated."""
+        """Returns ``x``, normalised and activated."""
         if self.v is None:
             return x * self.weight + self.bias
         b, c, h, w = x.shape
@@ -268,7 +268,7 @@ class BatchNormAct(nn.Module):
         self.norm, self.act = nn.BatchNorm2d(channels), act
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalised."""
+        """Returns ``x``, normalised and optionally activated."""
         x = self.norm(x)
         return F.relu(x, inplace=True) if self.act else x
 
@@ -291,14 +291,14 @@ class Bottleneck(nn.Module):
         self.plain = norm is not EvoNorm  # EvoNorm includes the activation
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, inner, h, w] to [batch, 4 width, h / stride, w / stride]."""
+        """Maps [batch, inner, h, w] to [batch, 4 width, h / stride, w / stride]."""
         y = self.norm3(self.conv3(self.norm2(self.conv2(self.norm1(self.conv1(x))))))
         x = y + self.short(x)
         return F.relu(x, inplace=True) if self.plain else x
 
 
 class ResNet50(nn.Module):
-    """All sixteen blocks, at an eighth of the width."""
+    """ResNet-50 with all sixteen blocks, at an eighth of the width."""
 
     def __init__(self, norm: Callable[..., Any], width: int = 8, classes: int = 10) -> None:
         super().__init__()
@@ -315,7 +315,7 @@ class ResNet50(nn.Module):
         self.head = nn.Linear(inner, classes)
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Cross entropy."""
+        """Returns the cross entropy."""
         x = F.max_pool2d(self.norm(self.stem(x)), 3, 2, 1)
         for block in self.blocks:
             x = block(x)
@@ -323,13 +323,13 @@ class ResNet50(nn.Module):
 
 
 def resnet50() -> Case:
-    """Batch norm, ReLU in place."""
+    """Returns ResNet-50 with batch norm and ReLU in place."""
     model = ResNet50(BatchNormAct)
     return Case(model, _images(16, 96), list(model.blocks))
 
 
 def evonorm() -> Case:
-    """Returns the same with EvoNorm-S0."""
+    """Returns ResNet-50 with EvoNorm-S0."""
     model = ResNet50(EvoNorm)
     return Case(model, _images(8, 96), list(model.blocks))
 
@@ -349,12 +349,12 @@ class Double(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Same height and width."""
+        """Returns a result of the same height and width."""
         return self.layers(x)
 
 
 class UNet(nn.Module):
-    """Three halvings, skips by concatenation."""
+    """A U-Net that halves the image three times; skips are concatenated."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -379,7 +379,7 @@ class UNet(nn.Module):
 
 
 def unet() -> Case:
-    """Group norm, no dropout."""
+    """Returns a U-Net with group norm and no dropout."""
     model = UNet()
     return Case(
         model,
@@ -410,7 +410,7 @@ def large_encoder() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def large_bert() -> tuple[nn.Module, tuple[Any, ...]]:
-    """BERT-base."""
+    """Returns BERT-base."""
     from transformers import BertConfig, BertForMaskedLM
 
     model = BertForMaskedLM(BertConfig())
@@ -418,7 +418,7 @@ def large_bert() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def large_llama() -> tuple[nn.Module, tuple[Any, ...]]:
-    """Llama with 32 layers."""
+    """Returns Llama with 32 layers."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     model = LlamaForCausalLM(

@@ -5,8 +5,8 @@ again, by best-first search (``best_first.c``, compiled when first needed).
 
 The schedules are those of ``deep_optimum`` and some more: between two ops of the given order,
 earlier ops may run in any order and several times. Storages smaller than a share ``SMALL`` of the
-budget count as empty here. So ``bound_ps`` holds for all schedules, but a schedule of ``ps`` may be
-too large.
+budget count as 0 bytes here. So ``bound_ps`` holds for all schedules, but the schedule that takes
+``ps`` may exceed the budget.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def _text(step: Step, budget: int) -> str:
 def best(
     problem: Problem, budget: int, below_ps: int, device: costs.Device, most_states: int
 ) -> Best:
-    """Returns the fastest schedule of less than ``below_ps``, or that there is none."""
+    """Finds the fastest schedule that takes less than ``below_ps``, or proves that there is
+    none."""
     command = [_program(), str(budget), str(below_ps), str(most_states)]
     text = _text(Step(problem, device), budget)
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)

@@ -13,7 +13,8 @@ from cutback import _native
 
 
 def both(problem: dict[str, Any], steps: list[Any], starts: int) -> Evaluation:
-    """Returns the result of both evaluators for a schedule, which must be the same."""
+    """Evaluates a schedule with both evaluators and returns their result, which must be the
+    same."""
     document = {"steps": steps, "backward_starts": starts}
     core = json.loads(
         _native.Problem.read(json.dumps(problem)).evaluate_json(

@@ -1,6 +1,6 @@
 """Simulates the memory that PyTorch's caching allocator reserves on a GPU for a sequence of
-allocations, with default settings and one stream: a plain second implementation of that in
-``cutback.torch.graph.segment``, which shares no code with it.
+allocations, with default settings and one stream: a second, simple implementation next to
+``cutback.torch.graph.segment``, with which it shares no code.
 
 Blocks of up to 1 MiB are cut from segments of 2 MiB; larger ones from segments of 20 MiB, or of
 their own size, rounded up to 2 MiB, from 10 MiB on. A request takes the low end of the smallest

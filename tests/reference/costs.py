@@ -23,7 +23,7 @@ LINKS = {"cpu": 10e9, "a100": 25e9}  # bytes/s to the host, one direction
 def fused_work(problem: dict[str, Any]) -> list[tuple[int, int]]:
     """Returns (bytes moved, launches) of each op on a device that runs pointwise chains as one
     kernel. Ops that fuse with their only reader form groups, unless ``group`` gives the groups. A
-    group pays for the values that cross its edge."""
+    group moves the values that cross its boundary."""
     ops = problem["ops"]
     outs_of = [out for op in ops for out in op["out"]]
     storage_of = [out["storage"] for out in outs_of]
@@ -104,8 +104,8 @@ def op_seconds(
     work: tuple[int, int] | None = None,
     network: float = 0.0,
 ) -> float:
-    """Returns the roofline time of one run of an op. ``work`` has its bytes and launches if they
-    are not its own; ``network`` has the bytes per second of collectives, if known."""
+    """Returns the roofline time of one run of an op. ``work`` replaces the op's own bytes and
+    launches; ``network`` has the bytes per second of collectives, if known."""
     flags = op.get("flags", [])
     if "view" in flags or "placeholder" in flags:
         return 0.0
@@ -127,7 +127,7 @@ def op_seconds(
 
 
 def member_seconds(member: dict[str, Any], device: Device) -> float:
-    """Returns the time of one member of an op with an inside; the launch is the op's."""
+    """Returns the time of one member of an op with an inside, without the op's launch."""
     flags = [x for x in member.get("flags", []) if x != "view"]
     if member.get("time_ps", -1) >= 0:
         return float(member["time_ps"]) * 1e-12

@@ -1,4 +1,4 @@
-"""One row per composed operation says how it is called, and has the equivalent in NumPy or
+"""Has a row for each composed operation, with a call of it and the equivalent in NumPy or
 ``torch.nn.functional``. Rows are called on arrays of three shapes."""
 
 from __future__ import annotations

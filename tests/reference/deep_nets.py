@@ -143,7 +143,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def traced(name: str) -> dict[str, Any]:
-    """Returns the step of one of ``NETS``, as a problem, with nothing taken over."""
+    """Returns the step of one of ``NETS`` as a problem without memory reuse."""
     make, shape = NETS[name]
     torch.manual_seed(0)
     problem = dict(ct.trace(Loss(make()), torch.randn(shape), dynamic=False).plan().problem)

@@ -12,9 +12,9 @@ late. Unknowns:
     kept[t, s]    storage s is in memory when stage t begins
 
 Views are free: they run before whatever reads them. Values that the forward returns stay until the
-first op of the backward has run. Memory is not taken over. Ops keep their place if they run once,
-if a flag keeps all their outputs to the end, or if they read or make memory that is written later.
-Not supported: insides, inlinings, updates, constraints, regions and values that move.
+first op of the backward has run. Outputs do not reuse the memory of inputs. Ops keep their place if
+they run once, if a flag keeps all their outputs to the end, or if they read or make memory that is
+written later. Not supported: insides, inlinings, updates, constraints, regions and offloading.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Problem = dict[str, Any]
 
 @dataclass
 class Found:
-    """The result. ``steps`` is a schedule that is faster than asked, or None; ``impossible`` says
+    """The result. ``steps`` is a schedule faster than the given time, or None; ``impossible`` says
     that there is no such schedule. No schedule of the program takes less than ``bound_ps``."""
 
     impossible: bool
@@ -42,7 +42,7 @@ class Found:
 
 
 class Step:
-    """A step by storages: which op makes each storage, and which ops read it."""
+    """A step as storages: which op makes each storage, and which ops read it."""
 
     def __init__(self, problem: Problem, device: costs.Device) -> None:
         self.ops, storages = problem["ops"], problem["storages"]
@@ -187,7 +187,8 @@ class _Program:
         return range(self.place[i] + 1, last + 1)
 
     def _hold(self, s: int) -> None:
-        """Requires results of the forward to be kept into the backward, and others to the end."""
+        """Requires results of the forward to be kept until the backward begins, and others to the
+        end."""
         step, end = self.step, len(self.step.work)
         if s in step.ends:
             self.model.add(self.kept[end, s] == 1)
@@ -201,7 +202,7 @@ class _Program:
                 self.model.add_implication(self.kept[t, s], self.kept[t + 1, s])
 
     def _sources(self, t: int, s: int) -> list[Any]:
-        """Returns the reasons why a storage may exist when an op of stage t reads it."""
+        """Returns the unknowns, one of which must be true if an op of stage t reads the storage."""
         maybe = (self.kept.get((t, s)), self.again.get((t, self.step.maker[s])))
         return [x for x in maybe if x is not None]
 
@@ -303,8 +304,8 @@ class _Program:
 
 
 def time_of(problem: Problem, budget: int, steps: list[int], device: costs.Device) -> int | None:
-    """Returns the picoseconds that the program counts for a schedule; -1 if it finds it larger than
-    the budget; None if the schedule runs an op twice in one stage."""
+    """Returns the time of a schedule in picoseconds, as the program counts it; -1 if the schedule
+    exceeds the budget; None if it runs an op twice in one stage."""
     program = _Program(Step(problem, device), budget)
     if not program.accept_only(steps):
         return None

@@ -1,4 +1,5 @@
-"""Finds the examples in docstrings, as programs for tests, and checks what docstrings describe."""
+"""Finds the examples in docstrings, as programs for tests, and checks that docstrings are
+complete."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ PACKAGE = Path(__file__).parents[2] / "python" / "cutback"
 
 
 class Example(NamedTuple):
-    """The lines of one docstring."""
+    """The example lines of one docstring."""
 
     place: str
     """Module and qualified name, without the package: ``"planner.plan.Plan.headline"``."""
@@ -195,7 +196,7 @@ def _code(path: Path) -> ast.Module:
 
 
 def unnamed_errors(of: Iterable[Documented]) -> list[str]:
-    """Returns the exceptions that a body raises itself and that its docstring does not name."""
+    """Returns the exceptions that a function's own body raises and its docstring does not name."""
     found = []
     for name, text, node in of:
         raised = set() if node is None else {*_raised(node)} - {"AssertionError"}
@@ -219,8 +220,8 @@ NOUNS = {"Arrays", "Bytes", "Cosines", "Lines", "Values"}
 
 
 def unnamed_results(of: Iterable[Documented]) -> list[str]:
-    """Returns functions with a result whose docstring begins with a verb, ``Runs the step``, and
-    does not say what they return. Operations on arrays return arrays."""
+    """Returns functions with a result whose docstring begins with a verb, such as ``Runs the
+    step``, and does not say what they return. Operations on arrays return arrays."""
     found = []
     for name, text, node in of:
         if node is None or node.returns is None or node.name == "__init__":

@@ -1,5 +1,5 @@
-"""Provides the array API standard's namespace over steps: each call is traced, compiled and run. It
-is for the standard's test suite, which looks at elements after each call."""
+"""Provides the array API standard's namespace for the standard's test suite, which looks at
+elements after each call. So each call is traced, compiled and run."""
 
 from __future__ import annotations
 

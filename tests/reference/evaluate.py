@@ -45,7 +45,7 @@ class BrokenPlanError(ValueError):
 
 @dataclass
 class Life:
-    """One life of one storage (``storage`` None: a step's scratch), from step ``made`` to
+    """One life of a storage, or of a step's scratch if ``storage`` is None, from step ``made`` to
     ``last``."""
 
     storage: int | None
@@ -77,7 +77,7 @@ class Evaluation:
 
 class Lanes:
     """Tracks copies to the host and back during the steps: the clock, and pending copies. Times are
-    integers in picoseconds, so that equal moments compare equal however they were added up."""
+    integers in picoseconds, so that the order of additions does not affect comparisons."""
 
     def __init__(self, link: float) -> None:
         self.link, self.clock, self.stall = link, 0, 0
@@ -169,7 +169,7 @@ class Walk:
             life.last = max(life.last, until)
 
     def here(self, v: int, step: int) -> None:
-        """True unless the value's memory has left with another value."""
+        """Raises an error if the value's memory has been moved to the host with another value."""
         if id(self.value_life[v]) in self.lanes.left:
             raise BrokenPlanError(f"step {step}: value {v} lies in memory that has left")
 
@@ -323,8 +323,8 @@ class Walk:
         return seen
 
     def once(self, i: int, made: set[int]) -> None:
-        """Counts the first run of op ``i`` for everything it ever makes, or that is inlined
-        before."""
+        """Counts a run of op ``i``. The time of the first run includes everything that the op
+        makes for the first time, unless it was inlined before."""
         before = self.ever.get(i)
         now = (before or set()) | {k for k in made if self.first[i] + k not in self.inlined}
         first = now != (before or set()) or (not made and before is None)
@@ -335,7 +335,7 @@ class Walk:
         self.runs[i] = self.runs.get(i, 0) + 1
 
     def check_collective(self, t: int, i: int) -> None:
-        """Checks that first runs of collectives keep their order and phase, if these may rerun."""
+        """If collectives may rerun, checks that their first runs keep their order and phase."""
         if not self.problem.get("collective_again") or "collective" not in self.flags[i]:
             return
         if i in self.runs:

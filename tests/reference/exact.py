@@ -1,8 +1,8 @@
 """Finds the exact optimum of tiny problems: a shortest path over memory contents.
 
 A state is the position in the given order and the forward values in memory. An event drops a value,
-reruns a forward op, or continues with the op of the position, which may be skipped if it may run
-later. It covers problems in which every op makes one value in its own storage, without views,
+reruns a forward op, or continues with the op at the position, which may be skipped if it may run
+later. It supports problems in which every op makes one value in its own storage, without views,
 scratch, regions, constraints and forward outputs.
 """
 

@@ -1,10 +1,10 @@
 """Finds the exact optimum of tiny problems with insides: a shortest path, in plain Python.
 
-Like ``exact.py``, but an op with an inside runs for a set of its outputs, with the cost of their
-slice, and a run inlines any values that the problem allows.
+Like ``exact.py``, but an op with an inside may run for any set of its outputs, at the cost of the
+members that they need, and a run may inline any values that the problem allows.
 
 A state is the position in the given order and the values in memory. An event drops a value,
-recomputes forward values, or continues with the op of the position, which makes the outputs that no
+recomputes forward values, or continues with the op at the position, which makes the outputs that no
 later run could make and any of the others. Every op has a measured time and every value its own
 storage; there are no views or constraints, and forward outputs are in the caller's memory.
 """
@@ -31,7 +31,7 @@ def subsets(of: set[int]) -> Iterator[set[int]]:
 
 
 class Small:
-    """The problem, with lookups that the search repeats."""
+    """A problem, with lookup tables for the search."""
 
     def __init__(self, problem: dict[str, Any]) -> None:
         self.problem, self.ops = problem, problem["ops"]
@@ -67,19 +67,19 @@ class Small:
         return set(range(self.first[i], self.first[i] + n)) & self.useful
 
     def inputs(self, i: int, made: set[int]) -> set[int]:
-        """Returns the positions of the inputs that op ``i`` reads for these values."""
+        """Returns the positions of the inputs that op ``i`` reads to make these values."""
         op = self.ops[i]
         if op.get("inside"):
             return slice_of(op, [v - self.first[i] for v in made])[1]
         return set(range(len(op["in"])))
 
     def reads(self, i: int, made: set[int], taken: Iterable[int] = ()) -> set[int]:
-        """Returns the reads of op ``i`` for these values, with others inlined."""
+        """Returns the values that op ``i`` reads to make ``made``, if it inlines ``taken``."""
         read, _ = taken_reads(self.problem, i, sorted(self.inputs(i, made)), set(taken))
         return {v for _, v in read} - self.static
 
     def takes_in(self, i: int, made: set[int]) -> Iterator[set[int]]:
-        """Yields all sets of values that such a run may inline, with the reads."""
+        """Yields all sets of values that op ``i`` may inline when it makes these values."""
         may = {v for v in self.inlinings.get(i, {}) if v in self.free}
         for some in subsets(may):
             if taken_reads(self.problem, i, sorted(self.inputs(i, made)), some)[1] == some:
@@ -93,7 +93,8 @@ class Small:
         return self.useful
 
     def takes(self, i: int, made: set[int]) -> tuple[int, int]:
-        """Returns picoseconds and scratch. Writing a byte takes a picosecond."""
+        """Returns the picoseconds and the scratch bytes of a run. Writing a byte takes a
+        picosecond."""
         op = self.ops[i]
         if not op.get("inside"):
             return op["time_ps"], op.get("workspace", 0)
@@ -103,7 +104,8 @@ class Small:
         return time, op.get("workspace", 0) + sum(m.get("workspace", 0) for m in inside)
 
     def events(self, k: int, memory: frozenset[int]) -> Iterator[tuple[int, set[int], bool]]:
-        """Yields runs from a state: op, values, and whether it is the op of the position."""
+        """Yields the runs that may follow a state: the op, the values that it makes, and whether it
+        is the op at the position."""
         for i in self.order[: k + 1]:
             made = self.made_by(i)
             free = made & self.free if self.ops[i].get("inside") else made

@@ -1,5 +1,5 @@
-"""A function for every differentiable operation of the core, for tests of gradients in traced
-functions. Each row has the shapes of the arguments, which are in (0.2, 0.9), and the call."""
+"""Has a row for every differentiable operation of the core, for tests of gradients in traced
+functions: the shapes of the arguments, whose elements are in (0.2, 0.9), and a call."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _norm_bwd(name: str) -> Callable[..., Any]:
 
 
 def _plain() -> dict[str, tuple[Shapes, Any]]:
-    """Returns pointwise operations of one or two arrays, without attributes."""
+    """Returns the rows of pointwise operations on one or two arrays, without attributes."""
     names = [
         (name, n)
         for name, n, most, outs, flags, attributes, _, differentiable in OPS.values()

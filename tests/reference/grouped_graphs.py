@@ -62,7 +62,7 @@ class Drawn:
 
 
 def try_groups(drawn: Drawn, groups: list[list[int]], inlinings: list[list[int]]) -> Any:
-    """Returns the step, or None if these groups are impossible."""
+    """Returns the compiled step, or None if these groups are impossible."""
     try:
         return drawn.compile(groups=json.dumps({"groups": groups, "inlinings": inlinings}))
     except NotImplementedError:
@@ -70,7 +70,7 @@ def try_groups(drawn: Drawn, groups: list[list[int]], inlinings: list[list[int]]
 
 
 def draw_groups(drawn: Drawn, p: dict[str, Any]) -> list[list[int]]:
-    """Draws nearby ops of one phase and one side that can run as one."""
+    """Draws groups of nearby ops of one phase and one side that can run as one kernel."""
     r, groups, used = drawn.r, list[list[int]](), set[int]()
     flags = [set(op.get("flags", [])) for op in p["ops"]]
     starts = p["backward_starts"]

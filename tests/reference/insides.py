@@ -73,8 +73,8 @@ SPEED = {
 
 
 def draw_inside(r: random.Random, reads: list[int], n_out: int) -> list[dict[str, Any]]:
-    """Returns members, the last ``n_out`` of which are outputs. Each input is read, each member
-    used."""
+    """Returns members, the last ``n_out`` of which are outputs. Each input is read, and each member
+    is used."""
     inside: list[dict[str, Any]] = []
     for _ in range(r.randint(0, 2) + n_out):
         before = range(len(inside))

@@ -16,7 +16,7 @@ def op_of(step: Any) -> int:
 
 
 def is_run(step: Any) -> bool:
-    """True if the step runs an op; False if it moves something."""
+    """True if the step runs an op; False if it copies to or from the host."""
     return isinstance(step, int) or step[0] == "run"
 
 

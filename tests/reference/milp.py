@@ -12,9 +12,9 @@ given order; before it, forward ops of earlier positions may run again, in order
              and the next stage does not begin with it
     U[k, j]  bytes in memory while op j of stage k runs (whether it does or not)
 
-A forward op need not run in its own stage if nobody there needs it. Covered are problems in which
-every op makes one value in a storage of its own, without scratch, regions and constraints, and
-plans of the kind the planner makes: only forward ops run again.
+A forward op need not run in its own stage if no op of that stage needs it. It supports problems in
+which every op makes one value in its own storage, without scratch, regions and constraints, and
+plans that rerun only forward ops.
 """
 
 from __future__ import annotations

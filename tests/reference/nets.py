@@ -65,7 +65,7 @@ def lstm(m: Makes, *, width: int, hidden: int, time: int, batch: int, words: int
 
 
 def resnet_logits(f: Any, p: Tree, states: Tree, x: Any) -> Any:
-    """Returns the logits of :func:`resnet`. ``f``: the functional module, PyTorch's or
+    """Returns the logits of :func:`resnet`. ``f`` is the functional module, PyTorch's or
     Cutback's."""
     kept = iter(states)
 

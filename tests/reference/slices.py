@@ -20,7 +20,8 @@ def slice_of(op: dict[str, Any], made: Iterable[int]) -> tuple[set[int], set[int
 
 
 def made_alone(problem: dict[str, Any], value: int) -> tuple[int, set[int]]:
-    """Returns the op that makes a value, and the positions of the inputs read for it alone."""
+    """Returns the op that makes a value, and the positions of the inputs that it reads to make only
+    this value."""
     for i, op in enumerate(problem["ops"]):
         if value < len(op["out"]):
             return i, slice_of(op, [value])[1] if op.get("inside") else set(range(len(op["in"])))
@@ -31,7 +32,7 @@ def made_alone(problem: dict[str, Any], value: int) -> tuple[int, set[int]]:
 def taken_reads(
     problem: dict[str, Any], op: int, inputs: Iterable[int], taken: set[int]
 ) -> tuple[list[tuple[int, int]], set[int]]:
-    """Returns (op, value) of all reads of a run that inlines these values, and the inlined values
+    """Returns all reads of a run that inlines these values, as (op, value), and the inlined values
     that it reads, directly or through others. ``inputs`` has the positions of the run's own
     reads."""
     todo, reads, used = [(op, j) for j in inputs], list[tuple[int, int]](), set[int]()

@@ -60,7 +60,7 @@ class Program:
 
 
 def draw_groups(r: random.Random, p: dict[str, Any]) -> list[list[int]]:
-    """Draws neighbours that run as one: some ops of one phase, in order."""
+    """Draws groups of neighbouring ops of one phase, each of which runs as one op."""
     groups: list[list[int]] = []
     for i, op in enumerate(p["ops"]):
         mine = {"placeholder", "backward"} & set(op["flags"])
@@ -74,8 +74,8 @@ def draw_groups(r: random.Random, p: dict[str, Any]) -> list[list[int]]:
 
 
 def make_inside(p: dict[str, Any], group: list[int], ends: set[int]) -> dict[str, Any]:
-    """Returns the op that replaces a group of several. Its values still have their ids of the
-    problem."""
+    """Returns the op that replaces a group of several. Its values keep the ids that they have in
+    the problem."""
     inside: list[dict[str, Any]] = []
     reads = sorted({v for i in group for v in p["ops"][i]["in"]} - set(group))
     for i in group:

@@ -1,5 +1,5 @@
-"""Tests policies for graphs in files: the words, the tables, and mu-TWO's selection against a slow
-twin."""
+"""Tests policies for graphs in files: constraint names, tables, and mu-TWO's selection against a
+slow twin."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def transformer():
 
 
 def words(problem, policy):
-    """Returns the constraint of each forward operation that makes something."""
+    """Returns each forward operation that computes a value, with its constraint, by name."""
     document = json.loads(constrain(problem, policy))
     found = {}
     for op in document["ops"]:

@@ -138,7 +138,7 @@ def test_threads():
 
 
 def test_arrays_outlive_the_module():
-    """When the interpreter exits, the extension may be unloaded before the arrays."""
+    """When the interpreter exits, the extension may be unloaded before the arrays are freed."""
     code = (
         "import sys, numpy as np, cutback\n"
         "x = np.ones(1 << 16, np.float32)\n"

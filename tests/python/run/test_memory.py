@@ -34,9 +34,9 @@ def live_bytes():
 
 
 def sweep(work, dense=100):
-    """Runs ``work`` with the n-th allocation failing, for n = 1, 2, ... and beyond ``dense`` in
-    growing steps, until there are fewer than n. Returns how many failed. If one failed, the only
-    valid outcome is MemoryError, since a result would have been made without it."""
+    """Runs ``work`` with the n-th allocation failing, for n = 1, 2, ... (beyond ``dense``, in
+    growing steps), until a run makes fewer than n allocations. Returns how many runs failed. If an
+    allocation fails, ``work`` must raise MemoryError; it cannot have a valid result."""
     work()
     before = live_bytes()
     n = 0
@@ -88,7 +88,7 @@ def test_plan_of_a_problem(dense):
 
 @pytest.mark.skipif("CUTBACK_TEST_BACKEND" in os.environ, reason="the words are the cpu's")
 def test_an_arena_that_cannot_be_had_names_a_way_out():
-    """This holds with a budget, too: the way out is then a lower one."""
+    """With a budget, the error suggests a lower budget."""
     graph = cutback.trace(loss, PARAMS, X, Y).graph
     arrays = [*PARAMS.values(), X, Y]
     for budget in (None, "0.9x"):
@@ -205,7 +205,7 @@ def test_nothing_is_kept_after_use():
 
 
 def mistakes():
-    """Makes calls of the extension, valid and invalid, each of which must free what it
+    """Calls the extension with valid and invalid arguments; each call must free what it
     allocated."""
     graph = cutback.Graph()
     x = graph.input("x", (2, 3), "f64")

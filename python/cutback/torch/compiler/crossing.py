@@ -225,8 +225,8 @@ class _Shared:
         return self.common._replace(exact=self._is_exact())
 
     def _is_exact(self) -> bool:
-        """True if all results except the last go to other graphs, and nothing comes from
-        outside."""
+        """True if all results of all graphs but the last go only to other graphs, and no gradient
+        comes from a part of the step without a graph."""
         loose = {(g, s) for g, s in self.common.loose}
         results = {
             (g, self.storage_of[g][v])
@@ -243,7 +243,7 @@ class _Shared:
         return "static" in self.problems[g].storages[s].flags
 
     def _find_handed(self, g: int) -> None:
-        """Finds arguments of a graph whose memory an earlier graph made."""
+        """Finds arguments of a graph whose memory an earlier graph allocated."""
         ops = self.problems[g].ops
         written = {v.storage for op in ops if "mutates" in op.flags for v in op.outputs}
         for k, (run, result, _) in self.runs[g].handed.items():
