@@ -100,7 +100,7 @@ static inline bool cb_may_delay_any(const cb_facts *f) {
         if (cb_may_delay(f, f->base[k])) return true;
     return false;
 }
-/* Returns the position of the first op of the backward before which other ops may run again. The ops
+/* Returns the position of the first op of the backward before which others may run again. The ops
  * before it are arrivals, such as tangents: they are the first ops of the backward, have an effect
  * and read nothing. Their outputs come from outside and all exist when the backward begins, so
  * nothing can run between them or before them. */
