@@ -69,7 +69,7 @@ static cb_status pooled_of(cb_context *ctx, const char *name, const cb_pooled **
     CB_TRY(device_of(ctx, name, &b, device, err));
     *pooled = b->pooled;
     return b->pooled ? CB_OK
-                     : cb_fail(err, CB_UNSUPPORTED, "the backend \"%s\" keeps no memory", b->name);
+                     : cb_fail(err, CB_UNSUPPORTED, "the backend \"%s\" caches no memory", b->name);
 }
 
 /* Returns the pool of a device that is already open; NULL: there is none, or it keeps no memory. */

@@ -281,7 +281,7 @@ void cb_mark_slice(const cb_grouping *x, const cb_graph *g, uint32_t value, uint
 
 static const char *reason_of(cb_group_end end) {
     switch (end) {
-        case CB_END_DOMAIN: return "it runs over other elements than those before it";
+        case CB_END_DOMAIN: return "it iterates over other elements than the ops before it";
         case CB_END_CUT: return "a row would hold part of what is summed or drawn together";
         case CB_END_DTYPE: return "it computes in f64 and the others do not, or the reverse";
         case CB_END_READ:

@@ -82,9 +82,9 @@ static cb_status check_value(const cb_graph *g, size_t id, uint32_t k, const cb_
     const cb_value *v = &g->values.at[op->out_begin + k];
     const bool is_view = k == 0 && (cb_op_def_of(op->code)->flags & CB_OPF_VIEW);
     if (v->producer != id || v->out_index != k)
-        return bad_op(g, id, "an output names another producer", err);
+        return bad_op(g, id, "the producer of an output is another op", err);
     if (!equal_types(v, want))
-        return bad_op(g, id, "an output is not what the shape rule gives", err);
+        return bad_op(g, id, "an output does not have the type that the shape rule gives", err);
     if (is_view) {
         if (v->storage != g->values.at[cb_op_ins(g, (cb_op_id)id)[0]].storage)
             return bad_op(g, id, "the storage of a view is not that of its input", err);
@@ -99,7 +99,7 @@ static cb_status check_value(const cb_graph *g, size_t id, uint32_t k, const cb_
             return bad_op(g, id, "a storage has the wrong size", err);
     }
     if (!is_inside(v, g->storages.at[v->storage].bytes))
-        return bad_op(g, id, "a view leaves its storage", err);
+        return bad_op(g, id, "a view extends beyond its storage", err);
     return CB_OK;
 }
 
@@ -130,7 +130,7 @@ static cb_status check_ops(const cb_graph *g, cb_error *err) {
         CB_TRY_DONE(check_outputs_of(g, id, in, &at, err));
         if (g->ops.at[id].code == CB_OP_INPUT) {
             if (at.inputs >= g->inputs.len || g->inputs.at[at.inputs] != id)
-                CB_TRY_DONE(bad_op(g, id, "missing among the inputs", err));
+                CB_TRY_DONE(bad_op(g, id, "is an input, but the list of inputs lacks it", err));
             at.inputs++;
         }
         at.in_value += g->ops.at[id].n_in;
@@ -170,7 +170,7 @@ static cb_status check_outputs(const cb_graph *g, bool need_input, cb_error *err
             continue;
         }
         if (o->kind != CB_OUTPUT_STATE && o->kind != CB_OUTPUT_GRAD)
-            return bad_output(i, "no such kind", err);
+            return bad_output(i, "unknown kind", err);
         if (o->input == CB_NONE && !need_input) continue;
         if (o->input >= g->inputs.len) return bad_output(i, "no such input", err);
         cb_op_id op = g->inputs.at[o->input];

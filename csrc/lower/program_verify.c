@@ -62,7 +62,7 @@ static cb_status check_operand(const check *c, uint32_t id) {
     uint64_t elements = room / cb_dtype_size(x->dtype);
     if (low >= 0 && high >= 0 && (uint64_t)high < elements) return CB_OK;
     return cb_fail(c->err, CB_INTERNAL,
-                   "program: operand %" PRIu32 " shows elements %" PRId64 "..%" PRId64
+                   "program: operand %" PRIu32 " covers elements %" PRId64 "..%" PRId64
                    " of memory with %" PRIu64,
                    id, low, high, elements);
 }
@@ -91,7 +91,7 @@ static cb_status check_buffers(check *c) {
         const cb_buffer *x = &p->buffer[b];
         if (x->made >= p->n_group || x->last < x->made || x->last > p->n_group) {
             return cb_fail(c->err, CB_INTERNAL,
-                           "program: buffer %" PRIu32 " lives in groups %" PRIu32 "..%" PRIu32
+                           "program: buffer %" PRIu32 " is live in groups %" PRIu32 "..%" PRIu32
                            " of %" PRIu32,
                            b, x->made, x->last, p->n_group);
         }
@@ -122,7 +122,7 @@ static cb_status overlap(const check *c, uint32_t a, uint32_t b) {
     const cb_buffer *x = &c->p->buffer[a], *y = &c->p->buffer[b];
     return cb_fail(c->err, CB_INTERNAL,
                    "program: buffers %" PRIu32 " (%" PRIu64 " bytes at %" PRIu64 ") and %" PRIu32
-                   " (%" PRIu64 " bytes at %" PRIu64 ") live together and overlap",
+                   " (%" PRIu64 " bytes at %" PRIu64 ") are live at the same time and overlap",
                    a, x->bytes, x->offset, b, y->bytes, y->offset);
 }
 
@@ -152,7 +152,7 @@ static cb_status check_taken(check *c) {
         if (to->over >= p->n_buffer || to->over == b)
             return taken_wrong(c, b, "there is no such buffer");
         const cb_buffer *from = &p->buffer[to->over];
-        if (c->is_taken[to->over]) return taken_wrong(c, b, "another buffer takes it over too");
+        if (c->is_taken[to->over]) return taken_wrong(c, b, "another buffer also takes it over");
         const bool is_earlier = from->made < to->made || (from->made == to->made && to->over < b &&
                                                           moves_in(p, to->made, to->over, false));
         if (from->last != to->made || !is_earlier)
@@ -210,7 +210,8 @@ static cb_status check_overlaps(check *c) {
     }
     if (peak == p->live_bytes) return CB_OK;
     return cb_fail(c->err, CB_INTERNAL,
-                   "program: at most %" PRIu64 " bytes are alive at once, but it states %" PRIu64,
+                   "program: at most %" PRIu64
+                   " bytes are live at once, but live_bytes is %" PRIu64,
                    peak, p->live_bytes);
 }
 
@@ -296,7 +297,7 @@ static cb_status check_part(const check *c, uint32_t g, const cb_instr *instr, c
     const cb_part part = cb_part_of(&shaped, domain);
     bool late = false;
     if (part == CB_PART_NONE || part != instr->part)
-        return part_wrong(c, g, instr, "its part is not that of its op");
+        return part_wrong(c, g, instr, "its part is not the one that its op has");
     for (uint32_t k = 0; k < instr->n_in; k++) {
         const uint8_t *at = made_at(c, ins[k]);
         const cb_operand *x = &p->operand[ins[k]];

@@ -156,7 +156,9 @@ def _by_list(verb: str, rest: str, ops: list[Op]) -> Chooser:
     if verb == "names":
         for name in names:
             if not any(fnmatchcase(op.name, name) for op in ops):
-                raise ValueError(f"policy: no operation of the graph is named like {name!r}")
+                raise ValueError(
+                    f"policy: no operation of the graph has a name that matches {name!r}"
+                )
         return by_table({**dict.fromkeys(names, "must_save"), "*": "prefer_recompute"})
     _check_ops(ops, names)
     others = "prefer_save" if verb == "recompute" else "prefer_recompute"

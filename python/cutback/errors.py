@@ -267,7 +267,9 @@ def _of_time(e: BudgetError) -> str:
     if e.least_extra is not None and least != allowed:
         found = f"the fastest takes {least}"
     elif e.smallest_bytes is not None:
-        found = f"constraints rerun or move values; with more, {_sizes((e.smallest_bytes, 1))[0]}"
+        found = (
+            f"constraints rerun or move values; with more time, {_sizes((e.smallest_bytes, 1))[0]}"
+        )
         found += f" ({e.measure}) is possible"
     else:
         found = "constraints rerun or move values"

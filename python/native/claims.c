@@ -92,7 +92,7 @@ static void word_dealloc(PyObject *self) {
 
 static PyMethodDef word_methods[] = {
     {"hold", (PyCFunction)(void (*)(void))word_hold, METH_FASTCALL,
-     "hold(function, /, *arguments) -> its result; RuntimeError if the word is taken"},
+     "hold(function, /, *arguments) -> its result; RuntimeError if another call holds it"},
     {"__reduce__", word_reduce, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     filters = (
         "default",
         "error:.*budget",
-        "ignore:the model falls into",
+        "ignore:the model was split into",
         "ignore:kernels take scratch",
     )
     for item in items:

@@ -171,7 +171,9 @@ class Walk:
     def here(self, v: int, step: int) -> None:
         """Raises an error if the value's memory has been moved to the host with another value."""
         if id(self.value_life[v]) in self.lanes.left:
-            raise BrokenPlanError(f"step {step}: value {v} lies in memory that has left")
+            raise BrokenPlanError(
+                f"step {step}: value {v} is in memory that has been moved to the host"
+            )
 
     def held_for(self, v: int) -> Life | None:
         """Returns the life held for a value: that of its op's first run."""
@@ -252,7 +254,7 @@ class Walk:
         if outputs is None:
             return every
         if not isinstance(outputs, list) or sorted(set(outputs)) != sorted(outputs):
-            raise BrokenPlanError(f"step {t}: {outputs!r} is no list of outputs")
+            raise BrokenPlanError(f"step {t}: {outputs!r} is not a list of outputs")
         if not set(outputs) <= every or not outputs:
             raise BrokenPlanError(f"step {t}: op {i} makes none, or one that it does not have")
         if not self.ops[i].get("inside") and set(outputs) != every:
@@ -280,7 +282,7 @@ class Walk:
     def check_taken(self, t: int, i: int, values: Any) -> set[int]:
         """Returns the values inlined by a run of op ``i``, which the problem must list."""
         if not isinstance(values, list) or sorted(set(values)) != sorted(values):
-            raise BrokenPlanError(f"step {t}: {values!r} is no list of values")
+            raise BrokenPlanError(f"step {t}: {values!r} is not a list of values")
         for v in values:
             if (i, v) not in self.inlinings:
                 raise BrokenPlanError(f"step {t}: op {i} may not take in value {v}")
@@ -478,7 +480,7 @@ class Walk:
         for i, kinds in enumerate(self.flags):
             acts = kinds & (ONCE - {"unknown"}) and "placeholder" not in kinds
             if acts and i not in self.runs:
-                raise BrokenPlanError(f"op {i} must run once and does not run")
+                raise BrokenPlanError(f"op {i} must run once, but does not run")
         for life in self.lives:
             if id(life) in self.unread and life.last == life.made:
                 t, k = self.unread[id(life)]

@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     relative to small tensors."""
     config.addinivalue_line("filterwarnings", "ignore:kernels take scratch")
     config.addinivalue_line("filterwarnings", "ignore:the first run of a region")
-    config.addinivalue_line("filterwarnings", "ignore:the model falls into")
+    config.addinivalue_line("filterwarnings", "ignore:the model was split into")
     config.addinivalue_line("filterwarnings", "ignore:a region deviated from its planned runs")
     config.addinivalue_line("filterwarnings", "ignore:The .grad attribute of a Tensor")
     config.addinivalue_line("filterwarnings", "ignore:.* should not be instantiated")

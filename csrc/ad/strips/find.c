@@ -182,7 +182,8 @@ static const char *try_strip(finder *x, cb_strip *s) {
     if (s->rows < 2 * CB_PIECE_ROWS) return "there are fewer than 512 rows";
     const uint32_t n_products = grow(x, s);
     if (has_halves(x, s)) return "sums of pieces in 16 bits would be rounded";
-    if (n_products == 0) return "no product by rows leads here, or its result is read elsewhere";
+    if (n_products == 0)
+        return "no matrix product by rows leads here, or its result is read elsewhere";
     return pays(x, s) ? NULL : "nothing in between is twice as wide as both ends";
 }
 

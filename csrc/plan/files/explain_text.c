@@ -105,7 +105,7 @@ static void put_floor(cb_str *out, const cb_explanation *e) {
     bool moves = e->plan->lives.out_bytes > 0;
     if (floor == UINT64_MAX) return;
     cb_str_addf(out,
-                "  %-8s %12s  no plan of this order of ops%s is below; set by %s\n"
+                "  %-8s %12s  no plan with this order of ops%s takes less; set by %s\n"
                 "  largest working sets (inputs, outputs and scratch of one op):\n",
                 "floor", bytes_text(floor, a), moves ? " that moves nothing to the host" : "",
                 cb_op_text(p, e->floor.op, op));
@@ -152,7 +152,7 @@ static void put_lines(cb_str *out, const cb_explanation *e) {
     bool saved = e->plan->measure == CB_MEASURE_SAVED;
     cb_str_addf(out,
                 "\n  Otherwise: how %s and the time of the step change if only this decision were "
-                "the other one.\n  Readers: ops of the forward + of the backward. *: alive at the "
+                "different.\n  Readers: ops of the forward + of the backward. *: alive at the "
                 "peak.\n\n",
                 saved ? "saved bytes" : "the peak");
     cb_str_addf(out, "  %-20s %11s  %-24s %-20s %7s  %-10s %-10s %11s\n", "value", "bytes",
@@ -204,7 +204,9 @@ static void put_once(cb_str *out, const cb_explanation *e) {
 static void put_delayed(cb_str *out, const cb_explanation *e) {
     char bytes[32], op[CB_OP_TEXT], before[CB_OP_TEXT];
     if (e->n_delayed == 0) return;
-    cb_str_addf(out, "\n  Ops of the backward that run later than their place, at no cost:\n");
+    cb_str_addf(
+        out,
+        "\n  Ops of the backward that run later than their position in the graph, at no cost:\n");
     for (uint32_t i = 0; i < e->n_delayed && i < MOST_DELAYED; i++) {
         const cb_delayed *d = &e->delayed[i];
         bool ends = d->before == CB_NONE;

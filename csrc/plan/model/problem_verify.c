@@ -125,8 +125,8 @@ static cb_status verify_work(const cb_problem *p, uint32_t op, cb_error *err) {
                        name, (long long)p->op_time_ps[op]);
     }
     if (p->op_region[op] != CB_NONE && p->op_region[op] >= p->n_region) {
-        return cb_fail(err, CB_INVALID, "op %u (%s): is in region %u of %u", op, name,
-                       p->op_region[op], p->n_region);
+        return cb_fail(err, CB_INVALID, "op %u (%s): is in region %u, but there are %u regions", op,
+                       name, p->op_region[op], p->n_region);
     }
     return CB_OK;
 }
@@ -180,7 +180,8 @@ static cb_status verify_outputs(const cb_problem *p, uint32_t op, storage_facts 
             return cb_fail(err, CB_INVALID, "value %u: its op is not op %u (%s)", v, op,
                            p->op_name[op]);
         if (s >= p->n_storage)
-            return cb_fail(err, CB_INVALID, "value %u of %s: is in storage %u of %u", v,
+            return cb_fail(err, CB_INVALID,
+                           "value %u of %s: is in storage %u, but there are %u storages", v,
                            p->op_name[op], s, p->n_storage);
         if (p->value_bytes[v] != UINT64_MAX && p->value_bytes[v] > MOST_BYTES)
             return cb_fail(err, CB_INVALID, "value %u of %s: %llu bytes; the limit is 2^60", v,
@@ -220,7 +221,8 @@ static cb_status verify_ends(const cb_problem *p, const uint32_t *root, cb_error
     for (uint32_t i = 0; i < p->n_forward_output; i++) {
         uint32_t v = p->forward_output[i];
         if (v >= p->n_value)
-            return cb_fail(err, CB_INVALID, "forward output %u: is value %u of %u", i, v,
+            return cb_fail(err, CB_INVALID,
+                           "forward output %u is value %u, but there are %u values", i, v,
                            p->n_value);
         uint32_t op = p->value_op[v];
         if (op >= p->backward_starts && !(p->op_flags[op] & CB_POP_PLACEHOLDER)) {
@@ -230,7 +232,8 @@ static cb_status verify_ends(const cb_problem *p, const uint32_t *root, cb_error
     }
     for (uint32_t i = 0; i < p->n_backward_output; i++) {
         if (p->backward_output[i] >= p->n_value) {
-            return cb_fail(err, CB_INVALID, "backward output %u: is value %u of %u", i,
+            return cb_fail(err, CB_INVALID,
+                           "backward output %u is value %u, but there are %u values", i,
                            p->backward_output[i], p->n_value);
         }
     }

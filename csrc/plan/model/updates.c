@@ -98,8 +98,9 @@ cb_status cb_verify_updates(const cb_problem *p, const uint32_t *root, cb_error 
 
 cb_status cb_refuse_updates(const cb_problem *p, const char *what, cb_error *err) {
     if (!p->updates) return CB_OK;
-    return cb_fail(err, CB_UNSUPPORTED,
-                   "%s: this problem has updates inside, which need gradients that end early; plan "
-                   "with the optimizer's step after the run",
-                   what);
+    return cb_fail(
+        err, CB_UNSUPPORTED,
+        "%s: this problem has updates inside, which need gradients that are freed early; plan "
+        "with the optimizer's step after the run",
+        what);
 }

@@ -6,7 +6,7 @@ static cb_status find_fullest(const cb_pack_life *life, uint32_t n, cb_arena *sc
     uint32_t n_moment = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (life[i].bytes > INT64_MAX - sum)
-            return cb_fail(err, CB_INVALID, "place: the sizes of %u lives add up to 2^63 or more",
+            return cb_fail(err, CB_INVALID, "place: the sizes of %u buffers add up to 2^63 or more",
                            n);
         sum += life[i].bytes;
         if (life[i].last >= n_moment) n_moment = life[i].last + 1;
@@ -35,7 +35,7 @@ cb_status cb_place_within(const cb_pack_life *life, uint32_t n, uint64_t capacit
     CB_TRY(find_fullest(life, n, scratch, out, err));
     if (out->live_bytes > capacity) return CB_OK;
     CB_TRY(cb_pack_init(&z, life, n, scratch, poll, &fits, err));
-    if (!fits) return cb_fail(err, CB_UNSUPPORTED, "place: %u lives are too many to search", n);
+    if (!fits) return cb_fail(err, CB_UNSUPPORTED, "place: %u buffers are too many to search", n);
     z.effort = effort;
     CB_TRY(cb_pack_within(&z, capacity, &found, err));
     if (!found) {

@@ -326,7 +326,8 @@ static cb_status end_walk(walker *w) {
     for (uint32_t op = 0; op < p->n_op; op++) {
         if ((p->op_flags[op] & CB_POP_ACTS) && w->runs[op] == 0 &&
             !(p->op_flags[op] & CB_POP_PLACEHOLDER)) {
-            return cb_fail(w->err, CB_INVALID, "%s must run once and does not run", p->op_name[op]);
+            return cb_fail(w->err, CB_INVALID, "%s must run once, but does not run",
+                           p->op_name[op]);
         }
     }
     return CB_OK;
@@ -344,7 +345,7 @@ static cb_status check_use(const walker *w) {
             if (instance == CB_NONE || lives->instance[instance].last > t) continue;
             const uint32_t storage = lives->instance[instance].storage;
             if (cb_is_updating(w->p, storage) && w->first[storage] == instance) continue;
-            return cb_fail(w->err, CB_INVALID, "step %u: %s makes output %u, which nobody reads", t,
+            return cb_fail(w->err, CB_INVALID, "step %u: %s makes output %u, which no op reads", t,
                            p->op_name[op], i - lives->out_begin[t]);
         }
     }

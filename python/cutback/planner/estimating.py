@@ -116,7 +116,7 @@ class Estimate:
         assert point.within is not None
         return (
             f"batch {self.batch}: {budgets.text(point.within.bytes)} of {size} ({self.measure}), "
-            f"{1e3 * point.within.seconds:.4g} ms a step on {self.device} by the cost model, "
+            f"{1e3 * point.within.seconds:.4g} ms per step on {self.device} by the cost model, "
             f"{100 * point.extra:.1f} % more than without a plan"
         )
 

@@ -38,7 +38,7 @@ def _flat(p: Tensor, x: Tensor | None, what: str, name: str) -> Array | None:
         kind = "float16 or bfloat16" if what == "copy" else whole
         raise ValueError(
             f"{name}: the {what} is {x.dtype}{list(x.shape)} with strides {x.stride()}, but must "
-            f"be {kind}{list(p.shape)} with {p.stride()} and have a real parameter"
+            f"be {kind}{list(p.shape)} with {p.stride()}, and the parameter must be real"
         )
     if x.is_neg() or x.is_conj():
         raise ValueError(

@@ -173,7 +173,7 @@ TEST(a_product_with_two_readers_is_made_once) {
 TEST(what_stays_whole) {
     cb_graph *g = parse(head, LOSS "output \"logits\" %4 result\n");
     made m = build(g, 2, false);
-    CHECK_LINES(m, "model.py:3 cross_entropy: whole, as no product by rows leads here, or "
+    CHECK_LINES(m, "model.py:3 cross_entropy: whole, as no matrix product by rows leads here, or "
                    "its result is read elsewhere\n");
     CHECK(largest(m.joint, CB_OP_CROSS_ENTROPY_BWD) == 600 * 9);
     drop(&m, g);

@@ -68,8 +68,8 @@ TEST(ops) {
     DAMAGED(g->attrs.at[3].i[1] = 9, "slice: 9:5:2");
     DAMAGED(g->attrs.at[4].f[0] = -1, "eps is -1");
     DAMAGED(g->attrs.at[7].dtype = (cb_dtype)99, "type 99");
-    DAMAGED(g->inputs.at[1] = 0, "op 1 (input): missing among the inputs");
-    DAMAGED(g->inputs.len = 1, "missing among the inputs");
+    DAMAGED(g->inputs.at[1] = 0, "op 1 (input): is an input, but the list of inputs lacks it");
+    DAMAGED(g->inputs.len = 1, "is an input, but the list of inputs lacks it");
     DAMAGED(g->ops.len = 0, "belong to no op");
     DAMAGED(g->backward_starts = 4000, "after the end");
     DAMAGED(g->regions.at[0].parent = 0, "region 0: no such name, or its parent");
@@ -77,7 +77,7 @@ TEST(ops) {
 }
 
 TEST(values) {
-    DAMAGED(g->values.at[3].producer = 2, "op 3 (slice): an output names another producer");
+    DAMAGED(g->values.at[3].producer = 2, "op 3 (slice): the producer of an output is another op");
     DAMAGED(g->values.at[5].out_index = 0, "another producer");
     DAMAGED(g->values.at[3].dtype = CB_F64, "not what the shape rule gives");
     DAMAGED(g->values.at[3].shape.dim[0] = 3, "not what the shape rule gives");
@@ -95,7 +95,7 @@ TEST(outputs) {
     DAMAGED(g->outputs.at[0].value = 4000, "output 0: no such value");
     DAMAGED(g->outputs.at[0].name = 4000, "output 0: no such name");
     DAMAGED(g->outputs.at[0].input = 0, "belongs to no input");
-    DAMAGED(g->outputs.at[0].kind = (cb_output_kind)9, "no such kind");
+    DAMAGED(g->outputs.at[0].kind = (cb_output_kind)9, "unknown kind");
     DAMAGED(g->outputs.at[1].input = CB_NONE, "output 1: no such input");
     DAMAGED(g->outputs.at[1].input = 0, "dtype or shape differ");
     DAMAGED(g->outputs.at[1].value = 7, "dtype or shape differ");

@@ -165,17 +165,17 @@ TEST(verifier_finds_what_is_wrong_in_a_group) {
     cb_domain *domain = &p->group[home->group].domain;
 
     map->part = CB_PART_ONE;
-    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "its part is not that of its op");
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "its part is not the one that its op has");
     map->part = CB_PART_MAP;
     alone->part = CB_PART_MAP;
     CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL,
                "it is the only instruction of its group but has a part");
     alone->part = CB_PART_NONE;
     domain->count++;
-    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "its part is not that of its op");
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "its part is not the one that its op has");
     domain->count--;
     home->bytes--;
-    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "shows elements");
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "covers elements");
     home->bytes++;
     home->group++;
     CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "may not write");

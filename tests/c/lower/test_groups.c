@@ -164,7 +164,7 @@ TEST(what_is_no_group_is_refused_by_name) {
                    view = find(g, CB_OP_RESHAPE, CB_FORWARD), sum = find(g, CB_OP_SUM, CB_FORWARD),
                    late = find(g, CB_OP_GELU_BWD, CB_BACKWARD),
                    seed = find(g, CB_OP_FULL, CB_BACKWARD);
-    refuse(&m, product, add, CB_UNSUPPORTED, "it runs over other elements");
+    refuse(&m, product, add, CB_UNSUPPORTED, "it iterates over other elements");
     refuse(&m, add, drop, CB_UNSUPPORTED, "but an op between them is not");
     refuse(&m, add, late, CB_INVALID, "both the forward and the backward");
     refuse(&m, seed, late, CB_UNSUPPORTED, "represents the tangent");

@@ -97,17 +97,17 @@ TEST(verifier_finds_what_is_wrong) {
     CHECK(find_pair(p, &a, &b));
     cb_buffer kept = p->buffer[a];
     p->buffer[a].offset = p->buffer[b].offset;
-    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "live together and overlap");
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "are live at the same time and overlap");
     p->buffer[a].offset = p->arena_bytes;
     CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "is not in the arena");
     p->buffer[a] = kept;
     p->buffer[a].made = p->buffer[a].last + 1;
-    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "lives in groups");
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "is live in groups");
     p->buffer[a] = kept;
 
     uint64_t live = p->live_bytes;
     p->live_bytes++;
-    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "but it states");
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "but live_bytes is");
     p->live_bytes = live;
 
     cb_instr *last = &p->instr[p->n_instr - 1], *first = &p->instr[0];
@@ -124,7 +124,7 @@ TEST(verifier_finds_what_is_wrong) {
 
     cb_operand *shown = &p->operand[p->operand_id[first->out_begin]];
     shown->offset++;
-    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "shows elements");
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "covers elements");
     shown->offset--;
     shown->buffer = UINT32_MAX;
     CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "refers to memory");
@@ -161,7 +161,7 @@ TEST(verifier_finds_memory_taken_over_wrongly) {
     CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "there is no such buffer");
     *to = kept;
     to->takes_over = false;
-    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "live together and overlap");
+    CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "are live at the same time and overlap");
     *to = kept;
     from->last++;
     CHECK_FAIL(cb_program_verify(p, &err), CB_INTERNAL, "its life does not end in the group");

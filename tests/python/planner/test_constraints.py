@@ -119,7 +119,7 @@ def test_tables(tmp_path):
         ("wisely", "policy 'wisely' is not one of"),
         ("save:", "needs at least one operation"),
         ("save:aten.mmm", "no operation 'aten.mmm'"),
-        ("names:zz*", "is named like 'zz"),
+        ("names:zz*", "has a name that matches 'zz"),
         ("mu-two:7 apples", "7 apples"),
         ("mu-two:min", "give a number of bytes"),
         ("mu-two:0x", "a share must be in"),

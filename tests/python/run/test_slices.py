@@ -223,7 +223,7 @@ def test_what_stays_whole_says_why():
     (few,) = reasons(head, p, x[:300], np.zeros(300, np.int64))
     assert few.endswith("cross_entropy: whole, as there are fewer than 512 rows")
     (random,) = reasons(dropped, p, x)
-    assert "no product by rows leads here" in random
+    assert "no matrix product by rows leads here" in random
     (halves,) = reasons(head, parameters(np.float16), x.astype(np.float16), np.zeros(ROWS, int))
     assert "in 16 bits" in halves
     (mixed,) = reasons(in_halves, p, x)

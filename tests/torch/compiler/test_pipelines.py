@@ -180,5 +180,5 @@ def test_what_a_loss_takes_is_within_the_budget(kind: str, compiled: bool, break
     torch._dynamo.reset()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "besides the pending calls")
-        warnings.filterwarnings("ignore", "the model falls into 2 graphs")
+        warnings.filterwarnings("ignore", "the model was split into 2 graphs")
         assert max(peaks(limit)[1:]) <= limit

@@ -69,7 +69,7 @@ def peak(run: Any, x: Any) -> int:
 def fresh() -> Any:
     torch._dynamo.reset()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "the model falls into", UserWarning)
+        warnings.filterwarnings("ignore", "the model was split into", UserWarning)
         yield
 
 

@@ -181,4 +181,4 @@ def test_a_step_without_its_optimizer_leaves_gradients() -> None:
     gc.collect()
     loss.backward()
     assert model.layer.weight.grad is not None
-    assert compiled.updates_reason == "the optimizer does not exist any more"
+    assert compiled.updates_reason == "the optimizer no longer exists"

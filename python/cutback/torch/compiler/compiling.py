@@ -154,7 +154,7 @@ def cutback(
     if mode is not None:
         raise ValueError(
             f"backend 'cutback': mode={mode!r} is one of Inductor's sets of options, and this "
-            "backend has none. Leave it out and say options={'budget': ...}; with "
+            "backend has none. Leave it out and pass options={'budget': ...}; with "
             "options={'budget': ..., 'codegen': 'inductor'} Inductor compiles the planned graphs, "
             "as torch._inductor.config says"
         )

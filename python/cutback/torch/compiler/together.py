@@ -393,7 +393,7 @@ def tell_of_first_step(graphs: int, held: int, budget: str, final: bool) -> None
     """Warns that the graphs of one call were planned one after another."""
     then = "They are not planned again" if final else "The next step has one plan for all of them"
     warnings.warn(
-        f"the model falls into {graphs} graphs, which this first step plans one after another: "
+        f"the model was split into {graphs} graphs, which this first step plans one after another: "
         f"together they {_over(held, budget)}. {then}",
         stacklevel=4,
     )

@@ -54,7 +54,7 @@ class SharedGradientsError(Exception):
     layout."""
 
     def __init__(self, shared: Mapping[int, fx.Node]) -> None:
-        super().__init__("gradients need memory of their own")
+        super().__init__("gradients need separate memory")
         self.shared = shared  # maps an output to the parameter
 
 

@@ -158,7 +158,7 @@ class Inside:
 
     def _reason_now(self, given: Sequence[Any], optimizer: torch.optim.Optimizer | None) -> str:
         if optimizer is None:
-            return "the optimizer does not exist any more"
+            return "the optimizer no longer exists"
         for p in given:
             why = reasons.of_parameter(p) or reasons.of_hooks(p)
             if why:

@@ -60,7 +60,7 @@ def test_what_is_held_belongs_to_the_first_run_that_makes_it():
     problem["backward_outputs"].append(2)
     both(problem, [["run", 2, [1]], ["run", 2, [0]], 4, 5], 2)
     text = refused(problem, [["run", 2, [1]], ["run", 2, [0]], 4, ["run", 2, [0]], 5], 2)
-    assert "makes output 0, which nobody reads" in text
+    assert "makes output 0, which no op reads" in text
 
 
 BROKEN = [
@@ -70,9 +70,9 @@ BROKEN = [
     ([["run", 2, 1], 4, 5], 1, "a list"),
     ([["run", 2, [0]], 4, 5], 1, "needs value 3"),
     ([2, ["run", 4, []], 4, 5], 1, "no inside"),
-    ([2, 4, ["run", 2, [1]], 5], 1, "makes output 1, which nobody reads"),
-    ([2, 4, ["run", 2, [0, 1]], 5], 1, "makes output 0, which nobody reads"),
-    ([2, 2, 4, 5], 2, "which nobody reads"),
+    ([2, 4, ["run", 2, [1]], 5], 1, "makes output 1, which no op reads"),
+    ([2, 4, ["run", 2, [0, 1]], 5], 1, "makes output 0, which no op reads"),
+    ([2, 2, 4, 5], 2, "which no op reads"),
     ([2, 4, ["out", 2], ["in", 2], 5], 1, "cannot be offloaded"),
     ([2, 4, ["out", 2, [0]], 5], 1, "3 entries"),
     ([2, 4, ["run", 2, [0], [0]], 5], 1, "no inlining of value 0"),
