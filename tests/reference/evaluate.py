@@ -171,9 +171,7 @@ class Walk:
     def here(self, v: int, step: int) -> None:
         """Raises an error if the value's memory has been moved to the host with another value."""
         if id(self.value_life[v]) in self.lanes.left:
-            raise BrokenPlanError(
-                f"step {step}: value {v} is in memory that has been moved to the host"
-            )
+            raise BrokenPlanError(f"step {step}: value {v} is in memory moved to the host")
 
     def held_for(self, v: int) -> Life | None:
         """Returns the life held for a value: that of its op's first run."""
