@@ -316,7 +316,8 @@ def test_optimizers_in_the_backward() -> None:
 
 
 def test_lengths_that_vary_over_sixty_steps() -> None:
-    """One plan for all sizes up to the largest; the peak is below eager mode's every time."""
+    """There is one plan for all sizes up to the largest; the peak is below eager mode's every
+    time."""
     model = gpt2().eval()  # no dropout, so that one pass gives the bits
     compiled = ct.compile(model, budget="0.8x")
     lengths = torch.randint(8, 32, (60,), generator=torch.Generator().manual_seed(0)).tolist()

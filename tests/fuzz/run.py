@@ -33,7 +33,7 @@ SANITIZERS = {
 
 @dataclass(frozen=True)
 class Result:
-    """What a target reached, and the files that make it fail."""
+    """The coverage of a target, and the files that make it fail."""
 
     target: str
     executions: int

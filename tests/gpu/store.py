@@ -130,7 +130,7 @@ class Store:
 
     @property
     def run(self) -> Record:
-        """The facts about the present run."""
+        """Returns the facts about the present run."""
         run: Record = self.state["runs"][-1]
         return run
 

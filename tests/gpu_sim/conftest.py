@@ -51,7 +51,7 @@ def driver() -> Iterator[Driver]:
 
 @pytest.fixture
 def gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    """The stand-in as the driver that Cutback finds, with race detection."""
+    """Makes Cutback find the stand-in as its driver, with race detection."""
     compiler = os.environ.get("CUTBACK_TEST_NVRTC") or nvrtc.library()
     if compiler is None:
         pytest.skip("NVRTC is not installed (pip install nvidia-cuda-nvrtc)")

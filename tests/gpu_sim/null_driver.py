@@ -55,7 +55,7 @@ class NullDriver:
             getattr(self.library, name).restype = ctypes.c_uint64
 
     def entries(self) -> list[str]:
-        """Exported names of all entries of the API."""
+        """Returns the exported names of all entries of the API."""
         names: list[str] = []
         while name := self.library.null_entry(len(names)):
             names.append(name.decode())
@@ -87,12 +87,12 @@ class NullDriver:
 
     @property
     def live_bytes(self) -> int:
-        """Bytes that are allocated now."""
+        """Number of bytes that are allocated now."""
         return int(self.library.null_live_bytes())
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes that were allocated at once since :meth:`clear`."""
+        """Largest number of bytes that were allocated at once since :meth:`clear`."""
         return int(self.library.null_peak_bytes())
 
     def clear(self) -> None:

@@ -110,7 +110,8 @@ def extremes(x: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 def test_signs_of_zeros_that_are_extremes(gpu: Driver, dtype: Any) -> None:
-    """One thread per result and one block per result, with the zeros in all orders."""
+    """The sign is right with one thread or one block per result, and with the zeros in all
+    orders."""
     short = np.array(list(itertools.product([0.0, -0.0], repeat=3)), dtype)
     long = np.where(np.arange(300) % 7 < 3, 0.0, -0.0).astype(dtype).reshape(2, 150)
 

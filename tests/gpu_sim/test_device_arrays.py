@@ -153,7 +153,7 @@ def test_states_go_where_parameters_go(gpu: Driver) -> None:
 def test_tensors_of_others_in_the_order_of_their_streams(
     gpu: Driver, seed: int, interface: bool, named: bool
 ) -> None:
-    """Their library fills them on its own stream, which the step does not know."""
+    """The other library fills its tensors on its own stream, which the step does not know."""
     gpu.seed(seed)
     x = Tensor(gpu, np.zeros(1000, np.float32))
     x.stream = gpu.stream()

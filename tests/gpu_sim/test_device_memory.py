@@ -242,7 +242,8 @@ def test_a_mark_that_fails_at_the_release(gpu: Driver, double: cb.Step, entry: s
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("way", ["dlpack", "interface", "stream of a thread"])
 def test_users_on_unknown_streams(gpu: Driver, double: cb.Step, seed: int, way: str) -> None:
-    """One wait for the device covers all such blocks, and happens only when one is needed."""
+    """One wait for the device covers all blocks of unknown streams, and happens only when one of
+    them is needed."""
     gpu.seed(seed)
     x = cuda.to_device(np.arange(N, dtype=np.float32))
     ours, theirs = gpu.stream(), gpu.stream()

@@ -157,7 +157,8 @@ def agrees(name: str, got: int, expected: int) -> bool:
 
 
 def is_defined(name: str, raws: list[int]) -> bool:
-    """False for integer division by zero, and of the minimum by -1, whose result is not defined."""
+    """Returns False for integer division by zero, and of the minimum by -1, whose results are
+    undefined."""
     parts = name.split(".")
     if parts[0] not in ("div", "rem") or parts[-1] in references.FORMATS:
         return True

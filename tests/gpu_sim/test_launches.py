@@ -81,8 +81,8 @@ def test_launches_are_those_that_the_driver_was_asked_for() -> None:
 
 
 def test_the_gradient_of_a_norm_uses_the_whole_device(gpu: Driver) -> None:
-    """There is a kernel over rows; one over columns, with a block for every 64 columns of each of
-    64 blocks of rows; and one that adds up its blocks. Nothing runs here."""
+    """The gradient has a kernel over rows; one over columns, with a block for every 64 columns of
+    each of 64 blocks of rows; and one that adds up its blocks. Nothing runs here."""
 
     def loss(x: Any, w: Any, b: Any, y: Any, z: Any) -> Any:
         return (((F.layer_norm(x, (3072,), w, b) * y) @ z) ** 2).sum()
@@ -106,7 +106,7 @@ def test_rows_add_up_the_leaves_of_totals_where_they_cut_none(
 
 
 def test_a_sum_of_everything_is_part_of_the_group_of_its_rows(gpu: Driver) -> None:
-    """One kernel for the softmax, then two for the sum: the sum's leaves are cut at rows of 128
+    """The softmax takes one kernel and the sum two; the sum's leaves are cut at rows of 128
     elements."""
     step = cb.compile(lambda x: (F.softmax(x) ** 2).sum(), argnums=None, backend="cuda")
     step.prepare(np.ones((5, 128), np.float32))

@@ -39,7 +39,8 @@ REGISTERS = {8: "%h", 16: "%h", 32: "%r", 64: "%w"}
 @pytest.mark.parametrize("bits", [8, 16, 32, 64])
 @pytest.mark.parametrize("vector", [1, 2, 4])
 def test_loads_and_stores(driver: Driver, bits: int, vector: int) -> None:
-    """Through each space and back: global, shared, local, and their generic addresses."""
+    """Values survive a store and a load in each space: global, shared, local, and their generic
+    addresses."""
     listed = ", ".join(f"{REGISTERS[bits]}{i}" for i in range(vector))
     held, v = (f"{{{listed}}}", f".v{vector}") if vector > 1 else (listed, "")
     width = bits // 8 * vector

@@ -58,7 +58,7 @@ PAIRS = [
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_all_sizes_and_layouts(gpu: Driver, dtype: str) -> None:
-    """One program for all of them, in four orders."""
+    """One program computes all of them, in four orders."""
     cases, arrays, expected = [], [], []
     for seed, (n, k, m) in enumerate(SIZES):
         x, y = whole(n, k, seed=seed), whole(k, m, seed=seed + 100)

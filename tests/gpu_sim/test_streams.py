@@ -164,7 +164,7 @@ def test_free_does_not_wait(driver: Driver, seed: int) -> None:
 
 
 def test_pinned_memory_is_read_when_the_copy_runs(driver: Driver) -> None:
-    """Other memory is read at the call."""
+    """Pageable memory is read during the call."""
     stream, y = driver.stream(), driver.allocate(4 * N)
     memory = ctypes.c_void_p()
     driver.call("cuMemAllocHost", ctypes.byref(memory), ctypes.c_size_t(4 * N))
@@ -220,7 +220,7 @@ def test_host_functions(driver: Driver) -> None:
 
 
 def test_many_streams(driver: Driver) -> None:
-    """Slots of destroyed streams are reused once the host knows their work."""
+    """Slots of destroyed streams are reused once the host knows that their work is done."""
     for _ in range(300):
         stream = driver.stream()
         driver.call("cuStreamSynchronize", stream)

@@ -1,5 +1,5 @@
-"""Sums of many elements against two oracles: NumPy in f64, within a bound that follows from the
-order of additions, and the CPU's bits, which docs/cuda.md promises for groups."""
+"""Compares sums of many elements with two oracles: NumPy in f64, within a bound that follows from
+the order of additions, and the CPU's bits, which docs/cuda.md promises for groups."""
 
 from __future__ import annotations
 
@@ -148,8 +148,8 @@ def test_extremes_in_pieces_see_only_elements(gpu: Driver) -> None:
 
 @pytest.mark.parametrize("shape", [(8, 3, 20, 20), (5, 2, 1031), (3000, 4), (16, 3, 1, 1)])
 def test_batch_norm_in_pieces(gpu: Driver, shape: tuple[int, ...]) -> None:
-    """Values, statistics and gradients compared with the CPU in f64, with a mean far from zero,
-    where sums of squares would lose all digits."""
+    """Values, statistics and gradients agree with the CPU in f64 for a mean far from zero, where
+    sums of squares would lose all digits."""
     x, g = 1000 + numbers(*shape), numbers(*shape)[::-1].copy()
     channels = shape[1]
     weight, bias = 1 + np.arange(channels, dtype=np.float32), np.ones(channels, np.float32)
@@ -182,7 +182,7 @@ extern "C" __global__ void sum_of_leaves(const float *leaf, uint64_t n, float *o
 
 
 def pairs(leaves: np.ndarray[Any, Any]) -> np.float32:
-    """In the CPU's order: the largest power of two of leaves in halves, then the rest."""
+    """Adds leaves in the CPU's order: the largest power of two of them in halves, then the rest."""
     if len(leaves) == 1:
         return np.float32(leaves[0])
     first = 1 << (len(leaves) - 1).bit_length() - 1

@@ -228,7 +228,7 @@ except BudgetError:
 
 
 def plan_alone(g: Graph, file: Path, budget: int) -> Judged | None:
-    """Like ``plan``, in a separate process; ``file`` contains the problem's text."""
+    """Plans like ``plan``, but in a separate process; ``file`` contains the problem's text."""
     # the format that the process passes on
     assert budgets.parse(budget, "live") == (1, budget, 0.0, 1)
     command = [sys.executable, "-c", _ALONE, str(file), str(budget)]

@@ -208,7 +208,7 @@ def class_of(problem: Problem, budget: int, steps: list[int], starts: int) -> st
 
 
 def test_an_op_that_nobody_needs_is_outside_the_class() -> None:
-    """It would begin the backward, so that ``loss`` may be freed before the last op."""
+    """The op would begin the backward, so that ``loss`` may be freed before the last op."""
     s = Step()
     x = s.add([], 0, flags=("placeholder",), held=("static",))
     a = s.add([x], 40, 100)

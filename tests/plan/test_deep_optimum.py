@@ -49,7 +49,7 @@ def asked(plan: Any) -> int:
 
 @pytest.mark.very_slow
 def test_plans_are_schedules_of_the_program() -> None:
-    """So whatever the program excludes is excluded for all of them."""
+    """The program accepts every plan as a schedule, so its proofs apply to all plans."""
     counted = 0
     for name in deep_nets.NETS:
         problem = deep_nets.traced(name)

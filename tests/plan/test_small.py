@@ -39,7 +39,7 @@ def test_the_exact_solver_finds_the_smallest_plan(seed: int) -> None:
 
 
 def test_a_returned_value_that_nobody_reads_is_made_late() -> None:
-    """It need not be live while the large value in the middle of the forward is."""
+    """The returned value need not be live while the large value in the middle of the forward is."""
     large, small = 2**20, 64
     ops: list[dict[str, Any]] = [
         {"name": "x", "in": [], "out": [{"storage": 0}], "flags": ["placeholder"]},

@@ -102,7 +102,7 @@ def compare(
     inputs: Sequence[torch.Tensor],
     how: str = "as it is",
 ) -> tuple[dict[str, str], set[str]]:
-    """Where kernels and the reader disagree, and the kinds of ops that ran.
+    """Returns where kernels and the reader disagree, and the kinds of ops that ran.
 
     Args:
         function: from tensors to tensors. It is traced once, with its derivative if it has one.
@@ -135,7 +135,7 @@ def compare(
 
 
 def functions_of(op: Any, dtype: torch.dtype, most: int, seed: int) -> list[tuple[Any, list[Any]]]:
-    """Some samples of an operator of PyTorch's database, without empty ones."""
+    """Returns some samples of an operator in PyTorch's database, without empty ones."""
     torch.manual_seed(17)
     grad = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     samples = list(op.sample_inputs("cpu", dtype, requires_grad=grad))

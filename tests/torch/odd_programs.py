@@ -567,9 +567,10 @@ def same(a: list[Any], b: list[Any]) -> bool:
 
 
 def verdict(program: Program, door: Callable[..., Any], reference: Callable[..., Any]) -> str:
-    """``""``, or what is wrong: ``"internal ..."`` is an error from inside the bridge, ``"wrong"``
-    a value that neither eager PyTorch nor the reference gives, ``"refused ..."`` an error where the
-    reference has none, ``"other error ..."`` an error of another type than the reference's."""
+    """Returns ``""``, or what is wrong: ``"internal ..."`` is an error from inside the bridge,
+    ``"wrong"`` a value that neither eager PyTorch nor the reference gives, ``"refused ..."`` an
+    error where the reference has none, ``"other error ..."`` an error of another type than the
+    reference's."""
     got = outcome(program, door)
     if isinstance(got, BaseException):
         cause = chain(got)[-1]

@@ -291,7 +291,7 @@ def run(program: Program, call: Callable[..., Any]) -> list[Any]:
 
 
 def same(a: Any, b: Any, bits: bool) -> bool:
-    """Equal bits, or close."""
+    """Returns True if the bits are equal, or, if that is not required, close."""
     xs, ys = tree_leaves(a), tree_leaves(b)
     if len(xs) != len(ys):
         return False
@@ -309,7 +309,7 @@ def same(a: Any, b: Any, bits: bool) -> bool:
 
 
 def outcome(program: Program, door: Callable[..., Any], budget: Any, expected: Any) -> str:
-    """``"same"``, ``"differs at moment ..."``, or the error."""
+    """Returns ``"same"``, ``"differs at moment ..."``, or the error."""
     torch._dynamo.reset()
     try:
         with warnings.catch_warnings():

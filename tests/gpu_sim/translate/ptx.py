@@ -36,7 +36,7 @@ class Statement:
 
     @property
     def site(self) -> int:
-        """Both lines in one integer, as the runtime takes them."""
+        """Packs both lines into one integer, as the runtime expects."""
         return self.line | self.source << 16 if self.line < 1 << 16 else 0
 
 

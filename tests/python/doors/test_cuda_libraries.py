@@ -157,7 +157,7 @@ def test_files_of_other_kinds(tmp_path: Path) -> None:
 def test_the_library_for_products_may_be_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is searched for but not opened; a library named by the user must exist."""
+    """The library is searched for but not opened; one that the user names must exist."""
     monkeypatch.setattr(cuda_libraries._native, "cuda_blaslt", refuse)  # the loader may know one
     assert cuda_libraries.products(around(tmp_path)) is None
     path = touch(tmp_path / "packages/nvidia/cu13/lib/libcublasLt.so.13")

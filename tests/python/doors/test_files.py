@@ -233,7 +233,7 @@ def commands(file, bad):
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "missing", "loop"])
 def test_what_is_no_plain_file_is_not_read(tmp_path, kind, capsys):
-    """It does not wait for a writer or read an endless device."""
+    """The read does not wait for a writer of a pipe or read an endless device."""
     bad = tmp_path / "bad.json"
     if kind == "pipe":
         os.mkfifo(bad)

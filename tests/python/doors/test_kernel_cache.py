@@ -32,7 +32,7 @@ def write(path: Path, text: str = "12345678") -> Path:
 @pytest.mark.parametrize("mode", [0o700, 0o777])
 @pytest.mark.parametrize("link", ["failed", "sources", "ab"])
 def test_links_lead_to_no_deletion(folder: Path, tmp_path: Path, link: str, mode: int) -> None:
-    """This holds even if the targets have names like ours."""
+    """The targets of links are not deleted, even if they have names like ours."""
     names = (CODE, SOURCE, "a" * 64 + ".log", "thesis.tex", "model.cu", "weights.bin", "notes")
     precious = [write(tmp_path / "mine" / name) for name in names]
     (folder / link).symlink_to(tmp_path / "mine")

@@ -192,7 +192,8 @@ def test_measured_is_planned(step):
 
 
 def test_outlines_are_those_of_other_plans(picture, step):
-    """The outlines are grey: saving everything, at the steps of this plan, and the floor."""
+    """The grey outlines are those of saving everything, at the steps of this plan, and of the
+    floor."""
     whole = step.plan.core.problem.plan(device=step.plan.core.device)
     everything = cutback.Plan.of(whole)
     assert (
@@ -260,7 +261,8 @@ def test_blocks(path, block):
 
 
 def test_ops_belong_to_the_layer_of_their_parameters(picture):
-    """Each layer is a matrix of a list; ``blocks_of`` finds the eight of them, there and back."""
+    """Each layer is a matrix of a list; ``blocks_of`` finds the eight of them in the forward and in
+    the backward."""
     spans = timeline.blocks_of(picture)
     assert [span.first for span in spans[1:]] == [span.stop for span in spans[:-1]]
     assert spans[0].first == 0 and spans[-1].stop == picture.n_step
@@ -358,7 +360,7 @@ class Page(HTMLParser):
 
 
 def test_the_page_says_what_is_printed():
-    """It names the arena if the budget bounds it, and the smaller arena of the groups."""
+    """The page names the arena if the budget bounds it, and the smaller arena of the groups."""
     x = np.ones((256, 256), np.float32)
     step = cutback.value_and_grad(lambda x: cutback.tanh(cutback.sin(x) + 1).sum())
     step(x)

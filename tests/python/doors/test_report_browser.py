@@ -250,7 +250,7 @@ body { background: #111; } .jp-RenderedHTMLCommon { color: #fff; }
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_dark_notebooks_under_any_system(show, plan, scheme):
-    """The other way round works, too: a light notebook under a dark system."""
+    """A dark notebook works under a light system, and a light notebook under a dark one."""
     other = cutback.Plan.of(plan.core.problem.plan(device=plan.core.device))
     step = cutback.compile(mlp)
     step({"blocks": [np.ones((4, 4))]}, np.ones((2, 4)))

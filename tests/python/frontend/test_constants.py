@@ -164,7 +164,7 @@ class Mode(enum.Enum):
     ],
 )  # fmt: skip
 def test_another_constant_traces_again(f, values):
-    """One step for all values gives the same results as a new step for each."""
+    """A step that is called with all values gives the same results as a new step for each value."""
     shared = cutback.compile(f, argnums=None)
     for value in values * 2:
         with np.errstate(invalid="ignore"):
@@ -284,7 +284,7 @@ def test_a_number_among_the_parameters_is_refused_by_name(number):
 
 
 def test_a_scalar_in_the_place_of_an_array_is_refused_at_any_call():
-    """Both have the same dtype and shape, so they share a compiled program."""
+    """Scalar and array have the same dtype and shape, so they share a compiled program."""
     step = cutback.compile(scaled, optimizer=cutback.optim.AdamW(lr=0.1))
     step({"w": np.ones(4, np.float32), "scale": np.ones((), np.float32)}, X)
     with pytest.raises(TypeError, match=r"params\['scale'\]"):

@@ -46,7 +46,7 @@ def test_against_sums(dtype: str) -> None:
 
 
 def test_an_unrolled_loop_moves_each_slice_once() -> None:
-    """Its gradients are not padded to the length of the whole sequence."""
+    """The gradients of slices are not padded to the length of the whole sequence."""
 
     def loss(x: Any) -> Any:
         h = x[0]

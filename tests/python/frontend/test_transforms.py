@@ -256,7 +256,7 @@ def test_jvp():
 
 
 def test_jvp_of_attention_takes_six_products():
-    """There are two products in the forward and four in the tangent."""
+    """The forward takes two products and the tangent four."""
     given, along = (
         tuple(np.random.default_rng(k).standard_normal((2, 3, 5, 4)) for k in ks)
         for ks in ((0, 1, 2), (3, 4, 5))

@@ -26,7 +26,7 @@ ANSWERS = [
 
 
 def loss(params: Any, x: Any) -> Any:
-    """A loss with views between products, and norms with several results."""
+    """Computes a loss with views between products, and norms with several results."""
     for w in params.values():
         x = cutback.tanh(cutback.exp(cutback.sin(x @ w) * 0.1) + x.T.reshape(8, 16))
         x = F.dropout(F.layer_norm(x, (16,)), 0.1)

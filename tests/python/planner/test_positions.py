@@ -119,7 +119,7 @@ def test_a_graph(name, positions):
 
 
 def check_near_min(problem, device):
-    """Position 0 is at most 2 % of saving everything above the answer to ``"min"``."""
+    """Checks that position 0 takes at most 2 % (of saving everything) more than ``"min"``."""
     least = cutback.plan(problem, budget="min", device=device).numbers["live_bytes"]
     ends = cutback.plan(problem, budget=0, device=device).position
     assert least <= ends.smallest <= least + 0.02 * ends.everything

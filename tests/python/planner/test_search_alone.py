@@ -80,7 +80,7 @@ def test_the_search_alone(seeds, sizes):
     ("seed", "n_forward"), [(177, 6), (36, 7), (55, 8), (62, 8), (36, 10), (132, 10), (70, 12)]
 )
 def test_the_smallest_peak_behind_a_dead_end(seed, n_forward):
-    """There is no plan just below this one, which is not the smallest."""
+    """The search finds the smallest plan, although there is none just below a larger one."""
     problem = small_problem(seed, n_forward)
     smallest = ask(problem, "min", max_extra=100)["live_bytes"]
     assert ask(alone(problem), smallest)["live_bytes"] == smallest
@@ -94,7 +94,7 @@ def test_the_smallest_peak_behind_a_dead_end(seed, n_forward):
     ],
 )
 def test_the_smallest_peak_runs_an_op_twice_before_another(seed, n_forward):
-    """A set of reruns before each op cannot express this."""
+    """A set of reruns before each op cannot express the smallest plan."""
     problem = small_problem(seed, n_forward)
     smallest = ask(problem, "min", max_extra=100)["live_bytes"]
     assert ask(alone(problem), smallest)["live_bytes"] == smallest

@@ -349,7 +349,7 @@ def test_many_budgets_are_single_budgets():
 
 @pytest.mark.parametrize("name", ["gpt2_small_plain", "unet"])
 def test_a_preset_changes_nothing_for_the_budgets_after_it(name):
-    """What a cut runs in the forward applies only to its own plan."""
+    """A cut's choice of ops to run in the forward applies only to its own plan."""
     asks = {"preset": "torch-compat", "measure": "saved", "device": "a100"}
     after = cutback.plans(path_of(name), [None, "0.8x"], **asks)[1]
     assert after.to_json() == cutback.plan(path_of(name), budget="0.8x", **asks).to_json()
@@ -413,8 +413,8 @@ def test_exact_budgets(measure):
 
 
 def check_memory_taken_over(name, plans):
-    """Both evaluators agree on plans that reuse memory, and these need no more than plans without
-    reuse. Returns the number that need less."""
+    """Checks that both evaluators agree on plans that reuse memory, and that these need no more
+    than plans without reuse. Returns the number that need less."""
     graph, smaller = referee.load(path_of(name)), 0
     problem = _native.Problem.read(json.dumps({**json.loads(text_of(name)), "over": True}))
     for steps, starts in plans:

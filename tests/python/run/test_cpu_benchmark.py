@@ -103,7 +103,7 @@ def test_a_worker_that_ends_says_why(bench: Any, tmp_path: Path) -> None:
 
 @pytest.mark.very_slow
 def test_the_benchmark_of_groups_runs() -> None:
-    """It finds the same bits under every plan."""
+    """The benchmark finds the same bits under every plan."""
     command = [sys.executable, str(FOLDER / "bench_groups.py"), "--quick", "--rounds", "1"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

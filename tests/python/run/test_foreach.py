@@ -39,7 +39,7 @@ def ademamix(p, g, fast, slow, v, *, t, lr=1e-3, alpha=5.0, eps=1e-8, beta3=0.99
 
 @optim.foreach
 def adopt(p, g, m, v, *, t, lr=1e-3, eps=1e-6):
-    """The first step only initializes the squares of the gradient."""
+    """Steps ADOPT, whose first step only initializes the squares of the gradient."""
     u = np.minimum(np.maximum(g / np.maximum(np.sqrt(v), eps), -(t**0.25)), t**0.25)
     m = np.where(t == 1, m, 0.9 * m + 0.1 * u)
     return np.where(t == 1, p, p - lr * m), m, np.where(t == 1, g * g, 0.999 * v + 0.001 * g * g)
@@ -55,7 +55,7 @@ def cautious(p, g, m, *, lr=1e-2, nesterov=True, mode="momentum"):
 
 @optim.foreach
 def functions(p, g, *, lr=0.1):
-    """Calls everything that NumPy rounds exactly, too."""
+    """Calls every function that NumPy rounds exactly, too."""
     x = abs(p) ** 0.5 + p**2 - 1 / (2 + g) - (-p) ** -1
     y = np.where(((p < g) | (p >= 0.5)) & ~(g == 0), np.floor(4 * p), np.clip(g, -0.5, 0.25))
     z = np.maximum(x, y) / (1 + np.abs(y)) + (p <= 0) * (g != p) + (p > g)

@@ -20,7 +20,7 @@ def momentum(p, g, m, *, lr=1e-3):
 
 @optim.foreach
 def normed(p, g, *, lr=1e-3):
-    """A formula with a sum over the gradient, which must be the clipped one."""
+    """Steps with the norm of the gradient, which must be the clipped one."""
     return p - lr * g / (1 + g.norm())
 
 

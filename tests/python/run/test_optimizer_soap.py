@@ -95,7 +95,7 @@ def test_thirty_steps_are_the_paper_s():
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_each_step_from_its_own_bases(dtype):
-    """This covers all shapes, some with several panels in the decomposition."""
+    """The shapes include some with several panels in the decomposition."""
     shapes = ((6, 4), (4, 6), (40, 70), (130, 50), (3, 2, 5))
     rng, optimizer = np.random.default_rng(1), optim.SOAP(**OPTIONS)
     params = drawn(rng, shapes, dtype)

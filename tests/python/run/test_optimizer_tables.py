@@ -153,8 +153,8 @@ def test_a_recorded_optimizer_names_the_type_that_it_does_not_step():
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @each_kind
 def test_numbers_that_are_none_stop_the_step(make, bad):
-    """This holds even if they appear between two steps, in a group or in a schedule. The message
-    names the number and its value."""
+    """An invalid number stops the step even if it appears between two steps, in a group or in a
+    schedule. The message names the number and its value."""
     params, g = [np.ones(3, "f4"), np.ones(4, "f4")], [np.ones(3, "f4"), np.ones(4, "f4")]
     optimizer = make()
     optimizer.step(params, g)

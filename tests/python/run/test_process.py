@@ -128,7 +128,7 @@ def interrupt_after(seconds):
 
 @pytest.fixture
 def ctrl_c():
-    """SIGINT raises KeyboardInterrupt, even if this process was started with it ignored, as
+    """Makes SIGINT raise KeyboardInterrupt, even if this process was started with it ignored, as
     background jobs of a script are."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield

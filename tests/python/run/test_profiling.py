@@ -62,7 +62,7 @@ def test_a_kernel_of_several():
 
 
 def test_a_kernel_of_several_is_named_by_its_kinds():
-    """This is for the backend that runs groups of several operations."""
+    """A kernel of several operations is named by their kinds, on a backend that runs groups."""
     step = cutback.compile(lambda x: cutback.exp(-x * x).sum(), argnums=None, backend="debug")
     (kernel,) = step.profile(np.ones((8, 8), np.float32)).kernels
     assert kernel.kind == "neg+mul+2 more"

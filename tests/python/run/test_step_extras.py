@@ -245,7 +245,8 @@ def test_optimizers_that_step_arrays_alone_say_so(make):
 @pytest.mark.parametrize("what", ["averages", "copies"])
 @pytest.mark.parametrize("where", ["statistic", "data"])
 def test_what_is_written_beside_shares_no_memory_with_arguments(what, where, groups):
-    """It overlaps neither what the run reads nor what it writes; a refusal changes nothing."""
+    """An extra array may overlap neither an array that the run reads nor one that it writes; a
+    refusal changes nothing."""
 
     def loss(p, x, mean, var):
         y = cutback.nn.functional.batch_norm(x * p["w"], mean, var, p["b"], training=True)

@@ -105,7 +105,7 @@ def runs_again(compiled: Any) -> list[str]:
 
 
 def test_batch_norms_run_again(agrees: Callable[..., Any]) -> None:
-    """Their running statistics are overwritten at the end of the forward, and must be updated only
+    """Running statistics are overwritten at the end of the forward, and must be updated only
     once."""
 
     def f(self: Any, x: Any) -> Any:

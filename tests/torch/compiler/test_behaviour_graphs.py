@@ -304,8 +304,8 @@ def test_gradients_that_are_not_contiguous(ran: Counter[str], same_bits: Any) ->
 
 
 def test_hooks(ran: Counter[str], same_bits: Any) -> None:
-    """There are hooks of tensors inside the compiled part, of modules, of parameters, and outside
-    it."""
+    """Hooks work on tensors inside the compiled part, on modules, on parameters, and outside the
+    compiled part."""
 
     def train(budget: Any) -> Any:
         seen: list[Any] = []

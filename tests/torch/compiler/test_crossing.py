@@ -292,7 +292,7 @@ def _chain() -> tuple[nn.Module, tuple[Any, ...]]:
 
 @pytest.mark.parametrize("case", [_chain, _without_bias, _read_in_the_forward_alone])
 def test_a_budget_that_plain_training_meets_is_no_error(case: Case) -> None:
-    """It holds from the first step, in which the graphs become known."""
+    """The budget holds from the first step, in which the graphs become known."""
     torch.manual_seed(0)
     model, inputs = case()
     leaves = _leaves(model, inputs)

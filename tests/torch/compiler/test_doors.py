@@ -548,7 +548,7 @@ class Between(nn.Module):
 @pytest.mark.parametrize("door", ["module", "function"])
 @pytest.mark.parametrize("budget", [150_000, "min"])
 def test_gradients_of_eager_parts_count(door: str, budget: Any) -> None:
-    """This holds for a function, too, which shows no parameters."""
+    """The gradients count for a function, too, which shows no parameters."""
     torch.manual_seed(0)
     model = Between()
     step = ct.compile(model if door == "module" else lambda x: model(x), budget=budget)

@@ -51,8 +51,8 @@ def steps(net: nn.Module, budget: Any, count: int = 4) -> tuple[list[str], list[
 
 @pytest.mark.parametrize("reentrant", [False, pytest.param(True, marks=pytest.mark.very_slow)])
 def test_a_checkpoint_outside_of_what_is_compiled(reentrant: bool) -> None:
-    """Its recomputation takes the step over the budget. One warning says so, with at most the true
-    peak, most of which it causes."""
+    """The recomputation of the checkpoint takes the step over the budget. One warning says so; the
+    peak that it states is at most the true one."""
     torch.manual_seed(0)
     budget = 16 * BYTES
     said, peaks = steps(Net(24, reentrant), f"{budget}B")
@@ -65,7 +65,7 @@ def test_a_checkpoint_outside_of_what_is_compiled(reentrant: bool) -> None:
 
 @pytest.mark.very_slow
 def test_an_eager_part_that_fits_is_not_told_of() -> None:
-    """Its backward is measured and stays within the budget."""
+    """The backward of the eager part is measured and stays within the budget."""
     said, peaks = steps(Net(4, False), f"{20 * BYTES}B")
     assert max(peaks) <= 20 * BYTES
     assert not [w for w in said if "not planned" in w]

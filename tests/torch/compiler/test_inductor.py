@@ -228,7 +228,7 @@ def test_second_derivatives_are_pytorchs_to_refuse() -> None:
 def test_graphs_from_the_cache_have_no_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were planned before they were cached."""
+    """Graphs from the cache were planned before they were cached."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     w, plans = torch.linspace(0, 1, 64, requires_grad=True), []
     for _ in range(2):

@@ -56,7 +56,8 @@ def test_gradients_and_peaks(
 
 
 class Residual(nn.Module):
-    """Batch norms whose new statistics are results; with ``returns``, a hidden value is one too."""
+    """A net with batch norms, whose new statistics are results; with ``returns``, it also returns a
+    hidden value."""
 
     def __init__(self, returns: bool, n: int = 6, width: int = 8) -> None:
         super().__init__()
@@ -89,8 +90,8 @@ def runs_again(plan: Any, kind: str) -> bool:
 def test_batch_norms_run_again(
     budget: Any, train_step: Callable[..., Any], same_bits: Callable[..., bool]
 ) -> None:
-    """Their statistics are updated only once; the copies made by reruns are freed at once, so that
-    planned and measured bytes agree."""
+    """The statistics of batch norms are updated only once; copies made by reruns are freed at once,
+    so that planned and measured bytes agree."""
     torch.manual_seed(0)
     model, x = Residual(returns=False), torch.randn(8, 3, 16, 16)
     reference = train_step(copy.deepcopy(model), x)
@@ -167,8 +168,8 @@ def test_results_that_keep_more_than_they_show(
     ran: Counter[str], train_step: Callable[..., Any]
 ) -> None:
     """PyTorch's fake tensors show less memory than kernels allocate: reduced losses keep the array
-    they reduced, and under such weights statistics of half precision are stored in single
-    precision."""
+    that they reduced, and norms of half precision with weights in single precision store their
+    statistics in single precision."""
 
     class Net(nn.Module):
         def __init__(self) -> None:

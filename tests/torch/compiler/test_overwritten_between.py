@@ -179,8 +179,8 @@ QUICK = ("view", "part", "detached part", "itself and a part", "all of a split")
 
 
 def views() -> list[Any]:
-    """Some cases with our own code by default, and one with the other entry points; the rest is
-    very slow."""
+    """Returns some cases with our own code, and one with the other entry points; the rest is very
+    slow."""
     found = []
     for name in VIEWS:
         for door in (*EAGER_CODE, *UNDER_INDUCTOR):

@@ -243,7 +243,7 @@ def test_positions_under_a_policy(policy: str) -> None:
 
 
 def test_positions_count_what_model_and_optimizer_hold() -> None:
-    """Both ends grow by the same bytes."""
+    """Model and optimizer add the same bytes to both ends."""
     model, inputs = make("perceptron")
     optimizer = torch.optim.AdamW(model.parameters())
     plans = {}
@@ -459,7 +459,7 @@ def test_what_a_partitioner_does_where_no_plan_meets_the_budget() -> None:
 
 
 def test_pytorchs_own_setting_is_a_position() -> None:
-    """It applies to each graph if no budget was given here."""
+    """PyTorch's setting applies to each graph if no budget was given here."""
     model, (x,) = make("perceptron")
     step = ct.trace(model, x)
     with torch._functorch.config.patch(activation_memory_budget=0.25):

@@ -164,7 +164,7 @@ def test_what_is_saved_while_a_loss_outside_runs() -> None:
 def test_a_share_counts_from_there(
     name: str, train_step: Callable[..., Any], same_bits: Callable[..., bool]
 ) -> None:
-    """This holds for a model with its own checkpoints, too."""
+    """A share counts from the same bytes for a model with its own checkpoints, too."""
     model, inputs = _case(name)
     plain = train_step(model, *inputs)
     judge = _under_aot_eager(model, inputs, train_step).peak_bytes

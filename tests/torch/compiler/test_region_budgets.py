@@ -38,7 +38,8 @@ def gradient(call: Callable[..., Any]) -> Any:
 )
 @pytest.mark.parametrize("door", ["own", "name", "partition_fn", "trace"])
 def test_a_region_with_a_budget_of_pytorchs_is_refused(door: str) -> None:
-    """It is not ignored, because then nothing would show that the region has no budget."""
+    """The region's budget is not ignored, because then nothing would show that the region has
+    none."""
 
     def region(w: Any, x: Any) -> Any:
         with torch.autograd.graph.region_activation_memory_budget(0.25):

@@ -108,7 +108,7 @@ def test_a_discriminator_twice_and_then_in_the_step_of_the_generator(
 def test_the_first_line_counts_the_calls_that_share_the_budget(
     budget: float | int, calls: int
 ) -> None:
-    """This holds if the calls fit unchanged, and if they were planned together."""
+    """The count is right if the calls fit unchanged, and if they were planned together."""
     model = mlp()
     compiled = ct.compile(model, budget=budget, on_infeasible="min")
     inputs = [torch.randn(256, 16) for _ in range(calls)]
@@ -332,7 +332,8 @@ class Growing(nn.Module):
 
 
 def test_results_that_are_kept_are_no_calls_of_later_steps() -> None:
-    """They keep what their calls saved; one warning says so, and plans stay the same."""
+    """Results that are kept hold what their calls saved; one warning says so, and plans stay the
+    same."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     run, kept, plans = ct.compile(model, budget=0.5), [], []

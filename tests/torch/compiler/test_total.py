@@ -84,7 +84,7 @@ def test_planned_total_is_the_measured_one(optimizer: str, wide: bool, ran: Coun
 
 
 def test_gradients_that_are_kept_come_on_top() -> None:
-    """They add one more set of gradients."""
+    """Kept gradients add one more set of gradients."""
     torch.manual_seed(0)
     model, inputs = Wide(), (torch.randn(2, 64),)
     trains = SGD(model.parameters(), 0.1)

@@ -383,7 +383,8 @@ def test_profiles_do_not_go_with_inductor() -> None:
 
 
 def _spoilt(how: str) -> Callable[[Any], None]:
-    """Graphs that were not made by ``aot_autograd``, or with other settings."""
+    """Returns a function that changes a graph as if ``aot_autograd`` had not made it, or had made
+    it with other settings."""
     from torch._functorch._aot_autograd import descriptors as d
 
     def spoil(gm: Any) -> None:

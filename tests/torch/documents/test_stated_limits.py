@@ -45,8 +45,8 @@ def _taken(loss: Callable[[], Any], model: nn.Module) -> int:
 def test_a_write_through_data_is_read_by_what_runs_again(
     what: str, same_bits: Callable[..., bool]
 ) -> None:
-    """There is no error, as with PyTorch's checkpoint and with ``aot_eager``, which recomputes the
-    sum from the buffer. Values saved by eager mode keep their content."""
+    """The write raises no error, as with PyTorch's checkpoint and with ``aot_eager``, which
+    recomputes the sum from the buffer. Values saved by eager mode keep their content."""
 
     def f(self: Any, x: Any) -> Any:
         for _ in range(4):

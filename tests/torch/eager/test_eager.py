@@ -103,7 +103,7 @@ def test_in_place_on_views_and_inputs(x: Any) -> None:
 
 
 def test_old_values_of_an_overwritten_tensor(x: Any) -> None:
-    """What is read before a write is recomputed from the value at that time."""
+    """A value read before a write is recomputed from the tensor as it was at that time."""
     state = torch.ones(6, 6)
 
     def f(x: Any) -> Any:

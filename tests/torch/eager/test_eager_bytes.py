@@ -477,8 +477,8 @@ def test_conjugates_are_resolved_into_copies(name: str) -> None:
     "names", [("mlp", "added"), pytest.param(("unet",), marks=pytest.mark.very_slow)]
 )
 def test_a_first_run_over_its_budget_is_said(names: tuple[str, ...]) -> None:
-    """Its forward runs before there is a plan. The measured bytes do not exceed those in the
-    warning, and without a warning the budget is met."""
+    """The forward of the first run comes before there is a plan. The measured bytes do not exceed
+    those in the warning, and without a warning the budget is met."""
     over = 0
     eager_plan.forget_plans()  # otherwise warnings of other tests would not repeat
     for name in names:

@@ -69,7 +69,7 @@ def test_what_changes_nothing(given: Any, options: dict[str, Any]) -> None:
     "contexts", [torchs.create_selective_checkpoint_contexts, checkpoint_contexts]
 )
 def test_contexts_of_a_policy_are_its_policy(given: Any, contexts: Any) -> None:
-    """What the policy saves is not recomputed."""
+    """Values that the policy saves are not recomputed."""
 
     def products(options: dict[str, Any]) -> int:
         w = given[0].clone().requires_grad_()

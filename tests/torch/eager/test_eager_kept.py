@@ -141,7 +141,8 @@ COMPLEX: dict[str, Callable[..., Any]] = {
 @pytest.mark.very_slow
 @pytest.mark.parametrize("name", COMPLEX)
 def test_conjugates_that_kernels_write_out_are_counted(name: str) -> None:
-    """They are counted in the sum of two gradients, too, if one is a lazy conjugate."""
+    """Written conjugates are counted in the sum of two gradients, too, if one of these is a lazy
+    conjugate."""
     torch.manual_seed(0)
     z, w = (torch.randn(8, 8, dtype=torch.cfloat, requires_grad=True) for _ in range(2))
     assert check(COMPLEX[name], (z, w), ("min", 1.0)) == 2

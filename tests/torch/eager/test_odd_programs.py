@@ -93,8 +93,8 @@ def test_no_odd_compiled_program_ends_in_an_internal_error(door: str, start: int
 
 
 def test_a_region_that_returns_no_tensor_is_planned() -> None:
-    """Its last op has no outputs and no backward op follows: the exact search used to read past the
-    end of a table."""
+    """The region's last op has no outputs and no backward op follows; the exact search used to read
+    past the end of a table."""
     for _ in range(5):
         x, w = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
         f = lambda x, w: ((x * w).double().float() * 2).sum().item()  # noqa: E731

@@ -96,7 +96,7 @@ def test_every_pair_of_writes(first: str, second: str, door: Any) -> None:
 
 
 def test_a_counter_of_a_module() -> None:
-    """Both passes count in a buffer."""
+    """Forward and backward both count in a buffer."""
 
     class Model(torch.nn.Module):
         def __init__(self) -> None:

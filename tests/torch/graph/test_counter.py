@@ -62,7 +62,8 @@ def test_the_core_and_pytorchs_arithmetic_agree(n: int, monkeypatch: pytest.Monk
 
 
 def test_pytorchs_arithmetic_goes_piece_by_piece() -> None:
-    """Its temporary memory is stated in docs/torch.md and does not depend on the size."""
+    """The temporary memory of PyTorch's arithmetic is stated in docs/torch.md and does not depend
+    on the size."""
     peaks = []
     for law, dtype in (("keep", torch.bool), ("uniform", torch.float64), ("normal", torch.float32)):
         out = torch.empty(1 << 21, dtype=dtype)
@@ -312,8 +313,8 @@ def test_other_doors() -> None:
 @pytest.mark.very_slow
 @pytest.mark.skipif(which("g++") is None, reason="Inductor needs a C++ compiler on the CPU")
 def test_inductor_keeps_its_own() -> None:
-    """Its graphs do not call PyTorch's generator: seeds are saved, and the numbers are made from
-    them again."""
+    """Inductor's graphs do not call PyTorch's generator: seeds are saved, and the numbers are drawn
+    from them again."""
     x = torch.randn(1 << 12, requires_grad=True)
     compiled = ct.compile(
         lambda x: F.dropout(x.sin() ** 2, 0.5) ** 2, budget="min", random="counter",

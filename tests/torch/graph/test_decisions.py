@@ -198,8 +198,8 @@ def _chosen(x: Any, w: Any) -> Any:
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_decisions_elsewhere_than_on_the_cpu(deterministic: bool) -> None:
-    """They are recomputed if PyTorch's deterministic algorithms are on. Planning needs no
-    device."""
+    """On other devices these ops are recomputed only if PyTorch's deterministic algorithms are on.
+    Planning needs no device."""
     x, w = torch.randn(16, 8, device="meta"), torch.randn(8, device="meta", requires_grad=True)
     torch.use_deterministic_algorithms(deterministic)
     try:

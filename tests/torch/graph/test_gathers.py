@@ -152,7 +152,7 @@ def test_the_time_of_a_gather_follows_from_its_bytes(group: Any) -> None:
 
 
 def test_what_a_thread_of_a_collective_still_holds_is_not_counted(group: Any) -> None:
-    """Such a thread may release a result a moment after the op that waits for it."""
+    """The thread of a collective may release a result a moment after the op that waits for it."""
     with ct.MemoryTracker() as memory:
         held = [torch.ones(64)]
         thread = threading.Timer(0.02, held.clear)

@@ -29,7 +29,7 @@ def database() -> list[Any]:
 
 
 def complaint(op: Any, dtype: str, most: int) -> str:
-    """What is wrong with one operator, or ""."""
+    """Returns what is wrong with one operator, or ""."""
     name = op.formatted_name
     chosen = operators.samples(op, operators.DTYPES[dtype], most)
     if not chosen:
@@ -49,7 +49,7 @@ def complaint(op: Any, dtype: str, most: int) -> str:
 
 
 def complaints(ops: list[Any], dtypes: list[str], most: int) -> list[str]:
-    """What is wrong with some operators."""
+    """Returns what is wrong with some operators."""
     found = []
     for op in ops:
         for dtype in operators.dtypes_of(op, dtypes):

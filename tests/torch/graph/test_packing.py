@@ -164,7 +164,7 @@ class Rectifies(nn.Module):
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """The operations of the graphs that a model compiles to."""
+    """Returns the operations of the graphs that a model compiles to."""
     found: dict[str, list[str]] = {}
     function = codegen._function
 

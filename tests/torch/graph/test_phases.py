@@ -74,7 +74,7 @@ def pairs(cases: Iterable[Any], everywhere: Any) -> list[Any]:
 
 
 def same(a: Any, b: Any, door: Compiler) -> bool:
-    """Equal bits; under Inductor, which has its own kernels, close."""
+    """Returns True if the bits are equal, or, under Inductor, which has its own kernels, close."""
     xs, ys = tree_leaves(a), tree_leaves(b)
     assert len(xs) == len(ys)
     for x, y in zip(xs, ys, strict=True):
@@ -262,7 +262,7 @@ def frees_and_saves(x: Any, n: Any) -> Any:
 
 
 def fills(x: Any, n: Any) -> Any:
-    """What fully sharded training does with a parameter, twice."""
+    """Frees the memory of a parameter and fills it again, as fully sharded training does."""
     out = n.sin()
     free(n)
     n.untyped_storage().resize_(16)
@@ -275,8 +275,8 @@ FREEING = [frees, frees_below_a_view, frees_through_a_view, frees_and_saves, fil
 
 
 def step_with_refill(f: Callable[..., Any], call: Callable[..., Any], factor: float) -> Any:
-    """Before the backward the caller refills the memory with other values, which the backward
-    reads, as in eager mode."""
+    """Runs a step in which the caller refills the memory with other values before the backward,
+    which reads them, as in eager mode."""
     x = torch.arange(1.0, 5.0).requires_grad_()
     n = torch.arange(2.0, 6.0).requires_grad_(f is not fills)
     values = n.detach().clone()
@@ -313,7 +313,7 @@ def refused(word: str) -> Iterator[None]:
 
 @pytest.mark.parametrize(("case", "door"), pairs(["sin"], "sin"))
 def test_freed_memory_of_the_graph_is_not_read(case: str, door: Compiler) -> None:
-    """Eager mode reads freed memory: a crash, or any gradient."""
+    """A read of freed memory is refused; in eager mode it crashes or gives arbitrary gradients."""
 
     def f(x: Any) -> Any:
         a = x * 2
@@ -406,7 +406,7 @@ UNSEEN = [
 
 
 def two_steps(f: Callable[..., Any], call: Callable[..., Any]) -> list[Any]:
-    """Results, gradients and the final arguments."""
+    """Returns results, gradients and the final arguments of two steps."""
     found = []
     for k in range(2):
         x = (torch.arange(1.0, 5.0) + k).requires_grad_()

@@ -1,5 +1,5 @@
-"""Scripts as their authors would write them agree with their twins in PyTorch, even if every call
-that NumPy has goes to NumPy."""
+"""Scripts as their authors would write them agree with their twins in PyTorch, even if they call
+NumPy for every function that NumPy has."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Generated programs whose plans delay ops, repeat them, and take memory over: what runs measures
-what is planned, with the bits of eager PyTorch."""
+"""Generated programs whose plans delay ops, repeat them and reuse memory run with the planned bytes
+and the bits of eager PyTorch."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def generate(rng: random.Random, length: int) -> str:
 
 
 class Counts(NamedTuple):
-    """What a plan did."""
+    """Counts of decisions in a plan."""
 
     taken: int  # outputs that took over memory
     late: int  # runs of the backward that are out of order
 
 
 def _steps(plan: Any, rng: random.Random) -> list[Any]:
-    """The steps of a plan with more delays and reruns in the backward."""
+    """Returns the steps of a plan with more delays and reruns in the backward."""
     starts, late = plan.document["backward_starts"], Late(plan.problem)
     steps = late.delays(plan.document["steps"], starts, rng, rng.choice((0.0, 0.3, 1.0)))
     return late.reruns(steps, starts, rng, rng.choice((0.0, 0.2)))

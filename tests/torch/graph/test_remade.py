@@ -121,7 +121,7 @@ NOISE: dict[str, Callable[[Any, float], Any]] = {
 
 
 def mixed(x: Any, p: float) -> Any:
-    """Several functions at once, so that one compilation tests them."""
+    """Calls several functions, so that one compilation tests them all."""
     x = NOISE["dropout"](x, p) + NOISE["alpha_dropout"](x, p)
     # the CPU has no half-precision kernel
     leaky = NOISE["rrelu"](x, p) if x.dtype != torch.float16 else x
@@ -174,7 +174,7 @@ def test_noise_in_half_precision(dtype: Any, same_bits: Callable[..., bool]) -> 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_dropout_in_half_precision_is_planned(dtype: Any, same_bits: Callable[..., bool]) -> None:
-    """Its result is remade and not always saved."""
+    """The result of the dropout is recomputed and not always saved."""
     *_, plan = check(NOISE["dropout"], dtype, 0.1, same_bits, ("min",))
     ops, start = plan.problem["ops"], plan.document["backward_starts"]
     assert "aten.native_dropout.result" in [ops[i]["kind"] for i in plan.document["steps"][start:]]

@@ -28,7 +28,8 @@ OPS = torch.ops.cutback_again
 def define(
     name: str, arguments: str = "", returns: str = "Tensor", fake: bool = True, tags: Any = ()
 ) -> None:
-    """An op ``x -> 2 sin(x)`` that counts its runs, and whose derivative reads its result."""
+    """Defines an op ``x -> 2 sin(x)`` that counts its runs, and whose derivative reads its
+    result."""
     LIBRARY.define(f"{name}(Tensor x{arguments}) -> {returns}", tags=tags)
 
     def forward(x: Any, *rest: Any) -> Any:

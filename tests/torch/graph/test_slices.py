@@ -27,7 +27,7 @@ BUDGETS = (None, 0.3, "smallest")
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    """Sizes of one test must not make those of the next symbolic."""
+    """Resets Dynamo, because sizes of one test must not make those of the next symbolic."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

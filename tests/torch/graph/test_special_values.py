@@ -32,7 +32,8 @@ def scalars(dtype):
 
 
 def lines(dtype):
-    """Rows of four in which special values meet ordinary ones, each other and equal ones."""
+    """Returns rows of four in which special values meet ordinary ones, each other and equal
+    ones."""
     big, nan, inf = np.finfo(dtype).max, np.nan, np.inf
     return np.array(
         [
@@ -46,7 +47,8 @@ def lines(dtype):
 
 
 def attend(x):
-    """One query of one number per row, whose numbers are both its keys and its values."""
+    """Attends with one query of one number per row, whose numbers are both its keys and its
+    values."""
     rows = x.reshape((14, 1, 4, 1))
     query = np.ones((14, 1, 1, 1), {"f32": "f4", "f64": "f8"}[x.dtype])
     return F.scaled_dot_product_attention(query, rows, rows).reshape((14,))
@@ -270,7 +272,7 @@ def test_rows(type_name, backend):
 
 
 def bits(values):
-    """The bytes of an array, except that any two NaNs are equal."""
+    """Returns the bytes of an array, in which any two NaNs are equal."""
     return np.where(np.isnan(values), np.nan, values).astype(values.dtype).tobytes()
 
 

@@ -129,7 +129,7 @@ def database() -> list[Any]:
 def complaints(
     ops: list[Any], dtypes: list[Any], most: int, layouts: tuple[str, ...] = kernel_storages.GIVEN
 ) -> tuple[list[str], int]:
-    """Where kernels allocate something else than planned, and the number of graphs compared.
+    """Returns where kernels allocate other memory than planned, and the number of graphs compared.
 
     Skips what PyTorch does not trace or does not run in a layout."""
     said, compared = [], 0

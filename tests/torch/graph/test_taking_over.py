@@ -38,7 +38,7 @@ LAYOUTS = ("contiguous", "channels_last", "transposed")
 
 
 def _sample(dtype: torch.dtype, layout: str, seed: int, positive: bool = False) -> torch.Tensor:
-    """Numbers of all kinds, more than one vector and not a multiple of it. [3, 5, 7, 11]"""
+    """Returns numbers of all kinds, [3, 5, 7, 11]: more than a vector, and not a multiple of it."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(3, 5, 7, 11, generator=generator, dtype=torch.float64)
     if dtype.is_floating_point:
@@ -76,7 +76,7 @@ def _arguments(op: Any, dtype: torch.dtype, layout: str) -> tuple[list[Any], dic
 
 
 def _calls(op: Any) -> Iterator[tuple[torch.dtype, list[Any], dict[str, Any], torch.Tensor]]:
-    """Calls whose result has the layout of at least one argument, with the result."""
+    """Yields calls whose result has the layout of at least one argument, with the result."""
     for dtype in DTYPES:
         for layout in LAYOUTS:
             args, kwargs = _arguments(op, dtype, layout)

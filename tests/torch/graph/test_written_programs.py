@@ -37,7 +37,7 @@ def test_no_program_is_wrong(seed: int, door: Any) -> None:
 
 
 def verdict(program: Any, door: Any) -> str:
-    """``""``, or what is wrong with the outcome of an entry point."""
+    """Returns ``""``, or what is wrong with the outcome of an entry point."""
     expected, _ = programs.eager(program)
     outcome = programs.outcome(program, door, "min", expected)
     if outcome in ("same", "taken"):

@@ -115,8 +115,8 @@ def planned(gm: fx.GraphModule) -> list[Any]:
 def complaint(
     found: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor, fake: torch.Tensor
 ) -> str:
-    """What is wrong with a result, or "". PyTorch's kernels may use another layout than its shape
-    functions say."""
+    """Returns what is wrong with a result, or "". PyTorch's kernels may use another layout than its
+    shape functions say."""
     same = found.numel() == 0 or found.stride() in (theirs.stride(), fake.stride())
     if not same or (found.shape, found.dtype) != (theirs.shape, theirs.dtype):
         return f"laid out as {found.shape} {found.stride()} {found.dtype}, not {theirs.stride()}"
@@ -134,7 +134,7 @@ def complaint(
 
 
 def check(sample: Sample, gradients: bool) -> tuple[str, set[str]]:
-    """What is wrong with one sample, and the operations that ran in groups."""
+    """Returns what is wrong with one sample, and the operations that ran in groups."""
     function = with_gradients(sample.call) if gradients else _leaves_of(sample.call)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -169,7 +169,7 @@ def _leaves_of(call: Callable[..., Any]) -> Callable[..., Tensors]:
 
 
 def complaints(ops: Sequence[Any], dtypes: Sequence[str], most: int) -> tuple[list[str], set[str]]:
-    """What is wrong with some operators, and all operations that ran in groups."""
+    """Returns what is wrong with some operators, and all operations that ran in groups."""
     found: list[str] = []
     seen: set[str] = set()
     for op in ops:

@@ -29,7 +29,7 @@ NORM = "aten.native_layer_norm.default"
 
 @pytest.fixture(autouse=True)
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With an empty file for the machine."""
+    """Measures with an empty file for the machine."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(choosing, "enabled", True)
     monkeypatch.setattr(choosing, "_measured", {})
@@ -57,7 +57,7 @@ def model() -> nn.Module:
 
 
 def run(step: Any) -> list[torch.Tensor]:
-    """Its gradients."""
+    """Runs a step and returns its gradients."""
     step.zero_grad()
     step(torch.linspace(-1, 1, 32).view(4, 8)).sum().backward()
     return [p.grad.clone() for p in step.parameters()]
@@ -87,7 +87,8 @@ def test_a_slow_operation_stays_pytorchs(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_decisions_of_a_plan_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """They go before those of the machine, and damaged ones are refused."""
+    """Decisions of a plan file take precedence over those of the machine, and damaged ones are
+    refused."""
     slow(monkeypatch, NORM)
     step = ct.compile(model(), codegen="native", budget=0.5)
     wanted = run(step)
@@ -174,7 +175,7 @@ def test_arguments_of_all_layouts() -> None:
 
 
 def test_threads_come_back_when_other_threads_have_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their number cannot change while a step runs."""
+    """The number of threads cannot change while a step runs."""
     set_to, busy = cutback.set_num_threads, 3
 
     def tried(number: int) -> None:
@@ -208,7 +209,7 @@ def test_decisions_stay_in_their_folder(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_the_first_decision_holds() -> None:
-    """Of two processes that decide at a time, the first to write decides."""
+    """If two processes decide at the same time, the decision that is written first holds."""
     first, second = decisions._Machine(), decisions._Machine()
     assert second.get("a") is None
     assert first.add({"a": True, "b": False}) == {"a": True, "b": False}
@@ -230,7 +231,7 @@ def test_processes_that_decide_together_agree() -> None:
 
 
 def test_keys() -> None:
-    """They tell shapes, strides, dtypes and numbers apart, and nothing else."""
+    """Keys distinguish shapes, strides, dtypes and numbers, and nothing else."""
 
     def key(f: Any, *given: torch.Tensor) -> str:
         graph = make_fx(f)(*given).graph

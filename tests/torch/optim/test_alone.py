@@ -204,7 +204,7 @@ def test_a_parameter_that_changes_after_a_step(name, change):
 @pytest.mark.parametrize("name", [pytest.param("Lion", marks=pytest.mark.very_slow), "AdamW8bit"])
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace:UserWarning")
 def test_a_step_may_be_called_in_what_is_compiled(name):
-    """This includes the first step."""
+    """Compiled code may call a step, even the first one."""
     both = [[nn.Parameter(torch.ones(300))] for _ in range(2)]
     optimizers = [getattr(ours, name)(params, lr=0.1) for params in both]
     steps = [optimizers[0].step, torch.compile(optimizers[1].step, backend="eager")]

@@ -107,7 +107,7 @@ def test_another_process_takes_a_pickle_up(tmp_path):
 
 
 def test_a_copy_is_of_the_same_class():
-    """This holds even if the formula was used for two optimizers."""
+    """The class is the same even if the formula was used for two optimizers."""
     first, second = ours.foreach(formula), ours.foreach(formula)
     for kind in (first, second):
         params, optimizer = stepped(kind, 2)

@@ -34,7 +34,7 @@ def go_on(params, optimizer, seeds):
 
 @pytest.mark.parametrize(("name", "options", "why"), CASES)
 def test_groups_that_differ_are_stepped_by_pytorch(name, options, why):
-    """Their states are loaded the same way, in either direction."""
+    """States of groups that differ can be loaded in either direction."""
     params, optimizer = made(ours, name, options)
     others, other = made(torch.optim, name, options)
     with pytest.warns(RuntimeWarning, match=why):

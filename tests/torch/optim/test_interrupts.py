@@ -21,7 +21,8 @@ def parameters(dtype=torch.float32):
 
 
 def set_gradients(params, seed):
-    """The last gradient has another layout than its parameter, and gets the parameter's."""
+    """Sets gradients, the last in another layout than its parameter; it gets the parameter's
+    layout."""
     g = torch.Generator().manual_seed(seed)
     for p in params:
         p.grad = torch.randn(p.shape, generator=g).to(p.dtype)
@@ -109,7 +110,8 @@ def test_an_interrupt_at_each_bytecode_leaves_no_mixture(make, begun, every):
 @pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.very_slow)])
 @pytest.mark.parametrize("enabled", [False, True])
 def test_gradients_are_recorded_as_before_where_pytorch_steps(enabled, every):
-    """This holds even if a closure records gradients in a program that does not."""
+    """Gradients are recorded as before, even if a closure records them in a program that does
+    not."""
     number = -every
     while True:
         number += every

@@ -79,7 +79,7 @@ def test_two_threads_share_a_drop_in(name, is_warm):
 
 
 def test_two_threads_where_pytorch_steps():
-    """Its own code makes several calls that let other threads run in between."""
+    """PyTorch's own code makes several calls that let other threads run in between."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         for seed in range(4):

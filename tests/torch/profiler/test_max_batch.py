@@ -97,8 +97,8 @@ def test_total_offload_and_limits() -> None:
 
 
 def test_a_share_is_of_each_batch() -> None:
-    """Here the gradients of parameters are as large as one or two batches, so small batches can
-    give up a smaller share."""
+    """The gradients of parameters are as large as one or two batches, so small batches can save a
+    smaller share."""
     with pytest.raises(BudgetError, match="batch 1: no plan fits 80%"):
         ct.max_batch(made_inside, "80%", most=2)
     found = ct.max_batch(made_inside, "0.9x", start=4, most=8)

@@ -38,7 +38,7 @@ class Matrices(nn.Module):
 
 
 def descent(p: Any, g: Any, m: Any, *, lr: float = 0.1, beta: float = 0.9) -> tuple[Any, Any]:
-    """A formula that a user might write."""
+    """Steps by a formula that a user might write."""
     m = beta * m + g
     return p - lr * m, m
 
@@ -152,13 +152,13 @@ class Own(ours.SGD):
     """Has a step of its own."""
 
     def step(self, *args: Any, **options: Any) -> Any:
-        """Twice."""
+        """Steps twice."""
         super().step(*args, **options)
         return super().step(*args, **options)
 
 
 def averaged(parameters: Any) -> Any:
-    """ScheduleFreeAdamW whose parameters are averages."""
+    """Returns ScheduleFreeAdamW in eval mode, where parameters are averages."""
     trains = ours.ScheduleFreeAdamW(parameters)
     trains.eval()
     return trains

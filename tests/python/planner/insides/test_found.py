@@ -216,7 +216,7 @@ def test_a_refusal_names_no_more_than_min_takes():
 
 
 def groups_of(step):
-    """The operation numbers of each group with more than one operation."""
+    """Returns the operation numbers of each group with more than one operation."""
     lines = step.executable.text("groups").splitlines()
     ops = [[int(number) for number in re.findall(r"_(\d+)\(%", line)] for line in lines]
     return [group for group in ops if len(group) > 1]

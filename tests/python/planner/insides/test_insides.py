@@ -312,8 +312,8 @@ def test_explanations_are_about_single_outputs():
 
 
 def check_changes(seeds):
-    """Each predicted change equals that of a plan that the walk evaluates, with the value
-    recomputed or saved."""
+    """Checks that each predicted change equals that of a plan that the walk evaluates, with the
+    value recomputed or saved."""
     known = 0
     for seed in seeds:
         problem = Dice(seed, 8, seed % 2 == 0).document
