@@ -73,7 +73,7 @@ NAMES = ("issued", "read", "written", "again")
 
 
 class Counts(ctypes.Structure):
-    """sim_counts_of_launch."""
+    """The struct sim_counts_of_launch."""
 
     _fields_ = tuple((key, ctypes.c_ulonglong) for key in NAMES)
 

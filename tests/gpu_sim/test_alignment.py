@@ -97,7 +97,8 @@ def test_arguments_at_any_offset(gpu: Driver, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "amsgrad", "sgd"])
 def test_parameters_and_gradients_at_any_offset(gpu: Driver, name: str) -> None:
-    """The outputs of an optimizer and a gradient; the memory around them is not written."""
+    """Outputs of an optimizer and of a gradient may have any offset; the memory around them is not
+    written."""
     optimizers = {
         "adamw": lambda: cb.optim.AdamW(lr=0.1),
         "amsgrad": lambda: cb.optim.Adam(lr=0.1, amsgrad=True),

@@ -74,8 +74,8 @@ TOLERANCE = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 1e-5, "float64
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_they_agree_with_our_own(fake: Fake, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
-    """Relative to the largest element, because sums are in another order. Runs in several orders of
-    work."""
+    """The products agree with ours relative to the largest element, because sums are in another
+    order. They run in several orders of work."""
     wide = "float64" if dtype == "float64" else "float32"
 
     def f(*arrays: Any) -> Any:
@@ -190,7 +190,7 @@ def test_each_call_that_fails_once_is_one_clean_error(fake: Fake) -> None:
 def test_where_it_is_named(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The output of the doctor; a file that does not exist; a file of another kind."""
+    """The doctor names the library; a file that does not exist, or of another kind, is reported."""
     assert cli.main(["doctor"]) == 0
     assert "130100 in" in capsys.readouterr().out
     monkeypatch.setenv("CUTBACK_CUBLASLT", "none")
@@ -210,7 +210,7 @@ def test_where_it_is_named(
 
 
 def test_declarations_are_those_of_the_library() -> None:
-    """If the real library is installed: it accepts our attributes and sizes, without a GPU."""
+    """The real library, if installed, accepts our attributes and sizes, without a GPU."""
     import importlib.metadata
 
     try:

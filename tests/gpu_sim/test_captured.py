@@ -71,8 +71,8 @@ def test_replays_have_the_bits_of_steps(gpu: Driver) -> None:
 
 
 def test_other_work_between_replays(gpu: Driver) -> None:
-    """Uncaptured steps on these and on other parameters, a second graph for another shape, and a
-    checkpoint loaded into the optimizer."""
+    """Replays go on after uncaptured steps on these and on other parameters, a second graph for
+    another shape, and a checkpoint loaded into the optimizer."""
     params, batches = arrays()
     _, short = arrays(rows=6)
     found = []
@@ -203,7 +203,8 @@ def test_errors(gpu: Driver) -> None:
 
 @pytest.mark.very_slow
 def test_the_demo_trains_a_captured_gpt(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`make demo DEVICE=cuda` with a smaller model: the bits of steps that are not captured."""
+    """`make demo DEVICE=cuda` with a smaller model gives the bits of steps that are not
+    captured."""
     folder = Path(__file__).parents[2] / "examples" / "demo"
     monkeypatch.syspath_prepend(str(folder))
     spec = importlib.util.spec_from_file_location("demo_run", folder / "run.py")

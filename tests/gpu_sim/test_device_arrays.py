@@ -82,7 +82,8 @@ def test_a_step_on_a_stream_neither_copies_nor_allocates_nor_waits(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_has_changed_since_the_last_step_reaches_the_device(gpu: Driver, seed: int) -> None:
-    """Rates, groups, arrays that moved, a failed copy: the bits are those of the host."""
+    """After changes of rates and groups, moves of arrays and a failed copy, the bits are those of
+    the host."""
     gpu.seed(seed)
     found = []
     for on_device in (False, True):
@@ -217,7 +218,7 @@ assert (cb.compile(lambda x: x + 1, argnums=None, device="cuda")(given).numpy() 
 
 @pytest.mark.parametrize("way", ["", "interface"])
 def test_a_tensor_of_others_is_the_first_that_is_seen(gpu: Driver, way: str) -> None:
-    """The tensor comes before any other use of the GPU, in a separate process."""
+    """In a separate process, another library's tensor is the first use of the GPU."""
     here = str(Path(__file__).parent)
     subprocess.run([sys.executable, "-c", FIRST, here, way], check=True)
 
@@ -378,7 +379,7 @@ def test_copies_need_contiguous_arrays_of_the_same_size(gpu: Driver) -> None:
 
 
 def test_memory_and_streams_of_another_device(gpu: Driver) -> None:
-    """The second device of the stand-in, with a context made by another library."""
+    """Streams and memory of the second device, whose context another library made, are refused."""
     step = cb.compile(lambda x: x * 2, argnums=None, device="cuda")
     x = cuda.to_device(np.ones(8, np.float32))
     step(x)

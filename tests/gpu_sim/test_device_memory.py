@@ -74,7 +74,7 @@ def of_many(params: Any) -> Any:
 
 @pytest.mark.parametrize("way", ["waits", "stream", "dlpack"])
 def test_a_steady_step_asks_the_driver_for_no_memory(gpu: Driver, way: str) -> None:
-    """148 gradients, like the parameters of GPT-2."""
+    """The step has 148 gradients, like the parameters of GPT-2."""
     params = cuda.to_device([np.full(4 + i % 5, i, np.float32) for i in range(148)])
     step = cb.value_and_grad(of_many, device="cuda")
     ours, theirs = gpu.stream(), gpu.stream()
@@ -100,7 +100,7 @@ def test_a_steady_step_asks_the_driver_for_no_memory(gpu: Driver, way: str) -> N
 
 
 def test_counts_on_the_driver_that_runs_nothing() -> None:
-    """The benchmark's rows with fewer parameters."""
+    """The benchmark's rows hold with fewer parameters."""
     script = ROOT / "benchmarks" / "gpu" / "bench_memory.py"
     command = [sys.executable, str(script), "--quick", "--no-write"]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -224,7 +224,7 @@ def test_marks_of_a_block_that_changes_streams_are_dropped_once(
 
 @pytest.mark.parametrize("entry", ["cuEventCreate", "cuEventRecord"])
 def test_a_mark_that_fails_at_the_release(gpu: Driver, double: cb.Step, entry: str) -> None:
-    """The block then waits for the whole device, and no event leaks."""
+    """If the mark fails, the block waits for the whole device, and no event leaks."""
     x = cuda.to_device(np.arange(N, dtype=np.float32))
     theirs = gpu.stream()
     y, z = double(x), double(x)
@@ -353,8 +353,8 @@ def test_bytes_are_reported_and_given_back(gpu: Driver, double: cb.Step) -> None
 
 
 def test_sizes_that_are_a_little_smaller_fit(gpu: Driver) -> None:
-    """A block of exactly the size if there is one, otherwise one that is less than an eighth
-    larger."""
+    """A request gets a block of exactly its size if there is one, otherwise one that is less than
+    an eighth larger."""
     large, fitting = (cuda.to_device(np.ones(n, np.float32)) for n in (N, N - 9))
     first, second = large.address, fitting.address
     del large, fitting

@@ -62,7 +62,7 @@ def test_unknown_names(driver: Driver) -> None:
 
 
 def test_wrong_handles(driver: Driver) -> None:
-    """Destroyed handles, handles of another kind, and non-handles."""
+    """Destroyed handles, handles of another kind, and non-handles are refused."""
     stream, event, wild = driver.stream(), driver.event(), ctypes.c_void_p(0x1234560)
     driver.call("cuStreamDestroy", stream)
     for wrong in (stream, event, wild):

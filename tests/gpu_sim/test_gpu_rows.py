@@ -372,7 +372,7 @@ def other_card(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_results_of_a_ladder(tmp_path: Path) -> None:
-    """Items that really ran, from the archive to files and tables, with one set per card."""
+    """Results of items that really ran become files and tables, with one set per card."""
     only = ["--only", "card,rows,kernels"]
     some = ["--items", "card,row 7,adamw GPT,kernels of row 7 in f32"]
     variables = os.environ | hiding.without_modules(tmp_path, "torch")  # its import is slow

@@ -51,8 +51,8 @@ def test_a_block_waits_for_the_stream_that_it_was_left_on(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_block_of_two_streams_waits_for_both(gpu: Driver, seed: int) -> None:
-    """Made on one stream and read on another; the next result on the first must not overwrite it
-    before it is read."""
+    """A result is made on one stream and read on another; the next result on the first must not
+    overwrite it before it is read."""
     double, more = steps()
     x = cuda.to_device(X)
     more(cuda.to_device(X))

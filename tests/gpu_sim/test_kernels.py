@@ -12,8 +12,8 @@ from client import Driver
 
 @pytest.mark.parametrize("name", CASES)
 def test_results(driver: Driver, name: str) -> None:
-    """Against NumPy in double precision; then the same bits in four other orders of threads and
-    blocks, with race detection."""
+    """Results agree with NumPy in double precision, and have the same bits in four other orders of
+    threads and blocks, with race detection."""
     case = CASES[name]
     text = cases.ptx(case.file)
     first = case.run(driver, text)

@@ -194,7 +194,7 @@ def test_cards_and_sources_do_not_mix(tmp_path: Path) -> None:
 
 
 def test_odd_results_do_not_stop_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither results that the report does not expect, nor an error in a stage."""
+    """Neither results that the report does not expect nor an error in a stage stop a run."""
     store = _store(tmp_path)
     store.start({"card": "card A", "sources": "1", "commit": "c"})
     store.put("checks", "odd", {"status": "ok", "value": {"outputs": "many", "opened": 3}})
@@ -474,8 +474,8 @@ ITEMS_OF_ALL_STAGES = (
 @pytest.mark.very_slow
 @pytest.mark.parametrize("missing", MISSING)
 def test_a_machine_without(missing: str, tmp_path: Path) -> None:
-    """Two calls with an item or two of each stage: a report names what is missing, and items that
-    do not need it pass."""
+    """In two calls with an item or two of each stage, the report names what is missing, and items
+    that do not need it pass."""
     (tmp_path / "hidden").mkdir()
     changes = MISSING[missing](tmp_path / "hidden")
     if missing == "builtins" and _finds_builtins(changes["CUTBACK_NVRTC"]):
@@ -539,7 +539,7 @@ def test_a_fresh_clone_builds_its_package_and_a_machine_without_headers_takes_an
 @needs_nvrtc
 @pytest.mark.very_slow
 def test_full_sizes_on_the_driver_that_runs_nothing(tmp_path: Path) -> None:
-    """Host times at a GPU's sizes: AdamW on GPT-2's 148 tensors, and a row."""
+    """Host times are measured at a GPU's sizes, for AdamW on GPT-2's 148 tensors and for a row."""
     command = [sys.executable, str(RUN), "--installed", "--null", "--folder", str(tmp_path)]
     command += ["--only", "card,rows", "--items", "card,row 6,adamw GPT", *PATIENT]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

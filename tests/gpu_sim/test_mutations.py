@@ -54,7 +54,7 @@ def test_there_are_mutants() -> None:
 
 @pytest.mark.parametrize("mutant", [m for m in MUTANTS if m not in (*HARMLESS, *SHUFFLES)])
 def test_deleted(driver: Driver, mutant: str) -> None:
-    """Found in program order, backward, or in a random order."""
+    """Each deletion is found in program order, backward, or in a random order."""
     for seed in (0, 1, 5):
         _, report = run(driver, mutant, seed)
         assert "race" in report or "unwritten" in report, (mutant, seed)

@@ -24,7 +24,7 @@ X = np.linspace(-1, 1, 3000, dtype=np.float32)
 
 
 def share(x: Any) -> Any:
-    """Intermediates are in the arena, which calls share."""
+    """Computes a function whose intermediates are in the arena, which calls share."""
     y = cb.exp(x)
     return y / y.sum()
 

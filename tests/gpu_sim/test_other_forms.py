@@ -82,7 +82,7 @@ ATOMICS = [
 @pytest.mark.parametrize("space", ["global", "shared"])
 @pytest.mark.parametrize(("update", "type_"), ATOMICS)
 def test_atomics_on_integers(driver: Driver, space: str, update: str, type_: str) -> None:
-    """Old and new values over pairs of numbers, one after another at one address."""
+    """Old and new values are right over pairs of numbers, one after another at one address."""
     bits = int(type_[1:])
     rng = np.random.default_rng(bits)
     data = rng.integers(0, 1 << bits, 24, np.uint64).astype(f"u{bits // 8}")
@@ -262,7 +262,7 @@ def test_groups_of_copies(driver: Driver, wait: str, is_there: bool) -> None:
 
 @pytest.mark.parametrize("bits", [32, 64])
 def test_carries_go_on(driver: Driver, bits: int) -> None:
-    """Sum, difference and product of two-word numbers, word by word."""
+    """Carries give the sum, difference and product of two-word numbers, word by word."""
     rng = np.random.default_rng(bits)
     for _ in range(20):
         words = [int(w) for w in rng.integers(0, 2**63, 4)]
@@ -294,7 +294,7 @@ def test_carries_go_on(driver: Driver, bits: int) -> None:
 
 
 def test_switches_and_calls(driver: Driver) -> None:
-    """brx.idx, and a function with an argument and a result."""
+    """Kernels may use brx.idx, and call a function with an argument and a result."""
     text = """.version 8.0
 .target sm_90
 .address_size 64

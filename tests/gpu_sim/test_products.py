@@ -81,7 +81,7 @@ def test_all_sizes_and_layouts(gpu: Driver, dtype: str) -> None:
 
 
 def test_batches(gpu: Driver) -> None:
-    """A different matrix per batch entry; one shared by all; large tiles."""
+    """Batches have a different matrix per entry, or one shared by all, and large tiles."""
     x, y = whole(2, 3, 20, 24), whole(2, 3, 24, 40, seed=2)
     shared, many, other = whole(24, 40, seed=3), whole(128, 100, 16, seed=4), whole(128, 16, 97)
 

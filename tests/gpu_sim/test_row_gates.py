@@ -43,8 +43,8 @@ SCALE = """
 
 
 def test_counts_of_a_launch(driver: Driver) -> None:
-    """256 threads read and write 1,024 bytes each, and every byte is read again once. Eight
-    instructions per thread, two of them 64-bit, and ret."""
+    """256 threads read and write 1,024 bytes each, and every byte is read again once. Each thread
+    runs eight instructions, two of them 64-bit, and ret."""
     driver.library.sim_counted.restype = ctypes.c_char_p
     x, y = driver.put(np.ones(256, np.float32)), driver.put(np.zeros(256, np.float32))
     counts = row_gates.Counts()

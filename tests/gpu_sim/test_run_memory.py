@@ -26,7 +26,7 @@ def nothing_held(gpu: Driver) -> Iterator[None]:
 
 
 def share(x: Any) -> Any:
-    """Keeps its intermediates in the arena."""
+    """Computes a function whose intermediates are in the arena."""
     y = cb.exp(x)
     return y / y.sum()
 
@@ -114,7 +114,8 @@ def test_a_bound_counts_what_is_on_the_device(gpu: Driver) -> None:
 
 
 def test_shapes_share_copies_of_arguments_on_the_host(gpu: Driver) -> None:
-    """In particular of the parameters, which have the same size for every shape."""
+    """Shapes share copies of the parameters in particular, which have the same size for every
+    shape."""
     params = np.linspace(-1, 1, 40_000, dtype=np.float32)
     optimizer = cb.optim.AdamW(lr=0.1)
     step = cb.compile(lambda p, x: (p * p).sum() * x.sum(), optimizer=optimizer, device="cuda")

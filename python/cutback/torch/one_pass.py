@@ -295,7 +295,7 @@ class OnePass(torch.optim.Optimizer):
         copies: Iterable[Tensor | None] | None = None,
         zero_grads: bool = False,
     ) -> R | None:
-        """Takes one step, like ``torch.optim.Optimizer.step``. An error leaves all as it was.
+        """Takes one step, like ``torch.optim.Optimizer.step``. An error changes nothing.
 
         Args:
             closure: recomputes the loss.

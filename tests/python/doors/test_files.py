@@ -214,7 +214,7 @@ def problem_file(folder):
 
 
 def commands(file, bad):
-    """Returns each place of the command line that takes a file, with ``bad`` there."""
+    """Returns command lines, each with ``bad`` in place of one file argument."""
     return [
         ["plan", bad],
         ["plan", file, "--profile", bad],

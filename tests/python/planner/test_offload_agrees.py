@@ -78,7 +78,7 @@ def test_the_floor_and_the_smallest_plan(seed):
 
 
 def test_a_plan_that_moves_values_may_be_below_the_floor():
-    """The explanation then states the floor for plans without transfers."""
+    """If a plan moves values, the explanation states the floor for plans without transfers."""
     below = 0
     for _, problem in problems():
         plan = ask(problem, "min")

@@ -187,7 +187,7 @@ def test_dynamic_shapes(ran: Counter[str], same_bits: Callable[..., bool]) -> No
 def test_a_budget_holds_for_larger_sizes(
     ran: Counter[str], train_step: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A smaller last batch makes PyTorch compile for varying sizes, with a plan of its own."""
+    """A smaller last batch makes PyTorch compile for varying sizes, with a separate plan."""
     deep = nn.Sequential(*(nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16), nn.Tanh())
                            for _ in range(4)))  # fmt: skip
     model = Wrapped(lambda self, x: self.deep(x).sum(), deep=deep)
@@ -215,7 +215,7 @@ def test_a_budget_holds_for_larger_sizes(
 
 @pytest.mark.very_slow
 def test_two_sizes_that_grow_at_once(train_step: Callable[..., Any]) -> None:
-    """An example is the height and width of images."""
+    """Height and width of images may grow at once."""
     model = Wrapped(lambda self, x: self.a(x).tanh().sin().tanh().sum(), a=nn.Conv2d(2, 3, 3))
     compiled = ct.compile(model, budget=0.5, dynamic=True)
     for height, width in ((12, 14), (20, 24), (9, 24), (33, 30)):
@@ -246,7 +246,7 @@ def test_a_second_backward_after_steps_without() -> None:
 
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_a_second_backward_through_a_tensor_subclass(dynamic: bool | None) -> None:
-    """AOTAutograd then keeps two records of the graph and reads the second."""
+    """For a tensor subclass, AOTAutograd keeps two records of the graph and reads the second."""
 
     def gradient(step: Callable[..., Any]) -> Any:
         w = torch.linspace(0, 1, 64, requires_grad=True)

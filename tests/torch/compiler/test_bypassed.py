@@ -80,7 +80,7 @@ def test_a_forward_that_is_replaced(wish: dict[str, Any]) -> None:
 
 
 def test_a_forward_that_is_wrapped() -> None:
-    """Accelerate does this for mixed precision; the compiled forward is still called."""
+    """Accelerate wraps the forward for mixed precision; the compiled forward is still called."""
     compiled = ct.compile(model(), budget="0.9x")
     own = compiled.forward
     compiled.forward = lambda x: own(x).float()

@@ -317,7 +317,7 @@ def test_by_the_name_of_the_backend() -> None:
 
 
 def test_one_graph_that_cannot_meet_its_bytes_by_the_name_of_the_backend() -> None:
-    """No graph follows it, but only the backward shows that."""
+    """No other graph follows, but only the backward shows that."""
 
     def f(self: Any, x: Any) -> Any:
         h = self.a(x).tanh()
@@ -369,8 +369,8 @@ class _Keeps(nn.Module):
 @pytest.mark.very_slow
 @pytest.mark.parametrize("used", [False, True])
 def test_what_python_holds_counts_to_the_end(used: bool) -> None:
-    """The caller may use it, so the plan also counts a gradient of it, and the error does not claim
-    that no plan needs less."""
+    """The caller may use a value that Python holds, so the plan also counts its gradient, and the
+    error does not claim that no plan needs less."""
     torch.manual_seed(0)
     model, x = _Keeps(), _x()
 

@@ -330,8 +330,8 @@ def test_attributes_of_native_steps_name_the_list_of_plans() -> None:
 
 
 def test_inside_another_compiled_module(ran: Counter[str]) -> None:
-    """As with ``torch.compile``, the inner module becomes part of the surrounding graph and its
-    budget."""
+    """The inner module becomes part of the surrounding graph and its budget, as with
+    ``torch.compile``."""
 
     class Outer(nn.Module):
         def __init__(self) -> None:

@@ -218,7 +218,7 @@ def test_copies_of_several_graphs(train_step: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(3, 4), (1, 4), (3, 1), (2, 1, 3), ()])
 def test_which_gradients_leaves_take(shape: tuple[int, ...]) -> None:
-    """Compared with autograd: whether the leaf's gradient is the memory that was returned."""
+    """A leaf's gradient is the returned memory, or a copy, as in autograd."""
     n = len(shape)
     orders = [tuple(range(n)), tuple(reversed(range(n)))]
     leaves = [torch.zeros(shape).permute(o).contiguous().permute(o) for o in orders]

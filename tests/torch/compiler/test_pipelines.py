@@ -55,7 +55,7 @@ def test_what_losses_save_is_counted_once() -> None:
 
 
 def test_a_checkpoint_in_a_loss_does_not_run_again() -> None:
-    """Nor does what it would compute count: only its argument is held."""
+    """The checkpoint's results do not count either; only its argument is held."""
     n_runs = 0
 
     def f(x: torch.Tensor) -> torch.Tensor:

@@ -80,7 +80,7 @@ class Convolutions(nn.Module):
 
 
 class Checkpointed(nn.Module):
-    """Half of it is inside PyTorch's checkpoint."""
+    """Layers, half of which are inside PyTorch's checkpoint."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -280,7 +280,7 @@ def test_offloading_is_no_slower_at_a_position(offload: bool | str) -> None:
 
 
 def test_the_example_of_the_package() -> None:
-    """Runs the lines of its docstring, and measures the step."""
+    """Runs the lines of the package's docstring, and measures the step."""
     lines = doctest.DocTestParser().get_examples(ct.__doc__)
     assert any("budget=0.5" in line.source for line in lines)
     names: dict[str, Any] = {}

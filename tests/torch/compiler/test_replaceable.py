@@ -129,7 +129,7 @@ def test_saved_tensors_pass_through_hooks() -> None:
 
 
 def test_a_view_that_only_the_second_plan_saves_is_watched() -> None:
-    """The caller overwrites it between forward and backward."""
+    """The caller overwrites the view between forward and backward."""
 
     def f(x: Any) -> Any:
         y = x.sin()

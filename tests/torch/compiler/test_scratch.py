@@ -90,7 +90,8 @@ def steps(run: Any, x: torch.Tensor, n: int = 1) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("door", ["compile", "by name"])
 def test_scratch_that_no_plan_makes_room_for(door: str, ran: Counter[str]) -> None:
-    """Two steps show it; then there is a warning and the smallest plan, never an error."""
+    """After two steps have shown the scratch, there is a warning and the smallest plan, never an
+    error."""
     model, x = net()
     plain = copy.deepcopy(model)
     plans: list[Any] = []

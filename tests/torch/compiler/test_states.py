@@ -471,7 +471,7 @@ def test_a_graph_that_was_refused_is_in_no_later_plan() -> None:
 
 @pytest.mark.very_slow
 def test_larger_sizes_than_a_plan_over_graphs_was_made_for() -> None:
-    """Otherwise they would run under the plan for smaller ones, over the budget and without a
+    """Larger sizes must not run under the plan for smaller ones, over the budget and without a
     warning."""
     run = compiled(int(2 * peak_of(data(), "middle")), dynamic=True)
     step(run, data(), "middle")

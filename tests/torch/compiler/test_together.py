@@ -50,8 +50,9 @@ OWN = 64  # bytes of the losses
 def test_calls_that_are_pending_together_share_the_budget(
     door: str, calls: int, same_bits: Callable[..., bool]
 ) -> None:
-    """Contrastive losses do this. The number of calls cannot be known before the first step, so its
-    later calls run as "min", and a warning says if they exceed the budget."""
+    """Contrastive losses make several calls before a backward. The number of calls cannot be known
+    before the first step, so its later calls run as "min", and a warning says if they exceed the
+    budget."""
     model = mlp()
     inputs = [torch.randn(512, 16) for _ in range(calls)]
     plain, wanted = measured(model, *inputs)
@@ -365,8 +366,8 @@ def test_graphs_that_turn_up_too_late_are_said() -> None:
 
 @pytest.mark.very_slow
 def test_a_graph_beside_calls_that_share_the_budget_may_exceed_it() -> None:
-    """A discriminator does this: two calls share the budget, and another call of the step, whose
-    input needs a gradient, is a separate graph that cannot meet the share."""
+    """A discriminator is an example: two calls share the budget, and another call of the step,
+    whose input needs a gradient, is a separate graph that cannot meet the share."""
     x = torch.randn(64, 16)
     step = ct.compile(mlp(2), budget="0.2x", on_infeasible="smallest")
     with warnings.catch_warnings(record=True) as told:

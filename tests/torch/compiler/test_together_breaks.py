@@ -129,7 +129,8 @@ def test_shares_of_several_calls(model: Any, share: float, same_bits: Any) -> No
 
 @pytest.mark.very_slow
 def test_graphs_that_run_several_times_save_little(same_bits: Any) -> None:
-    """The limit is not their peak but what they keep for the backward."""
+    """These graphs are limited not by their peak but by the values that they keep for the
+    backward."""
     peaks, wanted, _ = steps(ct.compile(Loop()))
     torch._dynamo.reset()
     found, gradients, said = steps(ct.compile(Loop(), budget=int(0.65 * peaks[-1])))

@@ -141,7 +141,8 @@ def kinds_of(compiled: Any) -> Counter[str]:
 
 
 def both(f: Callable[..., Any], *inputs: Any, loss: Any = torch.sum, **options: Any) -> list[Any]:
-    """Compiles with and without merging; outputs and gradients have eager mode's bits."""
+    """Compiles with and without merging; checks that outputs and gradients have eager mode's
+    bits."""
     results, compiled = [], []
     for cse in (None, True, False):
         own = [t.clone().requires_grad_(t.requires_grad) for t in inputs]
@@ -241,7 +242,7 @@ def test_tuples_merge_with_their_parts(ran: Counter[str]) -> None:
 
 
 def test_views_of_what_was_merged_take_no_memory(ran: Counter[str]) -> None:
-    """The fake value of such a view refers to the memory of the removed node."""
+    """The fake value of a view of a merged value refers to the memory of the removed node."""
 
     def f(x: Any) -> Any:
         row, column = x.cos().unsqueeze(0), x.cos().unsqueeze(1)  # one cosine, two views

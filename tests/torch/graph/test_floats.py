@@ -1,5 +1,5 @@
 """Tests Python floats that change between calls: PyTorch rewrites the ops that take them into ops
-without the mark of their pass."""
+that are not marked as forward or backward."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_ops_on_floats(name: str, door: Any) -> None:
 
 
 def test_a_float_that_changes_after_the_first_call() -> None:
-    """PyTorch then compiles again, with the float as an input."""
+    """When the float changes, PyTorch compiles again, with the float as an input."""
     f = function("return (x * w).sin() * s")
     with torch._dynamo.config.patch(assume_static_by_default=True):
         assert programs.same(run(ct.compile(f, budget="min")), run(f), bits=False)

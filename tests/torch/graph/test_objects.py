@@ -261,7 +261,7 @@ def test_questions_about_a_parallel_model(alone: Any) -> None:
 def test_hooks_of_values_under_compiled_autograd(
     budget: Any, ran: Counter[str], same_bits: Callable[..., bool]
 ) -> None:
-    """PyTorch passes them in a special object, which only the backward receives."""
+    """PyTorch passes hooks of values in a special object, which only the backward receives."""
     from torch._dynamo import compiled_autograd
 
     def f(w: Any) -> Any:

@@ -22,7 +22,7 @@ PARTS = 64
 
 @cache
 def database() -> list[Any]:
-    """PyTorch's list of operators, by name."""
+    """Returns PyTorch's list of operators, by name."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     return sorted(op_db, key=lambda op: op.formatted_name)
@@ -64,7 +64,7 @@ def complaints(ops: list[Any], dtypes: list[str], most: int) -> list[str]:
 
 @pytest.mark.slow
 def test_some_operators() -> None:
-    """Drawn once with a fixed seed; one sample each."""
+    """The operators are drawn once with a fixed seed, with one sample of each."""
     some = random.Random(2013).sample(database(), 6)
     assert complaints(some, ["f32"], 1) == []
 
@@ -73,7 +73,7 @@ def test_some_operators() -> None:
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_part_of_all_operators(part: int) -> None:
-    """Three samples of each, in single, half and complex types."""
+    """Each operator has three samples, in single, half and complex types."""
     assert complaints(database()[part::PARTS], ["f32", "bf16", "c64"], 3) == []
 
 

@@ -60,8 +60,8 @@ DOORS = (by_compile, by_name, by_partition_fn, *INDUCTORS)
 
 
 def pairs(cases: Iterable[Any], everywhere: Any) -> list[Any]:
-    """Returns each case with each entry point. By default, all cases with one entry point, and one
-    case with all of them except Inductor's."""
+    """Returns each case with each entry point. By default, these are all cases with one entry
+    point, and one case with all of them except Inductor's."""
     found = []
     for case in cases:
         for door in DOORS:

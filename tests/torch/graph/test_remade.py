@@ -38,7 +38,7 @@ def bits(t: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_a_dropouts_result_is_remade_to_the_bit(dtype: Any) -> None:
-    """Against the kernel, on numbers that did not select the scale."""
+    """The result equals the kernel's on numbers that did not select the scale."""
     rng = random.Random(str(dtype))
     for p in [0, 0.0, *CHANCES, 0.99, *(rng.random() * 0.98 for _ in range(20))]:
         torch.manual_seed(rng.randrange(2**40))

@@ -150,7 +150,7 @@ def in_a_planned_region(f: Any) -> Any:
 
 
 def step(call: Any, name: str) -> tuple[list[Any], int]:
-    """Loss and gradient, and the number of runs of the op."""
+    """Returns loss and gradient, and the number of runs of the op."""
     torch.manual_seed(1)
     x = torch.randn(64, 64, requires_grad=True)
     RUNS.clear()
@@ -379,7 +379,7 @@ def test_single_calls_in_a_graph_are_a_policys(
 def test_grouped_products_of_transformers(
     ran: Counter[str], same_bits: Callable[..., bool]
 ) -> None:
-    """The fallback of a mixture of experts where PyTorch has no grouped product: it is recomputed,
+    """A mixture of experts uses a fallback where PyTorch has no grouped product; it is recomputed,
     with the cost of a product."""
     pytest.importorskip("transformers.integrations.moe")
     grouped = torch.ops.transformers.grouped_mm_fallback

@@ -55,8 +55,8 @@ def replay(lives: Sequence[Life], placed: Placed | None, traces: Traces, steps: 
 
 
 def a_step(seed: int) -> tuple[list[Life], dict[int, list[int]], int]:
-    """Lives like those of a training step: some from the forward to their use in the backward, many
-    short ones, and gradients to the end; and ops with scratch."""
+    """Returns lives like those of a training step: some from the forward to their use in the
+    backward, many short ones, and gradients to the end; and ops with scratch."""
     rng = random.Random(seed)
     layers = rng.randint(3, 12)
     end = 4 * layers

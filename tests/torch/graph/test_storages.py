@@ -120,7 +120,7 @@ def test_windows_of_all_sizes(n: int, periodic: bool) -> None:
 
 @cache
 def database() -> list[Any]:
-    """PyTorch's list of operators, by name."""
+    """Returns PyTorch's list of operators, by name."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     return sorted(op_db, key=lambda op: op.formatted_name)
@@ -156,7 +156,7 @@ def complaints(
 
 @pytest.mark.filterwarnings("ignore")
 def test_some_operators() -> None:
-    """Drawn once with a fixed seed; one sample each, in two layouts."""
+    """The operators are drawn once with a fixed seed, with one sample of each in two layouts."""
     some = random.Random(29).sample(database(), 4)
     said, compared = complaints(some, [torch.float32], 1, ("as it is", "transposed"))
     assert said == []
@@ -167,7 +167,7 @@ def test_some_operators() -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_part_of_all_operators(part: int) -> None:
-    """Three samples of each in four layouts, in single, half and complex types."""
+    """Each operator has three samples in four layouts, in single, half and complex types."""
     dtypes = [torch.float32, torch.bfloat16, torch.complex64]
     said, compared = complaints(database()[part::PARTS], dtypes, 3)
     assert said == []

@@ -231,7 +231,8 @@ def test_results_arguments_and_other_libraries_keep_their_memory(texts: Texts) -
 
 
 def test_what_users_hold_stays(same_bits: Callable[..., bool]) -> None:
-    """Gradients that come in, results, and gradients that hooks and parameters hold."""
+    """Incoming gradients, results, and gradients that hooks and parameters hold are not
+    overwritten."""
 
     def f(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         h = (x @ w).tanh() * 2
