@@ -40,7 +40,7 @@ class TanhRows(lightning.LightningModule):
 
 
 def quiet(folder: Path) -> dict[str, Any]:
-    """Options of a trainer that runs one epoch on the CPU and writes no files."""
+    """Returns options of a trainer that runs one epoch on the CPU and writes no files."""
     return {
         "max_epochs": 1, "accelerator": "cpu", "logger": False, "enable_checkpointing": False,
         "enable_progress_bar": False, "enable_model_summary": False, "default_root_dir": folder,

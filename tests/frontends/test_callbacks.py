@@ -44,7 +44,8 @@ def test_trainer_callback(measure: str, tmp_path: Path) -> None:
 
 
 def test_a_trainer_that_replaces_forward(tmp_path: Path) -> None:
-    """TRL's ``SFTTrainer`` does this in its constructor. The callback compiles afterwards."""
+    """TRL's ``SFTTrainer`` replaces forward in its constructor. The callback compiles
+    afterwards."""
     import types
 
     from transformers import Trainer, TrainingArguments

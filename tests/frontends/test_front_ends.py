@@ -291,7 +291,7 @@ def test_peft_lora() -> None:
 
 
 def test_optimizers_in_the_backward() -> None:
-    """As in PyTorch's tutorial: each parameter is updated as soon as its gradient is ready."""
+    """Each parameter is updated as soon as its gradient is ready, as in PyTorch's tutorial."""
 
     def make() -> tuple[nn.Module, Callable[[Any], Any]]:
         torch.manual_seed(0)

@@ -95,7 +95,7 @@ class Graph:
         return len(self.traced["nodes"])
 
     def points(self) -> list[Point]:
-        """PyTorch's Pareto points, smallest peak first."""
+        """Returns PyTorch's Pareto points, smallest peak first."""
         front: list[Point] = []
         for row in sorted(self.sweep, key=lambda row: (row["peak_bytes"], row["overhead"])):
             if not front or row["overhead"] < front[-1].extra:

@@ -100,7 +100,7 @@ def test_no_plan_is_worse(problem: Problem) -> None:
 
 
 def test_sums_of_gradients_wait_together() -> None:
-    """Delaying one op of such a chain frees nothing, so the plan delays several at once."""
+    """Delaying one op of a chain of sums frees nothing, so the plan delays several at once."""
     problem = json.loads(RECURRENCE.read_text())
     whole = cutback.plan(problem, device="cpu").numbers["save_all_live_bytes"]
     plan = cutback.plan(problem, budget=int(0.9 * whole), measure="live", device="cpu")

@@ -91,8 +91,8 @@ MONOTONE = [
 
 @pytest.mark.parametrize(("name", "n_budgets"), MONOTONE)
 def test_budgets_are_monotone_over_processes(name, n_budgets, tmp_path):
-    """Budgets from the save-all peak to a little below that of `min`, each in a separate process: a
-    smaller one never gives a larger peak, a larger one never a slower plan."""
+    """A smaller budget never gives a larger peak, and a larger one never a slower plan, for budgets
+    from the save-all peak to slightly below `min`, each in a separate process."""
     plans = scores.plans_alone(name, tmp_path, n_budgets)
     assert sum(own is not None for _, own in plans) >= 0.8 * n_budgets
     for (budget, own), (_, smaller) in pairwise(plans):

@@ -125,7 +125,7 @@ def test_a_compiled_step_offers_a_share_that_it_keeps(groups):
 
 
 def test_names_are_not_read_as_facts():
-    """Operations may have any name."""
+    """Operations may have any name, even one that looks like a part of the error."""
     name = "none is below 7 bytes"
     for spelt in (name, "needs 3 bytes", "0.2 of the 9 bytes that saving everything takes: "):
         error = refused(two_layers(h=spelt, g="g"), budget="0.5x", measure="live", device="cpu")

@@ -258,7 +258,8 @@ def test_a_preset_says_nothing_beside_a_budget():
 
 
 def test_numbers_that_no_machine_has_are_refused_in_few_words():
-    """Python refuses to write integers of more than 4300 digits."""
+    """Errors are short, even for integers of more than 4300 digits, which Python refuses to
+    write."""
     huge = 10**5000
     for options in (
         {"budget": huge},

@@ -170,7 +170,8 @@ def test_an_empty_result_of_the_callers_is_made_once_in_the_forward(measure, exa
 
 @pytest.mark.parametrize("preset", ["conservative", "aggressive", "shape-aware"])
 def test_presets_keep_what_a_reduction_makes_small(preset):
-    """Recomputing it would read its whole input; here it is the sum that counts the labels."""
+    """Recomputing a reduction would read its whole input; here it is the sum that counts the
+    labels."""
 
     def loss(params, x, labels):
         y = F.layer_norm(F.gelu(x * params["scale"]), params["w"], params["b"])

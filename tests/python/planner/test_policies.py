@@ -303,7 +303,7 @@ def test_other_answers_are_refused(answer):
 
 
 def test_a_policy_of_jax_is_refused():
-    """Called with a context instead of a primitive, it would save nothing."""
+    """A policy of JAX, called with a context instead of a primitive, would save nothing."""
     with pytest.raises(TypeError, match=r"takes \(prim, .*cutback.policies has the same names"):
         cutback.checkpoint(block, policy=lambda prim, *_, **__: prim == "dot_general")
 
@@ -316,7 +316,8 @@ def test_a_policy_of_jax_is_refused():
     ],
 )
 def test_ready_policies_are_not_called(name):
-    """Called with JAX's arguments, it used to return a policy that recomputes everything."""
+    """A ready policy, called with JAX's arguments, used to return a policy that recomputes
+    everything."""
     policy = getattr(policies, name)
     for arguments in [(), ("device", "pinned_host")]:
         with pytest.raises(TypeError, match=r"is a policy: pass .*, without calling it"):

@@ -81,7 +81,8 @@ def test_going_against_costs_four_times(times, wishes, expected):
 
 
 def test_the_same_beside_a_link():
-    """Searches with offload allowed count the same. This link is too slow to be useful."""
+    """Searches that may offload count preferences the same way. The link is too slow to be
+    useful."""
     row = {"name": "linked", "flops_per_s": {"f32": 1e11}, "bytes_per_s": 2e10, "launch_s": 1e-6}
     row["link_bytes_per_s"] = 1.0
     for times, wishes, expected in (

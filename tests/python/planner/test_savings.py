@@ -150,7 +150,7 @@ def test_packing_is_tried_for_models_of_pytorch() -> None:
 
 
 def test_searches_for_savings_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole searches take some seconds here."""
+    """The searches end at their limit, although whole searches take some seconds."""
     path = Path(__file__).parents[2] / "data" / "nets" / "gpt1_uneven.json.gz"
     made = cutback.plan(path, budget=0.5, time_limit=0.01)
     monkeypatch.setattr(savings, "_SECONDS", 0.05)

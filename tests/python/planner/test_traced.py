@@ -399,7 +399,7 @@ def test_progress_is_told_which_budget_a_plan_is_for():
 @pytest.mark.very_slow
 @pytest.mark.parametrize("measure", ["live", "arena"])
 def test_exact_budgets(measure):
-    """A search for this budget alone is never slower than the ladder's answer, and respects the
+    """The plan of a search for only this budget is never slower than the ladder's, and respects the
     bound."""
     path = path_of("unet")
     ladder = cutback.plan(path, budget="0.443x", measure=measure, device="a100").numbers

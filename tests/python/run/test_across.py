@@ -123,8 +123,8 @@ def test_values_are_those_of_numpy() -> None:
 
 
 def test_softmax_of_infinite_and_large_numbers() -> None:
-    """As along the last axis: a row of -inf or with +inf is NaN, and large numbers do not
-    overflow."""
+    """A row of -inf or with +inf is NaN, and large numbers do not overflow, as along the last
+    axis."""
     x = normal((2, 6, 64), "float32") * 1e4
     x[0, 2] = -np.inf
     x[0, :, 3] = -np.inf

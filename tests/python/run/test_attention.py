@@ -166,7 +166,8 @@ def test_bits_do_not_depend_on_the_plan() -> None:
 
 @pytest.mark.parametrize("case", [CASES[1], CASES[4], CASES[5]._replace(d=4)])
 def test_the_op_beside_what_it_is_composed_of(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With dropout, which uses the masks that `dropout` gives for the full scores."""
+    """The op agrees with its composition under dropout, which uses the masks that `dropout` gives
+    for the full scores."""
     from cutback.nn import attention
 
     arrays, mask = operands(case, "f64")

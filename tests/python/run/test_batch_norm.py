@@ -140,7 +140,7 @@ def test_a_cut_keeps_statistics_and_nothing_else():
 
 
 def test_statistics_of_an_empty_batch_are_none():
-    """As in PyTorch, the running statistics do not change."""
+    """The running statistics do not change, as in PyTorch."""
     mean, var, w = np.full(3, 2.0, "f4"), np.full(3, 5.0, "f4"), np.ones(3, "f4")
 
     def loss(w, x, mean, var):

@@ -87,7 +87,7 @@ sys.stdout.buffer.write(y.tobytes())
 
 
 def test_an_instruction_set_that_is_asked_for_widens() -> None:
-    """The bits are then the same under all of them."""
+    """The bits are the same under all instruction sets that widen."""
     found = set()
     for isa in ("avx2", "avx512"):
         environment = {**os.environ, "CUTBACK_ISA": isa}

@@ -208,7 +208,7 @@ def test_errors_by_name_come_wrapped() -> None:
 
 
 def test_by_name_nothing_is_said_where_pytorch_gives_up() -> None:
-    """Warnings are errors here."""
+    """No warning is given; warnings are errors here."""
     model = nn.Linear(8, 8)
     for mode in ("compile", "nothing at all"):
         with torch._dynamo.config.patch(recompile_limit=2):
@@ -321,7 +321,7 @@ def test_parts_left_to_eager_mode_are_not_measured_with_offload() -> None:
 
 
 class Wide(torch.autograd.Function):
-    """Its backward makes large intermediates."""
+    """A function whose backward makes large intermediates."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:

@@ -104,8 +104,8 @@ class Average(nn.Module):
 def test_a_buffer_that_a_later_graph_writes_into_is_an_error(
     same_bits: Callable[..., bool],
 ) -> None:
-    """If its reader is recomputed. Autograd's formulas do not need the old value, so eager mode and
-    ``aot_eager`` do not object."""
+    """A later write is an error if the buffer's reader is recomputed. Autograd's formulas do not
+    need the old value, so eager mode and ``aot_eager`` do not object."""
     x = torch.randn(128, 32)
 
     def trained(run: Any) -> list[Any]:
@@ -181,7 +181,7 @@ def test_calls_without_gradients_before_the_backward_come_on_top() -> None:
 
 
 def test_random_results_that_nothing_reads_are_not_drawn(same_bits: Callable[..., bool]) -> None:
-    """The mask drawn after them is therefore that of ``aot_eager``, not that of eager mode."""
+    """A mask drawn after the unread results is that of ``aot_eager``, not that of eager mode."""
 
     def f(x: Any) -> Any:
         torch.rand(3)

@@ -199,7 +199,7 @@ def test_dropout_mask_is_held_as_bytes() -> None:
 
 
 def test_what_only_looks_like_dropout_noise() -> None:
-    """A part of it is random, or is written to again, or is read as something else."""
+    """The result is only partly random, or is written to again, or is read as something else."""
     x = torch.randn(32, 32)
 
     def f(x: Any) -> Any:

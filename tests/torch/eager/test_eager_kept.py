@@ -107,7 +107,7 @@ def test_what_is_added_in_place_is_kept_to_or_said(name: str) -> None:
 
 
 def test_a_first_run_with_values_added_in_place_says_what_it_takes() -> None:
-    """The same holds for a plan as for a budget, with both figures."""
+    """The warning names both figures, for a plan as well as for a budget."""
     torch.manual_seed(0)
     model = TwoConvolutions(AFTER["softmax"])
     x = torch.randn(4, 8, 9, 7).contiguous(memory_format=torch.channels_last)

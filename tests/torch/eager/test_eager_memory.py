@@ -65,7 +65,7 @@ def test_an_unused_saved_result_is_freed() -> None:
 
 
 def test_what_is_overwritten_dies_with_its_last_reader() -> None:
-    """Neither the log nor the storage itself keeps it alive."""
+    """Neither the log nor the storage itself keeps the overwritten value alive."""
     x = torch.randn(1024, requires_grad=True)
 
     def f(x: Any) -> Any:

@@ -69,7 +69,8 @@ def native(step: Any) -> set[str]:
 
 
 def test_a_slow_operation_stays_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alone of its group, under every budget, and in every process of the machine."""
+    """Only the slow operation leaves its group, under every budget and in every process of the
+    machine."""
     slow(monkeypatch, NORM)
     step = ct.compile(model(), codegen="native")
     wanted = run(step)
@@ -134,7 +135,7 @@ def test_exact_groups_run_where_they_are_faster(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_real_times() -> None:
-    """Groups are measured, threads are as before, and damaged files are as good as none."""
+    """Groups are measured, threads are as before, and damaged files are ignored."""
     threads = torch.get_num_threads()
     x = torch.randn(64, 64)
     graph = make_fx(lambda x: (x.exp() * 2).sum(1).sigmoid())(x).graph

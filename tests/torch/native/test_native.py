@@ -52,7 +52,7 @@ class Norm(nn.Module):
 
 
 def mlp() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """Has layer norms, and 16 bits in the middle."""
+    """Returns an MLP with layer norms, and 16 bits in the middle."""
 
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -70,7 +70,7 @@ def mlp() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
 
 
 def gpt() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """Has dropout."""
+    """Returns a GPT with dropout."""
     model = small_models.GPT(layers=2)
     return model, (torch.randint(50, (2, 12)), torch.randint(50, (2, 12)))
 
@@ -81,7 +81,8 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 def trained(name: str, **wishes: Any) -> tuple[list[torch.Tensor], Any]:
-    """Loss and gradients of three steps under the same random numbers, and the compiled model."""
+    """Returns loss and gradients of three steps under the same random numbers, and the compiled
+    model."""
     torch.manual_seed(0)
     model, inputs = MODELS[name]()
     step = ct.compile(copy.deepcopy(model), **wishes) if wishes else model
@@ -97,7 +98,7 @@ def trained(name: str, **wishes: Any) -> tuple[list[torch.Tensor], Any]:
 
 @pytest.mark.parametrize("name", [pytest.param("gpt", marks=pytest.mark.very_slow), "mlp", "norm"])
 def test_models(name: str) -> None:
-    """Gradients, bits under budgets, and peaks."""
+    """Gradients, bits under budgets, and peaks are right."""
     wanted, _ = trained(name)
     found, step = trained(name, codegen="native")
     for a, b in zip(found, wanted, strict=True):
@@ -170,7 +171,7 @@ def test_weights_do_not_count() -> None:
 
 
 def test_by_name_of_the_backend() -> None:
-    """As an option of torch.compile."""
+    """The backend works by name, as an option of torch.compile."""
     wanted, _ = trained("norm")
     torch.manual_seed(0)
     model, inputs = MODELS["norm"]()
@@ -294,7 +295,7 @@ class Rows(nn.Module):
         self.norm = nn.LayerNorm(6)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[rows, columns, 6] to a scalar."""
+        """Maps [rows, columns, 6] to a scalar."""
         y, gate = self.a(x).chunk(2, -1)
         x = self.norm(x + self.b(y * torch.sigmoid(gate)))
         p = (x @ x.transpose(1, 2) / x.shape[1]).softmax(-1)
@@ -403,7 +404,7 @@ def test_no_group_raises_the_peak() -> None:
 
 
 def test_groups_are_cut_where_kernels_need_too_much() -> None:
-    """Down to single nodes, if their kernels always need too much."""
+    """Groups are cut down to single nodes if their kernels always need too much."""
     gm = traced(lambda x: x.exp().tanh().sin().sum(0), torch.randn(8, 8))
     whole = Grouping(Kinds(gm.graph), lambda nodes, room: True).arrange()
     cut = Grouping(Kinds(gm.graph), lambda nodes, room: len(nodes) < 3).arrange()
@@ -440,7 +441,7 @@ def test_arguments_in_another_layout() -> None:
 
 
 def test_says_what_stays_foreign() -> None:
-    """With counts, reasons and shares of the time, the most expensive first."""
+    """The text has counts, reasons and shares of the time, the most expensive first."""
     model, inputs = MODELS["gpt"]()
     step = ct.compile(model, codegen="native")
     step(*inputs).backward()

@@ -43,7 +43,7 @@ OWN = {
 
 
 def database() -> list[Any]:
-    """PyTorch's operators that draw no random numbers, by name."""
+    """Returns PyTorch's operators that draw no random numbers, by name."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     kept = [op for op in op_db if not any(word in op.name for word in RANDOM)]
@@ -51,7 +51,7 @@ def database() -> list[Any]:
 
 
 def test_some_rows() -> None:
-    """A sample of some operators, with gradients."""
+    """Rows give PyTorch's results and gradients on a sample of some operators."""
     chosen = [op for op in database() if op.name in FAST and not op.variant_test_name]
     wrong, ran = complaints(chosen, ["bf16"], 1)
     assert wrong == []
@@ -61,7 +61,7 @@ def test_some_rows() -> None:
 @pytest.mark.very_slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_all_rows(part: int) -> None:
-    """Three samples of all operators."""
+    """Rows give PyTorch's results on three samples of all operators."""
     wrong, _ = complaints(database()[part::PARTS], ["f32", "bf16"], 3)
     assert wrong == []
 
@@ -69,7 +69,7 @@ def test_all_rows(part: int) -> None:
 @pytest.mark.very_slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_in_each_type(dtype: str) -> None:
-    """Six samples of operators that have a row of their own."""
+    """Operators with a separate row give PyTorch's results on six samples."""
     own = [op for op in database() if op.name in OWN]
     wrong, _ = complaints(own, [dtype], 6)
     assert wrong == []
@@ -88,7 +88,7 @@ UNARY = [op for op, row in ROWS.items()
 
 @pytest.mark.parametrize("op", UNARY, ids=str)
 def test_special_values(op: Any) -> None:
-    """NaN, infinities, signed zeros, subnormal and huge numbers."""
+    """Results are PyTorch's for NaN, infinities, signed zeros, subnormal and huge numbers."""
     x = torch.tensor(SPECIAL)
     if op in (aten.logical_not.default, aten.bitwise_not.default):
         x = x > 0
@@ -118,7 +118,7 @@ def _chain(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("other", LAYOUTS)
 def test_layouts(name: str, other: str) -> None:
-    """A chain with reductions and a copy, on two arguments in several layouts."""
+    """A chain with reductions and a copy runs on two arguments in several layouts."""
     base = torch.randn(3, 5, 7, 9, generator=torch.Generator().manual_seed(1))
     inputs = [LAYOUTS[name](base), LAYOUTS[other](base)]
     said, ran = check(Sample(_chain, inputs), gradients=False)
@@ -156,8 +156,8 @@ def _batch_normed(training: bool) -> Any:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ORDERS)
 def test_batch_norm(name: str, training: bool, dtype: str) -> None:
-    """Forward and backward. PyTorch computes it if channels are the fastest axis, and for 16 bits,
-    where statistics are f32 although its shape function says 16 bits."""
+    """Forward and backward agree. PyTorch computes them if channels are the fastest axis, and for
+    16 bits, where statistics are f32 although its shape function says 16 bits."""
     g = torch.Generator().manual_seed(3)
     x, dy = (ORDERS[name](torch.randn(3, 6, 4, 5, generator=g)).to(DTYPES[dtype]) for _ in "xg")
     channels = [torch.rand(x.shape[1], generator=g) + 0.5 for _ in range(4)]
@@ -168,7 +168,7 @@ def test_batch_norm(name: str, training: bool, dtype: str) -> None:
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_group_norm(name: str) -> None:
-    """Forward and backward, in each order of strides."""
+    """Forward and backward agree in each order of strides."""
     g = torch.Generator().manual_seed(4)
     x = ORDERS[name](torch.randn(3, 6, 4, 5, generator=g))
     channels = [torch.rand(x.shape[1], generator=g) + 0.5 for _ in range(2)]
@@ -183,7 +183,7 @@ def test_group_norm(name: str) -> None:
 
 
 def test_empty_tensors() -> None:
-    """The same chain on empty tensors."""
+    """The same chain runs on empty tensors."""
     x = torch.empty(0, 5, 7, 9)
     said, ran = check(Sample(_chain, [x, x[:, :1]]), gradients=False)
     assert said == ""
@@ -191,7 +191,7 @@ def test_empty_tensors() -> None:
 
 
 def test_exact_rows_are_told_apart() -> None:
-    """Operations that round in their own way are not among them."""
+    """Operations that round differently are not exact rows."""
     assert "aten.add.Tensor" in EXACT
     assert not EXACT & {"aten.exp", "aten.gelu", "aten.sum.dim_IntList", "aten._softmax"}
 

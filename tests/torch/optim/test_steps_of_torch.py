@@ -31,7 +31,7 @@ def step(optimizer, params, k):
 
 
 def same(a, b):
-    """True for PyTorch's bits, except in steps that the core has taken."""
+    """True if the bits are PyTorch's; steps that the core has taken may differ."""
     torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
@@ -115,7 +115,8 @@ def test_what_pytorch_would_do_without_an_argument_stays_an_error():
     ("betas", (0.9, -0.5))])  # fmt: skip
 @pytest.mark.parametrize("name", ["AdamW", "SGD", "RMSprop", "Adagrad"])
 def test_numbers_of_a_group_that_are_set_out_of_range(name, key, value):
-    """PyTorch checks them only in its constructor. If its code fails, nothing is updated."""
+    """PyTorch checks these numbers only in its constructor. If its code fails, nothing is
+    updated."""
     (one, params), (two, others) = made(ours, name), made(torch.optim, name)
     if key not in one.param_groups[0]:
         assert key not in two.param_groups[0]

@@ -56,7 +56,7 @@ def test_a_parameter_that_is_given_twice():
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0,), (2, 0, 3), (2, 3, 0)])
 @pytest.mark.parametrize("name", ["Adafactor", "AdamW8bit", "SOAP", "AdamW", "Lion"])
 def test_parameters_without_elements_are_no_obstacle(name, shape):
-    """The strides that PyTorch reports for them do not matter."""
+    """The strides that PyTorch reports for empty parameters do not matter."""
     empty, full = nn.Parameter(torch.zeros(shape)), nn.Parameter(torch.ones(4, 5))
     empty.grad, full.grad = torch.zeros(shape), torch.ones(4, 5)
     optimizer = getattr(ours, name)([full, empty])

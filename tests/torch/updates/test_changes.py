@@ -144,7 +144,7 @@ def test_a_parameter_that_shares_memory_keeps_the_step_separate() -> None:
 
 
 class Written(Net):
-    """Its forward writes into a parameter."""
+    """A module whose forward writes into a parameter."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():

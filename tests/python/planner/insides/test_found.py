@@ -205,7 +205,7 @@ def test_groups_keep_a_budget_that_single_ops_do_not(seed):
 
 
 def test_a_refusal_names_no_more_than_min_takes():
-    """Here the program that saves everything is smaller than that of the smallest plan."""
+    """The program that saves everything is smaller than that of the smallest plan."""
     drawn = Drawn(166, 30)
     least = drawn.compile(budget=budgets.parse("min", "arena"), device=ROW)
     arena = json.loads(least.text("kernels"))["arena_bytes"]
