@@ -44,7 +44,7 @@ class BertLayer(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, time, width] to the same."""
+        """Maps [batch, time, width] to the same shape."""
         batch, time, width = x.shape
         qkv = self.qkv(x).view(batch, time, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
@@ -109,7 +109,7 @@ class Bottleneck(nn.Module):
             )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, wide, h, w] to [batch, 4 width, h / stride, w / stride]."""
+        """Maps [batch, wide, h, w] to [batch, 4 width, h / stride, w / stride]."""
         y = F.relu(self.bn1(self.conv1(x)), inplace=True)
         y = F.relu(self.bn2(self.conv2(y)), inplace=True)
         return F.relu(self.bn3(self.conv3(y)) + self.shortcut(x), inplace=True)
@@ -216,7 +216,7 @@ def pipeline(name: str, options: argparse.Namespace) -> bool:
 
 
 def run(model: nn.Module, batch: Any, profile: Any, selections: Any, plan: cutback.Plan) -> bool:
-    """Peak, latency and gradients of a step, unchanged and in the ways that were found."""
+    """Measures peak, latency and gradients of a step, unchanged and in the ways that were found."""
     print(f"\n4. Run\n\n{'':34}{'peak MiB':>10}{'planned':>10}{'ms/step':>10}{'gradients':>12}")
     least = plan.numbers["live_bytes"]
     ways: list[tuple[str, dict[str, Any] | None]] = [

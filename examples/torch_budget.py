@@ -42,7 +42,7 @@ class Block(nn.Module):
         return F.dropout(x, self.dropout, self.training)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, time, width] to the same."""
+        """Maps [batch, time, width] to the same shape."""
         batch, time, width = x.shape
         qkv = self.qkv(self.norm1(x)).view(batch, time, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
@@ -151,7 +151,7 @@ DOORS = {
 
 
 def report(name: str, run: Run, most: int | None, good: bool) -> None:
-    """One line."""
+    """Prints one line."""
     limit = "" if most is None else f"{most / 2**20:.3f}"
     print(
         f"{name:17}{run.losses[0]:11.4f}{run.losses[-1]:11.4f}{run.peak_bytes / 2**20:11.3f}"

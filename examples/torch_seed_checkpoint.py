@@ -87,7 +87,7 @@ class Layer(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, time, width] to the same."""
+        """Maps [batch, time, width] to the same shape."""
         q, k, v = (self.norm1(x) @ self.qkv).chunk(3, -1)
         x = x + (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).softmax(-1) @ v
         return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))

@@ -40,7 +40,7 @@ class EvoNorm2dB0(nn.Module):
         self.register_buffer("running_var", torch.ones(channels))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, channels, height, width] to the same."""
+        """Maps [batch, channels, height, width] to the same shape."""
         shape = (1, -1, 1, 1)
         if self.training:
             var = x.var(dim=(0, 2, 3), unbiased=False)

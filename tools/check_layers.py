@@ -280,7 +280,8 @@ def circles(edges: Mapping[str, Mapping[str, object]]) -> Iterator[tuple[str, st
 
 
 def unit_of(root: Path, path: Path) -> str:
-    """ "base/vec" for csrc/base/vec.h, "native/work" for python/native/work.c, "" for the rest."""
+    """Returns "base/vec" for csrc/base/vec.h, "native/work" for python/native/work.c, "" for the
+    rest."""
     name = path.relative_to(root).with_suffix("").as_posix()
     for folder in ("csrc/", "python/"):
         if name.startswith(folder):
@@ -289,9 +290,9 @@ def unit_of(root: Path, path: Path) -> str:
 
 
 def unit_edges(root: Path) -> dict[str, dict[str, tuple[Path, int, str]]]:
-    """For each unit, the units that it uses, and the first place of each. A use is the name of a
-    function, or of a table of the extension, that another unit's source defines; what macros paste
-    together is not seen."""
+    """Returns, for each unit, the units that it uses and the first place of each use. A use is the
+    name of a function, or of a table of the extension, that another unit's source defines; what
+    macros paste together is not seen."""
     paths = [path for path in sources(root) if unit_of(root, path)]
     unit = {path: unit_of(root, path) for path in paths}
     text = {path: blank_noise(path.read_text(encoding="utf-8")) for path in paths}

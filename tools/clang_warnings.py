@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def check(entry: dict[str, str]) -> str:
-    """What clang says of one file; empty if nothing."""
+    """Returns clang's output for one file; empty if there are no warnings."""
     command = shlex.split(re.sub(r" -o \S+", "", entry["command"]))
     done = subprocess.run(
         [*command, "-fsyntax-only"], cwd=entry["directory"], capture_output=True, text=True

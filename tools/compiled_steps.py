@@ -153,7 +153,7 @@ def demo_convnet() -> Model:
 
 
 def llama_block() -> Model:
-    """RMSNorm, rotary embeddings, attention with shared keys and values, SwiGLU."""
+    """Applies RMSNorm, rotary embeddings, attention with shared keys and values, and SwiGLU."""
     import cutback as cb
     from cutback.nn import functional as F
 
@@ -293,7 +293,7 @@ def answer_step(question: StepQuestion) -> dict[str, Any] | str:
 
 
 def step_questions(full: bool) -> Iterator[StepQuestion]:
-    """The questions of a model follow each other, so that a process builds few models."""
+    """Yields the questions, those of one model together, so that a process builds few models."""
     for model in MODELS:
         budgets: list[str | float] = [*SHARES, "min", *(MORE_SHARES if full else ())]
         for plan in ("none", *PRESETS, *budgets):
@@ -315,7 +315,7 @@ def changes(before: Any, after: Any) -> str:
 
 
 def worse_than_best(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
-    """Where the default way of `after` has more bytes, time or kernels than the best way of
+    """Returns where the default way of `after` has more bytes, time or kernels than the best way of
     `before`, each counted separately."""
     for name, new in after.items():
         if not name.startswith(PREFIX) or not name.endswith(" default"):

@@ -281,7 +281,7 @@ ignore_missing_imports = true
 
 
 def mypy_settings() -> str:
-    """MYPY, and no error for another module that pyproject.toml lists as optional."""
+    """Returns MYPY, with no error for another module that pyproject.toml lists as optional."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     optional = {
         module

@@ -63,8 +63,8 @@ class Item:
 
 
 def c_functions(text: str) -> Iterator[tuple[str, int, int]]:
-    """Name, first line and length. The house style makes this easy: a function begins and ends at
-    column 0."""
+    """Yields name, first line and length of each function. The house style makes this easy: a
+    function begins and ends at column 0."""
     start, name, head = 0, "", ""
     for number, line in enumerate(text.splitlines(), 1):
         if start:
@@ -144,7 +144,7 @@ def code_lines(path: Path) -> int:
 
 
 def print_files(root: Path, names: list[str]) -> None:
-    """Both counts of each file, and their sums."""
+    """Prints both counts of each file, and their sums."""
     whole = [0, 0]
     for path in files_of(root):
         name = path.relative_to(root).as_posix()
@@ -162,7 +162,8 @@ def wide_lines(path: Path) -> int:
 
 
 def folder_of(path: Path) -> str:
-    """csrc by each of its folders, python and tests by subfolder, the rest by top folder."""
+    """Returns the folder of a file: each folder of csrc, subfolders of python and tests, or the top
+    folder."""
     if path.parts[0] == "csrc":
         return path.parent.as_posix()
     depth = 2 if path.parts[0] in ("python", "tests") and len(path.parts) > 2 else 1

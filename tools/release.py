@@ -37,7 +37,7 @@ def version() -> str:
 
 
 def reasons_to_wait(number: str) -> list[str]:
-    """What must be done before this version is released."""
+    """Returns what must be done before this version is released."""
     found = []
     changed = run("git", "status", "--porcelain").splitlines()
     if changed:

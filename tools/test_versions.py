@@ -89,7 +89,7 @@ def prepare(pair: str, cuda_builds: bool) -> Path:
 
 
 def run(python: Path, runs: Sequence[Sequence[str]]) -> tuple[bool, str]:
-    """Whether all tests pass, and pytest's summary line, for each of ``runs``."""
+    """Returns whether all tests pass, and pytest's summary line, for each of ``runs``."""
     words, passed = [], True
     for tests in runs:
         command = [python, "-m", "pytest", "-q", "-n", "auto", "--dist", "worksteal", *tests]

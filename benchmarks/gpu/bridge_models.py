@@ -24,7 +24,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x[batch, time, width]."""
+        """Maps x[batch, time, width] to the same shape."""
         batch, time, width = x.shape
         qkv = self.qkv(self.norm1(x)).view(batch, time, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
@@ -84,7 +84,7 @@ class Bottleneck(nn.Module):
             self.short = nn.Sequential(conv, nn.BatchNorm2d(outer))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x[batch, channels, height, width]."""
+        """Maps x[batch, channels, height, width] to the block's output."""
         y = F.relu(self.bn1(self.conv1(x)))
         y = F.relu(self.bn2(self.conv2(y)))
         return F.relu(self.bn3(self.conv3(y)) + (x if self.short is None else self.short(x)))

@@ -32,7 +32,7 @@ Part = Callable[[DeviceClock, dict[str, Any]], None]
 
 
 def memory(clock: DeviceClock, found: dict[str, Any]) -> None:
-    """GB/s of our kernels that read one or two arrays of f32 and write one."""
+    """Measures the GB/s of our kernels that read one or two arrays of f32 and write one."""
     import cutback as cb
     from cutback import cuda
 
@@ -55,7 +55,8 @@ def memory(clock: DeviceClock, found: dict[str, Any]) -> None:
 
 
 def launch_gap(clock: DeviceClock, found: dict[str, Any]) -> None:
-    """Microseconds between the starts of two small kernels, on the device and on the host."""
+    """Measures the microseconds between the starts of two small kernels, on the device and on the
+    host."""
     import cutback as cb
     from cutback import cuda
 
@@ -78,7 +79,7 @@ def launch_gap(clock: DeviceClock, found: dict[str, Any]) -> None:
 
 
 def link(clock: DeviceClock, found: dict[str, Any]) -> None:
-    """GB/s between host and device, from pinned and from pageable memory."""
+    """Measures the GB/s between host and device, from pinned and from pageable memory."""
     driver, size = clock.driver, 1 << 12 if is_small() else 128 << 20
     device = driver.allocate(size)
     pageable = np.ones(size, np.uint8)
@@ -113,7 +114,7 @@ def link(clock: DeviceClock, found: dict[str, Any]) -> None:
 
 
 def our_products(clock: DeviceClock, found: dict[str, Any]) -> None:
-    """TFLOP/s of our products of square matrices."""
+    """Measures the TFLOP/s of our products of square matrices."""
     import cutback as cb
     from cutback import cuda
 
@@ -133,7 +134,7 @@ def _tera(n: int, times: Any) -> float:
 
 
 def torch_products(clock: DeviceClock, found: dict[str, Any]) -> None:
-    """The same with PyTorch, also in TF32, and its copy rate."""
+    """Measures the same with PyTorch, also in TF32, and its copy rate."""
     torch, why = torch_with_gpu()
     if torch is None:
         found["products of PyTorch"] = why

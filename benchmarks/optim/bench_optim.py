@@ -49,7 +49,7 @@ Times = dict[str, list[float]]  # milliseconds of each contestant, round by roun
 
 
 def gpt2() -> list[tuple[int, ...]]:
-    """GPT-2 124M, with head and embedding tied."""
+    """Returns the shapes of GPT-2 124M, with head and embedding tied."""
     shapes: list[tuple[int, ...]] = [(50257, 768), (1024, 768)]
     for _ in range(12):
         shapes += [(768,), (768,), (2304, 768), (2304,), (768, 768), (768,), (768,), (768,)]

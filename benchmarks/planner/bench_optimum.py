@@ -8,8 +8,8 @@ FCN8 and a U-Net (`models.py`), with times of the device `cpu`. CP-SAT gets N se
 schedule and N more for its bound. "unused" is the part of the budget that our plan leaves unused.
 If "extra" and "proven" are equal, no schedule without reruns in the forward takes less time, so the
 rest of the budget could not be used. That proof ignores small storages, so its bound may be
-slightly below the optimum. The evaluator of the tests checks the schedules of both. Skipped without
-OR-tools.
+slightly below the optimum. The evaluator of the tests checks the schedules of both. Nothing runs
+without OR-tools.
 
 `planner_deep_optimum` (with `--deep`): steps of eight small networks traced by PyTorch
 (`tests/reference/deep_nets.py`) at five budgets between the smallest plan and saving everything,

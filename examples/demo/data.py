@@ -57,7 +57,8 @@ class Digits:
 
 
 def digits(seed: int = 0) -> Digits:
-    """1,797 handwritten digits (UCI, shipped with scikit-learn); a fixed fifth is the test set."""
+    """Returns 1,797 handwritten digits (UCI, shipped with scikit-learn); a fixed fifth is the test
+    set."""
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)

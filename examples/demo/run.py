@@ -60,7 +60,7 @@ class Result:
 
 
 def progress(task: str, plan: str, steps: int) -> Iterator[int]:
-    """Step numbers behind a progress bar, or an occasional line if tqdm is missing."""
+    """Yields step numbers behind a progress bar, or an occasional line if tqdm is missing."""
     try:
         from tqdm import trange
 
@@ -205,7 +205,7 @@ def print_table(rows: list[tuple[str, ...]]) -> None:
 def write_report(
     path: Path, rows: list[tuple[str, ...]], results: list[tuple[str, Result]]
 ) -> None:
-    """One page: the table, then every plan with its pictures."""
+    """Writes one page: the table, then every plan with its pictures."""
     body = [report.table(HEADERS, rows, numeric=(2, 3, 4, 5, 6))]
     for task, result in results:
         plan = result.step.plan

@@ -224,7 +224,7 @@ def _held_alone(e: BudgetError) -> str:
 
 
 def _amount(e: BudgetError, size: int, *, up: bool = True) -> str:
-    """``size`` as a share if the budget is one, else in bytes."""
+    """Returns ``size`` as a share if the budget is one, else in bytes."""
     if e.share is not None and e.reference_bytes:
         return _percent(rounded_share(size, e.reference_bytes, up=up))
     return _sizes((size, 1 if up else -1))[0]

@@ -236,9 +236,9 @@ def sample(all_of_them: list[Deletion], few: bool) -> list[Deletion]:
 def test_each_barrier_and_shuffle_of_written_kernels_is_needed(
     gpu: Driver, name: str, few: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is skipped in turn, in the cached kernels. By default about eight barriers and three
-    shuffles per program. All barriers and one shuffle in seven (hundreds are alike) are very
-    slow."""
+    """Skips each barrier and shuffle in turn, in the cached kernels. By default, it skips about
+    eight barriers and three shuffles per program; to skip all barriers and one shuffle in seven
+    (hundreds are alike) is very slow."""
     monkeypatch.setenv("CUTBACK_CACHE_DIR", str(tmp_path))
     f, argnums, arguments = PROGRAMS[name]
 
@@ -251,7 +251,8 @@ def test_each_barrier_and_shuffle_of_written_kernels_is_needed(
     kernels = tuple(re.findall(r"\.entry\s+(\w+)", ptx))
 
     def is_found(deletion: Deletion) -> bool:
-        """True if it is noticed, or is never reached because it is for other numbers of rows."""
+        """True if the deletion is noticed, or is never reached because the line is for other
+        numbers of rows."""
         was_reached = False
         for seed in (0, 1, 2):
             gpu.seed(seed)

@@ -30,7 +30,7 @@ which takes one more search."""
 
 
 def _with_slices(traced: Traced, options: CompileOptions, error: BudgetError) -> BudgetError:
-    """The refusal, with the bytes of the step with slices if they meet the budget."""
+    """Returns the refusal, with the bytes of the step with slices if they meet the budget."""
     if options.slices or options.plan is not None or error.budget_bytes is None:
         return error
     if options.measure not in ("arena", "live"):

@@ -1,5 +1,5 @@
-"""Training steps with ``codegen="native"``: gradients close to those of PyTorch's kernels, equal
-bits under every budget, and peaks at most as planned."""
+"""Training steps with ``codegen="native"`` have gradients close to those of PyTorch's kernels,
+equal bits under every budget, and peaks at most as planned."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def trained(name: str, **wishes: Any) -> tuple[list[torch.Tensor], Any]:
 
 @pytest.mark.parametrize("name", [pytest.param("gpt", marks=pytest.mark.very_slow), "mlp", "norm"])
 def test_models(name: str) -> None:
-    """Gradients, bits under budgets, and peaks are right."""
+    """Gradients are close to PyTorch's, bits are equal under budgets, and peaks are as planned."""
     wanted, _ = trained(name)
     found, step = trained(name, codegen="native")
     for a, b in zip(found, wanted, strict=True):

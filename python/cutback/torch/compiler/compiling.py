@@ -145,8 +145,8 @@ def cutback(
     options: dict[str, Any] | None = None,
     mode: str | None = None,
 ) -> GraphFunction:
-    """Backend of ``torch.compile(model, backend="cutback", options={"budget": 0.5})``, and likewise
-    of ``model.compile``.
+    """The backend of ``torch.compile(model, backend="cutback", options={"budget": 0.5})``, and
+    likewise of ``model.compile``.
 
     The options are the arguments of :func:`compile`, except ``optimizer`` and those that
     ``torch.compile`` has itself; and ``on_plan``, a function that is called with each plan. All

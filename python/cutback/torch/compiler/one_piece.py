@@ -22,7 +22,7 @@ _ONCE = ("warning_once", "info_once")
 
 @contextlib.contextmanager
 def without_messages() -> Iterator[None]:
-    """Compiled code leaves out messages that are shown once."""
+    """Makes compiled code leave out messages that are shown once."""
     methods = [m for m in (getattr(logging.Logger, name, None) for name in _ONCE) if m is not None]
     if not methods or not hasattr(config, "ignore_logging_functions"):
         yield

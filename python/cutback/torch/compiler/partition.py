@@ -670,8 +670,8 @@ class Partitioner(CustomPartitionerFn):
             self.options.on_plan(self.plans[-1])
 
     def uuid(self) -> str:
-        """Key for PyTorch's code cache. If a function or a selection decides the plan, the key is
-        unique, because torch 2.13 takes None for a valid key."""
+        """Returns the key for PyTorch's code cache. If a function or a selection decides the plan,
+        the key is unique, because torch 2.13 takes None for a valid key."""
         options, policy = self.options, self.options.policy
         whole = isinstance(policy, policies.WholeGraph)
         if callable(policy) or (whole and not isinstance(policy, policies.MuTwo)):

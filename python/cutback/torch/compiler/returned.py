@@ -39,7 +39,7 @@ def _check(witnesses: Sequence[_Witness], gradients: Sequence[torch.Tensor | Non
     """Hook at the start of a backward.
 
     Raises:
-        RuntimeError: a returned tensor was overwritten.
+        RuntimeError: if a returned tensor was overwritten.
     """
     for position, shape, counter, version in witnesses:
         if counter._version != version:

@@ -94,7 +94,7 @@ class ModelPartitioner(ModelSteps):
         return False
 
     def frame(self) -> int | None:
-        """PyTorch's frame number of the code that is being compiled."""
+        """Returns PyTorch's frame number of the code that is being compiled."""
         now = CompileContext.current_compile_id()
         return None if now is None else now.frame_id
 
@@ -364,7 +364,7 @@ class ModelPartitioner(ModelSteps):
 
     @contextlib.contextmanager
     def one_call(self) -> Iterator[Counter[int | None]]:
-        """Context of a call of the model; counts the runs of our graphs by frame."""
+        """A context around a call of the model that counts the runs of our graphs by frame."""
         runs: Counter[int | None] = Counter()
         together.calls.counts.append(runs)
         try:
