@@ -82,9 +82,10 @@ static cb_status check_value(const cb_graph *g, size_t id, uint32_t k, const cb_
     const cb_value *v = &g->values.at[op->out_begin + k];
     const bool is_view = k == 0 && (cb_op_def_of(op->code)->flags & CB_OPF_VIEW);
     if (v->producer != id || v->out_index != k)
-        return bad_op(g, id, "the producer of an output is another op", err);
+        return bad_op(g, id, "an output refers to another producer", err);
     if (!equal_types(v, want))
-        return bad_op(g, id, "an output does not have the type that the shape rule gives", err);
+        return bad_op(g, id,
+                      "an output does not have the type and layout that the shape rule gives", err);
     if (is_view) {
         if (v->storage != g->values.at[cb_op_ins(g, (cb_op_id)id)[0]].storage)
             return bad_op(g, id, "the storage of a view is not that of its input", err);

@@ -77,13 +77,17 @@ TEST(ops) {
 }
 
 TEST(values) {
-    DAMAGED(g->values.at[3].producer = 2, "op 3 (slice): the producer of an output is another op");
+    DAMAGED(g->values.at[3].producer = 2, "op 3 (slice): an output refers to another producer");
     DAMAGED(g->values.at[5].out_index = 0, "another producer");
-    DAMAGED(g->values.at[3].dtype = CB_F64, "not what the shape rule gives");
-    DAMAGED(g->values.at[3].shape.dim[0] = 3, "not what the shape rule gives");
-    DAMAGED(g->values.at[3].shape.rank = 77, "not what the shape rule gives");
-    DAMAGED(g->values.at[3].stride[0] = 1, "not what the shape rule gives");
-    DAMAGED(g->values.at[3].offset = 0, "not what the shape rule gives");
+    DAMAGED(g->values.at[3].dtype = CB_F64,
+            "not have the type and layout that the shape rule gives");
+    DAMAGED(g->values.at[3].shape.dim[0] = 3,
+            "not have the type and layout that the shape rule gives");
+    DAMAGED(g->values.at[3].shape.rank = 77,
+            "not have the type and layout that the shape rule gives");
+    DAMAGED(g->values.at[3].stride[0] = 1,
+            "not have the type and layout that the shape rule gives");
+    DAMAGED(g->values.at[3].offset = 0, "not have the type and layout that the shape rule gives");
     DAMAGED(g->values.at[3].storage = 1, "the storage of a view is not");
     DAMAGED(g->values.at[7].storage = 0, "storages are not numbered in order");
     DAMAGED(g->values.at[7].storage = 4000, "storages are not numbered in order");
