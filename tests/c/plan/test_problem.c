@@ -143,7 +143,7 @@ TEST(refuses_what_cannot_be) {
     REFUSES(p->in_begin[1] = 9, "out of order");
     REFUSES(p->out_begin[5] = 4, "not the 5 values in order");
     REFUSES(p->value_op[2] = 1, "its op is not op 2");
-    REFUSES(p->value_storage[2] = 99, "storage 99 of 4");
+    REFUSES(p->value_storage[2] = 99, "storage 99, but there are 4 storages");
     REFUSES(p->value_storage[2] = 1, "neither a view nor mutates");
     REFUSES(p->value_storage[2] = 1; p->in_value[1] = 0, "storage 1 was made by op_1");
     REFUSES(p->value_storage[3] = 1, "no input is in its storage 1");
@@ -155,7 +155,7 @@ TEST(refuses_what_cannot_be) {
     REFUSES(p->op_flops[1] = -1, "flops");
     REFUSES(p->op_time_ps[1] = -2, "-2 ps");
     REFUSES(p->op_class[1] = 9, "work class 9");
-    REFUSES(p->op_region[1] = 0, "region 0 of 0");
+    REFUSES(p->op_region[1] = 0, "region 0, but there are 0 regions");
     REFUSES(p->op_workspace[1] = UINT64_C(1) << 60, "2^60");
     REFUSES(p->storage_bytes[1] = UINT64_C(1) << 61, "limit is 2^60");
     REFUSES(p->storage_bytes[1] = p->storage_bytes[2] = UINT64_C(1) << 59;
@@ -163,9 +163,9 @@ TEST(refuses_what_cannot_be) {
     REFUSES(p->storage_flags[1] = 64, "unknown flags 64");
     REFUSES(p->storage_flags[3] = CB_STORE_HOLD_FORWARD, "op_4 makes it in the backward");
     REFUSES(p->value_constraint[1] = 99, "unknown constraint");
-    REFUSES(p->forward_output[0] = 99, "value 99 of 5");
+    REFUSES(p->forward_output[0] = 99, "value 99, but there are 5 values");
     REFUSES(p->forward_output[0] = 4, "op_4 runs in the backward");
-    REFUSES(p->backward_output[0] = 99, "value 99 of 5");
+    REFUSES(p->backward_output[0] = 99, "value 99, but there are 5 values");
     REFUSES(p->op_flags[3] |= CB_POP_BACKWARD; p->backward_starts = 3; p->op_flags[4] = 0;
             p->in_value[3] = 3, "is not marked backward");
 }
