@@ -160,12 +160,12 @@ def _sentence(e: BudgetError) -> str:
     if e.reason == "stopped":
         if e.budget_bytes is None:
             return (
-                "the search was ended before it had a plan: allow it more time, also for "
+                "the search was stopped before it had a plan: allow it more time, also for "
                 'budget="min"'
             )
         asked = _asked(e, _sizes((e.reference_bytes if e.share else e.budget_bytes, 0))[0])
         return (
-            f"the search was ended before a plan fitted {asked}: allow it more time, raise the "
+            f"the search was stopped before a plan fitted {asked}: allow it more time, raise the "
             'budget or pass budget="min"'
         )
     return 'no plan meets the budget: pass budget="min"'

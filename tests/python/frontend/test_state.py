@@ -79,7 +79,7 @@ def test_entries_are_named_as_in_the_tree() -> None:
         (lambda s: s.update({"params[1].mean": X}), ValueError, r"f32\[6\]|float32\[6\].*\[8, 4\]"),
         (lambda s: s.update({"params[1].mean": np.zeros(6)}), ValueError, "float32.*float64"),
         (lambda s: s.pop("rng_step"), ValueError, "lacks 'rng_step'"),
-        (lambda s: s.pop("optimizer.t"), ValueError, "needs 't'"),
+        (lambda s: s.pop("optimizer.t"), ValueError, "lacks 't'"),
         (lambda s: [s.pop(n) for n in list(s) if "optim" in n], ValueError, "without an optimizer"),
     ],
 )

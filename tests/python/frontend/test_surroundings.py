@@ -35,11 +35,11 @@ def quiet(call: Callable[[], Any]) -> Any:
 
 
 def noise_of_numpy(x: Any) -> Any:
-    return x + np.random.standard_normal(4).astype(np.float32)  # line of NumPy's global generator
+    return x + np.random.standard_normal(4).astype(np.float32)  # line of numpy
 
 
 def noise_of_a_generator(x: Any) -> Any:
-    return x + GENERATOR.standard_normal(4, np.float32)  # line of the closure's generator
+    return x + GENERATOR.standard_normal(4, np.float32)  # line of a generator
 
 
 def helper(x: Any) -> Any:

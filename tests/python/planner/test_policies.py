@@ -382,7 +382,9 @@ def test_the_innermost_policy_decides():
 
 @pytest.mark.parametrize("budget", [1, 0.5, 1.0, np.float32(0.5)])
 def test_a_region_takes_bytes_and_not_a_position(budget):
-    with pytest.raises(ValueError, match="is a position, but a region's budget is the bytes"):
+    with pytest.raises(
+        ValueError, match="is a position, but a region's budget is a number of bytes"
+    ):
         cutback.checkpoint(lambda x: x, budget=budget)
 
 
