@@ -24,8 +24,8 @@ def _smaller(after: BudgetError, inside: BudgetError) -> BudgetError:
     return after.replace(**{name: getattr(inside, name) for name in facts}, **floors)
 
 
-LARGEST_SLICED = 1000
-"""The maximum number of operations of a graph whose refusal says whether slices meet the budget,
+LARGEST_SLICED = 3000
+"""The maximum number of operations of a step whose refusal says whether slices meet the budget,
 which takes one more search."""
 
 
@@ -35,15 +35,17 @@ def _with_slices(traced: Traced, options: CompileOptions, error: BudgetError) ->
         return error
     if options.measure not in ("arena", "live"):
         return error
-    if traced.graph.text().count("\n") > LARGEST_SLICED:
-        return error
-    free = options._replace(slices=True, decisions=None, budget=None, groups=False)
-    within = free._replace(budget=error.budget_bytes, groups=options.groups)
+    whole = options._replace(decisions=None, budget=None, groups=False)
+    cut = whole._replace(slices=True)
+    within = cut._replace(budget=error.budget_bytes, groups=options.groups)
+    graph, wrt = traced.graph, traced.wrt_positions
     try:
-        run = Executable(traced.graph, traced.wrt_positions, **free._asdict())
-        if " pieces" not in run.text("slices"):
+        n_whole, n_cut = (
+            len(Executable(graph, wrt, **free._asdict()).plan.parts.ops) for free in (whole, cut)
+        )
+        if n_whole > LARGEST_SLICED or n_cut == n_whole:
             return error
-        run = Executable(traced.graph, traced.wrt_positions, **within._asdict())
+        run = Executable(graph, wrt, **within._asdict())
     except (ValueError, NotImplementedError):  # what the user asked for is what failed
         return error
     size = run.planned.arena_bytes if options.measure == "arena" else run.planned.live_bytes
