@@ -212,7 +212,7 @@ TEST(options_are_checked) {
     cb_plan_options o = options((cb_preset)17);
     CHECK_FAIL(cb_plan_make(p, &o, &alloc, &plan, &err), CB_INVALID, "unknown preset 17");
     o = (cb_plan_options){.budget = {.kind = CB_BUDGET_SHARE, .share = 1.5}};
-    CHECK_FAIL(cb_plan_make(p, &o, &alloc, &plan, &err), CB_INVALID, "a share of 1.5");
+    CHECK_FAIL(cb_plan_make(p, &o, &alloc, &plan, &err), CB_INVALID, "the share is 1.5");
     o = (cb_plan_options){.budget = {.kind = CB_BUDGET_MIN, .share = -1}};
     CHECK_FAIL(cb_plan_make(p, &o, &alloc, &plan, &err), CB_INVALID, "extra time is -1");
     for (int i = 0; i < 3; i++) {
