@@ -36,9 +36,8 @@ def prepare(ordinal: int = 0) -> str:
     driver = cuda_libraries.driver(around)
     version, devices = driver.value
     if not 0 <= ordinal < len(devices):
-        raise ValueError(
-            f'device="cuda:{ordinal}": the number of CUDA devices of this machine is {len(devices)}'
-        )
+        number = f"{len(devices)} CUDA device{'' if len(devices) == 1 else 's'}"
+        raise ValueError(f'device="cuda:{ordinal}": this machine has {number}')
     compiler = cuda_libraries.nvrtc(around, version // 1000)
     as_ptx = os.environ.get("CUTBACK_CUDA_CODE") == "ptx"
     keeps = bool(os.environ.get("CUTBACK_CUDA_KEEP_SOURCES"))

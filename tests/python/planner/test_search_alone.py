@@ -169,5 +169,5 @@ def test_a_refusal_by_offsets_names_what_min_finds(seed):
 
 
 def test_a_search_for_the_smallest_that_is_ended_at_once():
-    with pytest.raises(cutback.BudgetError, match="ended before it had a plan"):
+    with pytest.raises(cutback.BudgetError, match="stopped before it had a plan"):
         cutback.plan(alone(small_problem(1, 8)), budget="min", progress=lambda *_: True)
