@@ -295,7 +295,7 @@ class OnePass(torch.optim.Optimizer):
         copies: Iterable[Tensor | None] | None = None,
         zero_grads: bool = False,
     ) -> R | None:
-        """Takes one step, like ``torch.optim.Optimizer.step``. An error changes nothing.
+        """Takes one step and returns the result of the closure, if any. An error changes nothing.
 
         Args:
             closure: recomputes the loss.
