@@ -95,7 +95,7 @@ static PyMethodDef module_methods[] = {
      "open "
      "library uses; False: it uses none. None: on our own"},
     {"set_num_threads", set_num_threads, METH_O,
-     "set_num_threads(n, /)\n\n"
+     "set_num_threads($module, n, /)\n--\n\n"
      "Sets the number of threads that steps run on, from 1 to 4096; 0: one for each processor. "
      "Results have the same bits for any number.\n\n"
      "Raises:\n"

@@ -80,6 +80,7 @@ def ids(rows: list[Row]) -> list[str]:
     return [f"{row.name}-{i}" for i, row in enumerate(rows)]
 
 
+@pytest.mark.filterwarnings("ignore:numpy.fix is deprecated")
 @pytest.mark.parametrize("row", NUMPY, ids=ids(NUMPY))
 def test_numpy(row: Row) -> None:
     x = drawn(row, row.shapes[0], np.float64)
@@ -88,6 +89,7 @@ def test_numpy(row: Row) -> None:
 
 
 @pytest.mark.very_slow
+@pytest.mark.filterwarnings("ignore:numpy.fix is deprecated")
 @pytest.mark.parametrize("row", [*NUMPY, *TORCH], ids=ids([*NUMPY, *TORCH]))
 def test_every_shape_and_type(row: Row) -> None:
     for shape in row.shapes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import pickle
 import re
@@ -204,7 +205,7 @@ def test_budgets_are_answered_until_one_is_met():
 
 
 def test_the_docstring_lists_every_attribute():
-    listed = set(re.findall(r"^ {8}(\w+): ", cutback.BudgetError.__doc__, re.MULTILINE))
+    listed = set(re.findall(r"^ {4}(\w+): ", inspect.getdoc(cutback.BudgetError), re.MULTILINE))
     shares = {"smallest_share", "floor_share"}
     assert listed == {*cutback.BudgetError.__annotations__, *shares}
     assert set(vars(refused(two_layers(), budget="1B", device="cpu"))) <= listed
