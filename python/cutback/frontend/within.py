@@ -40,10 +40,10 @@ def _with_slices(traced: Traced, options: CompileOptions, error: BudgetError) ->
     within = cut._replace(budget=error.budget_bytes, groups=options.groups)
     graph, wrt = traced.graph, traced.wrt_positions
     try:
-        n_whole, n_cut = (
-            len(Executable(graph, wrt, **free._asdict()).plan.parts.ops) for free in (whole, cut)
-        )
-        if n_whole > LARGEST_SLICED or n_cut == n_whole:
+        n_op = len(Executable(graph, wrt, **whole._asdict()).plan.parts.ops)
+        if n_op > LARGEST_SLICED:
+            return error
+        if len(Executable(graph, wrt, **cut._asdict()).plan.parts.ops) == n_op:
             return error
         run = Executable(graph, wrt, **within._asdict())
     except (ValueError, NotImplementedError):  # what the user asked for is what failed
