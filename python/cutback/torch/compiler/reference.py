@@ -207,7 +207,7 @@ class Question:
         """Returns the plan for a position. One search by the core finds the ends and the plan."""
         found = None
         search = search or self._search
-        if self.counted is self.problem:
+        if not self._counts_scratch:
             found = search(self.problem, (budget[0], self.whole, *budget[2:]))
             assert found.position is not None
             ends = self._ends(found.position.smallest)
