@@ -39,8 +39,7 @@ class BudgetError(ValueError):
         reference: a description of ``reference_bytes``.
         held_bytes: results and gradients, which every plan holds at its end.
         op: name of the operation at the peak of the smallest plan, or, for the measure ``"saved"``,
-            name of the
-            operation with the largest saved result.
+            name of the operation with the largest saved result.
         location: source line of ``op``.
         floor_op: name of the operation that sets the floor.
         region: name of the region whose limit cannot be kept.

@@ -159,9 +159,8 @@ class _Specialisation(Signature):
         self.n_arrays = [sum(not self.constant[i] for i in leaves) for leaves in self.ranges]
         self.written = self.traced.written(updates)
         numbers = (i for i in self.written if isinstance(call.leaves[i], (float, complex)))
-        self.number = min(
-            numbers, default=None
-        )  # a Python number that the step would have to write
+        # a Python number that the step would have to write
+        self.number = min(numbers, default=None)
         self._out_tree: tree.Tree | None = None
         self.static_bytes = 0
         if step.optimizer is not None:
