@@ -77,7 +77,8 @@ def compared(
             result["triad GB/s"] = 1e-6 * triad.facts["least_bytes"] / ms["triad"]
     if "products" in ms:
         result |= {"products": ms["products"], "ours / products": ms["ours"] / ms["products"]}
-    result |= {"peak_bytes": facts["ours"]["peak_bytes"], "first result": facts["ours"]["first"]}
+    result |= {name: facts["ours"][name] for name in ("peak_bytes", "arena_bytes")}
+    result["first result"] = facts["ours"]["first"]
     if "inductor" in facts:
         result["Inductor's first"] = facts["inductor"]["first"]
     return result
@@ -89,6 +90,8 @@ def measure(number: int, names: list[str], settings: Settings, rounds: int) -> R
         workers = []
         for name in names:
             if name == "jax" and number not in (*rows.MEMORY_BOUND, 10, 11):
+                continue
+            if rows.ROWS[number].eager_only and name.startswith("inductor"):
                 continue
             try:
                 workers.append(stack.enter_context(Worker(name, number, settings)))
@@ -138,20 +141,19 @@ def met(result: Result) -> str:
     return "met" if result["met"] else "missed"
 
 
-def mean_row(results: list[Result]) -> Result | None:
-    """Returns the geometric mean over the memory-bound rows; without a verdict if some are
-    missing."""
-    numbers = {int(result["row"].split()[0]): result for result in results}
-    found = [numbers[n][RATIO] for n in rows.MEMORY_BOUND if RATIO in numbers.get(n, {})]
-    if not found:
-        return None
-    mean = math.exp(statistics.fmean(math.log(ratio) for ratio in found))
-    whole = len(found) == len(rows.MEMORY_BOUND)
-    row: Result = {"row": "geometric mean of rows 1-9" + ("" if whole else " that were run")}
-    row[RATIO] = mean
-    if whole:
-        row |= {"limit": rows.GEOMETRIC_MEAN, "met": mean >= rows.GEOMETRIC_MEAN}
-    return row
+def mean_rows(results: list[Result]) -> list[Result]:
+    """Returns the geometric means of `rows.MEANS`; without a verdict if rows are missing."""
+    ratios = {int(result["row"].split()[0]): result.get(RATIO) for result in results}
+    means = []
+    for name, (numbers, limit) in rows.MEANS.items():
+        found = [ratio for n in numbers if (ratio := ratios.get(n)) is not None]
+        if not found:
+            continue
+        mean = math.exp(statistics.fmean(math.log(ratio) for ratio in found))
+        whole = len(found) == len(numbers)
+        row: Result = {"row": name if whole else f"{name} that were run", RATIO: mean}
+        means.append(row | ({"limit": limit, "met": mean >= limit} if whole else {}))
+    return means
 
 
 def parsed() -> argparse.Namespace:
@@ -199,7 +201,7 @@ def keep(options: argparse.Namespace, results: list[Result], quiet: bool) -> Non
 
 
 def main() -> int:
-    """Measures the rows one after another and writes each when it is done; then writes the mean."""
+    """Measures the rows one after another, writing each when it is done, and then the means."""
     options = parsed()
     results: list[Result] = []
     load = os.getloadavg()[0]
@@ -212,11 +214,11 @@ def main() -> int:
             results.append(measure(number, names, settings, options.rounds))
             print(text(results[-1]), flush=True)
             keep(options, results, quiet=True)
-    mean = None if options.quick else mean_row(results)
-    if mean is not None:
+    means = [] if options.quick else mean_rows(results)
+    for mean in means:
         verdict = f" (limit {mean['limit']}: {met(mean)})" if "limit" in mean else ""
         print(f"{mean['row']}: best of PyTorch / ours {mean[RATIO]:.2f}{verdict}")
-    keep(options, results + ([] if mean is None else [mean]), quiet=False)
+    keep(options, results + means, quiet=False)
     apart = [row["row"] for row in results if not row.get("gradient error", 0) <= TOLERANCE]
     for name in apart:
         print(f"{name}: gradients are not PyTorch's", file=sys.stderr)

@@ -166,6 +166,32 @@ def embedding(p: Any, tokens: Any) -> Any:
     return _squares(F.embedding(tokens, p[0]))
 
 
+def mlp(p: Any) -> Any:
+    h = p["x"]
+    for weight, bias in zip(p["weights"], p["biases"], strict=True):
+        h = F.relu(torch.addmm(bias, h, weight))
+    return _squares(h)
+
+
+def lstm(p: Any) -> Any:
+    """Runs the steps of PyTorch's cell one by one."""
+    x = p["x"]
+    h = c = x.new_zeros(x.shape[1:])
+    weights = [p[name] for name in ("w_in", "w_hidden", "b_in", "b_hidden")]
+    for t in range(x.shape[0]):
+        h, c = torch.lstm_cell(x[t], (h, c), *weights)
+    return _squares(h)
+
+
+def lstm_layer(p: Any) -> Any:
+    """Runs the function behind nn.LSTM."""
+    x = p["x"]
+    zeros = x.new_zeros((1, *x.shape[1:]))
+    weights = [p[name] for name in ("w_in", "w_hidden", "b_in", "b_hidden")]
+    _, h, _ = torch.lstm(x, (zeros, zeros), weights, True, 1, 0.0, True, False, False)
+    return _squares(h[0])
+
+
 LOSSES: dict[int, Callable[..., Any]] = {
     1: evonorm, 2: evonorm, 3: cosines, 4: residual_norm, 5: attention_weights, 6: cross_entropy,
     7: gelu_tanh, 8: batch_norm_relu, 9: swiglu_norm, 10: encoder_layer, 11: gpt2_block,
@@ -174,7 +200,7 @@ LOSSES: dict[int, Callable[..., Any]] = {
     21: causal_attention, 22: causal_attention, 23: causal_attention, 24: causal_attention,
     25: norm_of_rows, 26: scaled_rows, 27: softmax_of_rows, 28: sum_of_rows, 29: group_norm,
     30: instance_norm, 31: embedding, 32: norm_of_rows, 33: group_norm, 34: embedding,
-    35: log_softmax_of_rows,
+    35: log_softmax_of_rows, 36: mlp, 37: lstm, 38: lstm_layer,
 }  # fmt: skip
 
 

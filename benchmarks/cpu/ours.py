@@ -171,6 +171,26 @@ def embedding(p: Any, tokens: Any) -> Any:
     return _squares(F.embedding(tokens, p[0]))
 
 
+def mlp(p: Any) -> Any:
+    h = p["x"]
+    for weight, bias in zip(p["weights"], p["biases"], strict=True):
+        h = F.relu(h @ weight + bias)
+    return _squares(h)
+
+
+def lstm(p: Any) -> Any:
+    """Like nn.LSTM of one layer, as steps of a cell; returns the loss of the last state."""
+    x, bias = p["x"], p["b_in"] + p["b_hidden"]
+    _, batch, width = x.shape
+    h = c = np.zeros((batch, width), np.float32)
+    for t in range(x.shape[0]):
+        gates = x[t] @ p["w_in"].T + h @ p["w_hidden"].T + bias
+        i, f, g, o = (gates[:, k * width : (k + 1) * width] for k in range(4))
+        c = F.sigmoid(f) * c + F.sigmoid(i) * F.tanh(g)
+        h = F.sigmoid(o) * F.tanh(c)
+    return _squares(h)
+
+
 LOSSES: dict[int, Callable[..., Any]] = {
     1: evonorm, 2: evonorm, 3: cosines, 4: residual_norm, 5: attention_weights, 6: cross_entropy,
     7: gelu_tanh, 8: batch_norm_relu, 9: swiglu_norm, 10: encoder_layer, 11: gpt2_block,
@@ -179,7 +199,7 @@ LOSSES: dict[int, Callable[..., Any]] = {
     21: causal_attention, 22: causal_attention, 23: causal_attention, 24: causal_attention,
     25: norm_of_rows, 26: scaled_rows, 27: softmax_of_rows, 28: sum_of_rows, 29: group_norm,
     30: instance_norm, 31: embedding, 32: norm_of_rows, 33: group_norm, 34: embedding,
-    35: log_softmax_of_rows,
+    35: log_softmax_of_rows, 36: mlp, 37: lstm, 38: lstm,
 }  # fmt: skip
 
 

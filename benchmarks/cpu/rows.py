@@ -21,7 +21,11 @@ Tree = Any
 """Arrays in lists, tuples and dicts."""
 
 MEMORY_BOUND = range(1, 10)
-GEOMETRIC_MEAN = 2.2  # target for the ratios of the memory-bound rows together
+ORDINARY = (10, 11, *range(14, 37))
+MEANS = {  # rows whose ratios have a target together
+    "geometric mean of rows 1-9": (MEMORY_BOUND, 2.2),
+    "geometric mean of rows 10, 11 and 14-36": (ORDINARY, 1.5),
+}
 SMALLEST = 7  # a row that compiles fast
 VOCABULARY = 96  # distinct characters in the demo's text
 
@@ -40,6 +44,8 @@ class Row(NamedTuple):
     options: dict[str, Any] = {}  # noqa: RUF012  what the loss is given by name
     products: Callable[[Sizes], list[tuple[Sizes, Sizes]]] | None = None
     """Shapes of the matrix products of its forward."""
+    eager_only: bool = False
+    """Whether PyTorch takes part in eager mode only."""
 
     def named(self, sizes: Sizes) -> str:
         """Returns the name with these sizes in place of its own."""
@@ -183,6 +189,29 @@ def _block(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
     return mapped(params, lambda array: array.astype(np.float32)), []
 
 
+def _layers(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    """Returns x[batch, width] and `layers` weights with biases."""
+    batch, width, layers = sizes
+    scale = np.float32((2 / width) ** 0.5)
+    weights = [_normal(rng, width, width) * scale for _ in range(layers)]
+    biases = [_normal(rng, width) * np.float32(0.1) for _ in range(layers)]
+    return {"x": _normal(rng, batch, width), "weights": weights, "biases": biases}, []
+
+
+def _steps(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
+    """Returns x[time, batch, width] and the parameters of an LSTM in PyTorch's order of gates."""
+    width = sizes[-1]
+    scale = np.float32(width**-0.5)
+    params = {
+        "x": _normal(rng, *sizes),
+        "w_in": _normal(rng, 4 * width, width) * scale,
+        "w_hidden": _normal(rng, 4 * width, width) * scale,
+        "b_in": _normal(rng, 4 * width) * scale,
+        "b_hidden": _normal(rng, 4 * width) * scale,
+    }
+    return params, []
+
+
 def _heads(rng: np.random.Generator, sizes: Sizes) -> tuple[Tree, Tree]:
     """Returns queries, keys and values [batch, heads, time, head size]."""
     return [_normal(rng, *sizes) * np.float32(0.5) for _ in range(3)], []
@@ -302,4 +331,11 @@ ROWS = {
     33: Row("GroupNorm(8) + SiLU (64,256,7,7)", 0.95, _channels, (64, 256, 7, 7), (2, 8, 7, 7)),
     34: Row("embedding of 4096 (50000,128)", 0.95, _table, (50000, 128), (40, 16)),
     35: Row("log-softmax (8192,100)", 0.95, _one, (8192, 100), (20, 100)),
+    36: Row("MLP of 6 layers (256,256)", 1.2, _layers, (256, 256, 6), (8, 16, 6)),
+    37: Row(
+        "LSTM beside cells (64,32,256)", 2.0, _steps, (64, 32, 256), (4, 2, 16), eager_only=True
+    ),
+    38: Row(
+        "LSTM beside nn.LSTM (64,32,256)", 1.0, _steps, (64, 32, 256), (4, 2, 16), eager_only=True
+    ),
 }  # fmt: skip

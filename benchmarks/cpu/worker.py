@@ -49,7 +49,8 @@ def ours(number: int, quick: bool, threads: int) -> Subject:
     def facts() -> dict[str, Any]:
         assert step.stats is not None
         least = rows.least_bytes(params, data)
-        return {"peak_bytes": step.stats.peak_bytes, "least_bytes": least}
+        arena = step.planned.arena_bytes
+        return {"peak_bytes": step.stats.peak_bytes, "arena_bytes": arena, "least_bytes": least}
 
     return Subject(
         lambda: step(params, *data),
