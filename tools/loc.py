@@ -17,10 +17,8 @@ clang-format mends them.
 from __future__ import annotations
 
 import ast
-import io
 import re
 import sys
-import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,35 +80,66 @@ def c_functions(text: str) -> Iterator[tuple[str, int, int]]:
             name, start = found.group(1) if found else "?", begin
 
 
-def docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    text = node.body[0]
-    if not isinstance(text, ast.Expr) or ast.get_docstring(node) is None:
-        return 0
-    return (text.end_lineno or text.lineno) - text.lineno + 1
+def statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yields the module and every statement in it. Expressions are left out: they are most of the
+    nodes, and contain no functions or docstrings."""
+    stack: list[ast.AST] = [tree]
+    while stack:
+        node = stack.pop()
+        yield node
+        for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+            inside = getattr(node, field, ())
+            stack += inside if isinstance(inside, list) else ()
 
 
-def python_functions(text: str) -> Iterator[tuple[str, int, int]]:
-    for node in ast.walk(ast.parse(text)):
+def docstring(node: ast.AST) -> range:
+    """Returns the lines of the docstring of a module, class or function."""
+    owners = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    if not isinstance(node, owners) or ast.get_docstring(node, clean=False) is None:
+        return range(0)
+    return range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
+
+
+def python_functions(tree: ast.Module) -> Iterator[tuple[str, int, int]]:
+    for node in statements(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
-            yield node.name, node.lineno, length - docstring_lines(node)
+            yield node.name, node.lineno, length - len(docstring(node))
 
 
-def measure(root: Path, path: Path) -> Iterator[Item]:
-    name = path.relative_to(root).as_posix()
+@dataclass(frozen=True)
+class Source:
+    """A file, with its lines in full, those that have code, and the functions in it."""
+
+    path: Path
+    lines: list[str]
+    code: int
+    functions: list[tuple[str, int, int]]  # name, first line, length
+
+
+def read(path: Path) -> Source:
     text = path.read_text(encoding="utf-8")
-    yield Item(name, len(text.splitlines()), FILE_AIM, FILE_LIMIT, REASONS.get(name))
-    functions = c_functions(text) if path.suffix in C_SUFFIXES else python_functions(text)
-    for function, start, length in functions:
+    if path.suffix in C_SUFFIXES:
+        return Source(path, text.splitlines(), c_code_lines(text), list(c_functions(text)))
+    tree = ast.parse(text)
+    code = python_code_lines(text, tree)
+    return Source(path, text.splitlines(), code, list(python_functions(tree)))
+
+
+def measure(root: Path, source: Source) -> Iterator[Item]:
+    name = source.path.relative_to(root).as_posix()
+    yield Item(name, len(source.lines), FILE_AIM, FILE_LIMIT, REASONS.get(name))
+    for function, start, length in source.functions:
         where, reason = f"{name}:{start} {function}", REASONS.get(f"{name} {function}")
         yield Item(where, length, FUNCTION_AIM, FUNCTION_LIMIT, reason)
 
 
-C_NOISE = re.compile(r'/\*.*?\*/|//[^\n]*|("(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\')', re.DOTALL)
-LAYOUT = {
-    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
-    tokenize.ENCODING, tokenize.ENDMARKER,
-}  # fmt: skip
+STRING = r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
+C_NOISE = re.compile(rf"/\*.*?\*/|//[^\n]*|({STRING})", re.DOTALL)
+PYTHON_NOISE = re.compile(
+    rf'#[^\n]*|("""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|{STRING})', re.DOTALL
+)
+EMPTY_LINE = re.compile(r"^[ \t]*$", re.MULTILINE)
 
 
 def c_code_lines(text: str) -> int:
@@ -123,24 +152,18 @@ def c_code_lines(text: str) -> int:
     return sum(bool(line.strip()) for line in C_NOISE.sub(without, text).splitlines())
 
 
-def python_code_lines(text: str) -> int:
-    """Returns lines that are not only comments and docstrings."""
-    lines = {
-        line
-        for token in tokenize.generate_tokens(io.StringIO(text).readline)
-        if token.type not in LAYOUT
-        for line in range(token.start[0], token.end[0] + 1)
-    }
-    for node in ast.walk(ast.parse(text)):
-        owners = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        if isinstance(node, owners) and ast.get_docstring(node, clean=False) is not None:
-            lines -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    return len(lines)
+def python_code_lines(text: str, tree: ast.Module) -> int:
+    """Returns lines that are not only comments and docstrings. All lines of other strings count,
+    even empty ones."""
 
+    def without(found: re.Match[str]) -> str:
+        return EMPTY_LINE.sub(".", found[1]) if found[1] else ""
 
-def code_lines(path: Path) -> int:
-    text = path.read_text(encoding="utf-8")
-    return c_code_lines(text) if path.suffix in C_SUFFIXES else python_code_lines(text)
+    lines = PYTHON_NOISE.sub(without, text).split("\n")
+    code = {number for number, line in enumerate(lines, 1) if line.strip()}
+    for node in statements(tree):
+        code.difference_update(docstring(node))
+    return len(code)
 
 
 def print_files(root: Path, names: list[str]) -> None:
@@ -149,16 +172,17 @@ def print_files(root: Path, names: list[str]) -> None:
     for path in files_of(root):
         name = path.relative_to(root).as_posix()
         if any(name == given or name.startswith(f"{given.rstrip('/')}/") for given in names):
-            counts = len(path.read_text(encoding="utf-8").splitlines()), code_lines(path)
+            source = read(path)
+            counts = len(source.lines), source.code
             print(f"{counts[0]:7,} {counts[1]:7,}  {name}")
             whole = [a + b for a, b in zip(whole, counts, strict=True)]
     print(f"{whole[0]:7,} {whole[1]:7,}  all of these")
 
 
-def wide_lines(path: Path) -> int:
-    if path.suffix not in {".c", ".h"}:
+def wide_lines(source: Source) -> int:
+    if source.path.suffix not in {".c", ".h"}:
         return 0
-    return sum(len(line) > COLUMNS for line in path.read_text(encoding="utf-8").splitlines())
+    return sum(len(line) > COLUMNS for line in source.lines)
 
 
 def folder_of(path: Path) -> str:
@@ -193,12 +217,14 @@ def main() -> int:
     lines: Counter[str] = Counter()
     code: Counter[str] = Counter()
     items: list[Item] = []
+    wide: list[str] = []
     for path in files_of(root):
-        measured = list(measure(root, path))
-        folder = folder_of(path.relative_to(root))
-        lines[folder] += measured[0].size
-        code[folder] += code_lines(path)
-        items += measured
+        source, name = read(path), path.relative_to(root)
+        lines[folder_of(name)] += len(source.lines)
+        code[folder_of(name)] += source.code
+        items += measure(root, source)
+        if n := wide_lines(source):
+            wide.append(f"{name}: {n} lines of more than {COLUMNS} columns")
     print_folders(lines, code)
     wrong = []
     for item in items:
@@ -208,11 +234,9 @@ def main() -> int:
             wrong.append(f"{item.where}: {item.size} (aim {item.aim}, limit {item.limit})")
         if item.size <= item.aim and item.reason:
             wrong.append(f"{item.where}: {item.size}, needs no reason")
-    wide = [(path.relative_to(root), wide_lines(path)) for path in files_of(root)]
-    wrong += [f"{path}: {n} lines of more than {COLUMNS} columns" for path, n in wide if n]
-    for line in wrong:
+    for line in wrong + wide:
         print(f"error: {line}")
-    return bool(wrong)
+    return bool(wrong + wide)
 
 
 if __name__ == "__main__":
