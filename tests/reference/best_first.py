@@ -11,6 +11,7 @@ budget count as 0 bytes here. So ``bound_ps`` holds for all schedules, but the s
 
 from __future__ import annotations
 
+import atexit
 import functools
 import shutil
 import subprocess
@@ -47,7 +48,9 @@ def _program() -> str:
     found = compiler()
     if found is None:
         raise RuntimeError("best_first needs a C compiler")
-    out = Path(tempfile.mkdtemp(prefix="best-first-")) / "best_first"
+    folder = tempfile.mkdtemp(prefix="best-first-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    out = Path(folder) / "best_first"
     subprocess.run([found, "-O2", "-std=gnu17", "-o", str(out), str(SOURCE)], check=True)
     return str(out)
 

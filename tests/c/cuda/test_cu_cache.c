@@ -2,6 +2,7 @@
  * writable by others left alone; and SHA-256 on the standard's examples. */
 #include "check.h"
 
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,11 +40,17 @@ TEST(sha256) {
     }
 }
 
-static char folder[64];
+static char all_folders[] = "/tmp/cutback-XXXXXX", folder[64];
 
 static void new_folder(void) {
-    (void)snprintf(folder, sizeof folder, "/tmp/cutback-XXXXXX");
-    CHECK(mkdtemp(folder) != NULL);
+    static int n;
+    (void)snprintf(folder, sizeof folder, "%s/%d", all_folders, n++);
+    CHECK(mkdir(folder, 0700) == 0);
+}
+
+static int remove_entry(const char *path, const struct stat *is, int type, struct FTW *at) {
+    (void)is, (void)type, (void)at;
+    return remove(path);
 }
 
 static cb_cu_source source_of(const char *text, int capability, bool as_ptx) {
@@ -211,6 +218,7 @@ TEST(folders_of_others_are_not_used) {
 }
 
 int main(void) {
+    if (!mkdtemp(all_folders)) return 1;
     RUN(sha256);
     RUN(names_depend_on_all_that_code_depends_on);
     RUN(files_are_whole_or_not_there);
@@ -219,5 +227,6 @@ int main(void) {
     RUN(links_do_not_lead_out_of_the_folder);
     RUN(subfolders_of_others_are_not_used);
     RUN(folders_of_others_are_not_used);
+    CHECK(nftw(all_folders, remove_entry, 8, FTW_DEPTH | FTW_PHYS) == 0);
     return check_report();
 }
