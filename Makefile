@@ -30,10 +30,10 @@ unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PARALLEL := -n auto --dist worksteal
 # Each worker of pytest has one core: NumPy's BLAS would keep others busy waiting.
-test test-python test-far test-sanitize test-torch test-slow: export OPENBLAS_NUM_THREADS := 1
+test test-python test-far test-sanitize test-torch test-slow wheels test-wheels: export OPENBLAS_NUM_THREADS := 1
 SOURCES := $(shell find csrc cuda python -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.cuh' -o -name '*.py' -o -name '*.pyi' -o -name CMakeLists.txt 2>/dev/null)
 
-.PHONY: demo test test-c test-clang test-arm test-python test-slow test-versions fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-optim bench-cpu bench-torch gpu docs lint wheel wheels release clean
+.PHONY: demo test test-c test-clang test-arm test-python test-slow test-versions fuzz test-far test-sanitize test-threads test-notebooks test-torch test-frontends check bench bench-planner bench-optim bench-cpu bench-torch gpu docs lint wheel wheels test-wheels release clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --out demo $(if $(DEVICE),--device $(DEVICE))
@@ -168,9 +168,13 @@ lint: $(VENV)/.lint $(VENV)/.build-tools
 wheel: $(VENV)/.build-tools
 	$(BIN)/python -m pip wheel --no-deps -w dist .
 
-# One for each Python that is installed, tested in an empty environment (RELEASING.md).
+# One for each Python that is installed, with all fast tests in an empty environment (RELEASING.md).
 wheels:
 	$(PYTHON) tools/wheels.py $(VERSIONS)
+
+# Those that are in dist.
+test-wheels:
+	$(PYTHON) tools/wheels.py --built $(VERSIONS)
 
 # RELEASING.md. DRY=1 warns where a release would be refused.
 release: $(VENV)/.build-tools
