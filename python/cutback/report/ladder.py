@@ -38,11 +38,7 @@ def _colours(picture: Picture, steps: list[int]) -> dict[int, str]:
     for the backward, else "temporary"."""
     saved = {life.made for life in picture.lives if life.category == "saved"}
     return {
-        step: "recomputed"
-        if _is_rerun(picture, step)
-        else "saved"
-        if step in saved
-        else "temporary"
+        step: "recomputed" if picture.is_rerun[step] else "saved" if step in saved else "temporary"
         for step in steps
     }
 
@@ -70,10 +66,6 @@ def _side(picture: Picture, steps: list[int]) -> list[Row]:
         rows += block
         i = fold.stop
     return rows
-
-
-def _is_rerun(picture: Picture, step: int) -> bool:
-    return step >= picture.backward_starts and not picture.ops[picture.steps[step]].backward
 
 
 def _row(picture: Picture, step: int, css: str) -> Row:

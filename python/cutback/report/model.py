@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
@@ -128,9 +129,22 @@ class Picture:
         """Returns the kind of a step: ``"forward"``, ``"backward"``, ``"recomputed"`` or a copy."""
         if self.actions[step] != "run":
             return {"out": "copy to the host", "in": "copy back"}.get(self.actions[step], "wait")
-        if step < self.backward_starts:
-            return "forward"
-        return "backward" if self.ops[self.steps[step]].backward else "recomputed"
+        if self.is_rerun[step]:
+            return "recomputed"
+        return "forward" if step < self.backward_starts else "backward"
+
+    @cached_property
+    def is_rerun(self) -> list[bool]:
+        """[n_step] True where an operation runs again. The first run of an operation of the forward
+        may also come in the backward, if nothing before needs its result; it takes no extra time.
+        """
+        ran: set[int] = set()
+        found = []
+        for op, action in zip(self.steps, self.actions, strict=True):
+            found.append(action == "run" and op in ran)
+            if action == "run":
+                ran.add(op)
+        return found
 
 
 CATEGORIES = ("saved", "recomputed", "offloaded", "gradient", "temporary", "scratch")

@@ -304,6 +304,30 @@ def test_the_tables_say_what_the_picture_shows(picture):
     )
 
 
+def test_only_later_runs_count_as_recomputation():
+    """The cosines are of the forward, but only the backward needs them: if they run there first,
+    they take no extra time."""
+
+    def loss(w, x):
+        for _ in range(4):
+            x = np.sin(x @ w)
+        return x.sum()
+
+    w, x = np.ones((8, 8)), np.ones((64, 8))
+    plan = cutback.plan(loss, w, x, budget=0.5)
+    picture = report.read(plan)
+    late = [
+        step
+        for step, op in enumerate(picture.steps)
+        if step >= picture.backward_starts
+        and not picture.ops[op].backward
+        and op not in picture.steps[:step]
+    ]
+    assert late and all(picture.phase(step) == "backward" for step in late)
+    extra = sum(layer.recomputed_ps for layer in summary.layers_of(picture))
+    assert 0 < extra == picture.numbers["time_ps"] - picture.numbers["once_ps"]
+
+
 # ---- matplotlib ----------------------------------------------------------------------------------
 
 
