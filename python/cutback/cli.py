@@ -21,7 +21,7 @@ from . import _native, estimate_command, files
 from .budgets import MEASURES, PRESETS, Budget, parse_bytes, parse_preset, text, whole_number
 from .devices import resolve
 from .schedule import bytes_of
-from .terminal import interruptible, print_json, print_text, tell
+from .terminal import CommandParser, interruptible, print_json, print_text, tell
 
 if TYPE_CHECKING:
     from .planner.plan import Plan
@@ -31,7 +31,6 @@ _DEVICE = (
     "graphs, else cpu)"
 )
 _FILE = "a problem or a traced graph, as JSON or gzipped JSON (docs/problem.md)"
-_MODELS = (".onnx", ".pt", ".pt2", ".pth", ".safetensors")
 
 
 def _file(name: str) -> str:
@@ -126,7 +125,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="cutback", description="Plan what a training step saves and recomputes."
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=CommandParser
+    )
     doctor = commands.add_parser(
         "doctor", help="show what this installation consists of, and check that it works"
     )
@@ -214,11 +215,6 @@ def _seconds(text: str) -> float:
 
 
 def _read_graph(path: str) -> str:
-    if path.endswith(_MODELS):
-        raise ValueError(
-            f"{path}: a model file has no backward to plan; save a training step with "
-            "cutback.torch.trace(model, *inputs).save(FILE)"
-        )
     graph = files.read_text(path)
     if not graph.lstrip().startswith("{"):
         raise ValueError(f"{path}: expected a JSON object with a graph")

@@ -51,6 +51,8 @@ have a ratio of about 30."""
 SMALL = 64 << 20
 
 
+_MODELS = (".onnx", ".pt", ".pt2", ".pth", ".safetensors")
+
 SHOWN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     "\ufff9-\ufffb\U000e0000-\U000e0fff\ud800-\udfff]"
@@ -213,13 +215,19 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if it is not UTF-8, is damaged, has more than :data:`MOST_BYTES` of text, or is
-            not a regular file.
+        ValueError: if it is not UTF-8, is damaged, has more than :data:`MOST_BYTES` of text, is a
+            model's or is not a regular file.
 
     >>> text = cutback.files.read_text("problem.json")
     """
     with _open(path) as file:
-        packed = file.read(2) == b"\x1f\x8b"
+        start = file.read(2)
+        packed = start == b"\x1f\x8b"
+        if not packed and start[:1] != b"{" and os.fspath(path).endswith(_MODELS):
+            raise ValueError(
+                f"{os.fspath(path)}: a model file has no backward to plan; save a training step "
+                "with cutback.torch.trace(model, *inputs).save(FILE)"
+            )
         limit = MOST_BYTES
         if packed:
             limit = min(limit, max(SMALL, MOST_PACKED * os.fstat(file.fileno()).st_size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -10,10 +11,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from . import files
 from .budgets import text
+from .errors import BudgetError
 
 
 class Best(Protocol):
@@ -36,6 +38,18 @@ class Best(Protocol):
         """Index of the budget that the plan is for."""
 
 
+class CommandParser(argparse.ArgumentParser):
+    """Parses the arguments of one command. For an unknown option it shows the usage of this
+    command; argparse would show that of all commands."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses the arguments; exits if one is unknown, unless a shell asks for completions."""
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown and "_ARGCOMPLETE" not in os.environ:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
+
+
 def print_text(what: str) -> None:
     """Prints text. Control characters, which may come from a file, are escaped."""
     sys.stdout.write(files.shown(what.rstrip("\n")) + "\n")
@@ -53,6 +67,8 @@ def tell(error: Exception) -> None:
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         text = f"{error.filename}: {error.strerror}"  # without the errno, like other commands
+    if isinstance(error, BudgetError) and error.batch is None:  # name options, not arguments
+        text = text.replace('budget="min"', "--budget min").replace("offload=True", "--offload")
     what = files.one_line(" ".join(text.split()) or type(error).__name__)
     coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     name = "\x1b[1;31mcutback:\x1b[0m" if coloured else "cutback:"

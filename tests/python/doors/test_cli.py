@@ -112,9 +112,34 @@ def test_an_error_in_a_plan_names_the_plan(problem, capsys, tmp_path):
     assert capsys.readouterr().err.startswith(f"cutback: {plan}: line 1:")
 
 
-def test_a_model_is_no_graph(capsys):
-    assert cli.main(["plan", "model.onnx"]) == 2
+@pytest.mark.parametrize(
+    "command", [["plan"], ["cut"], ["explain"], ["place", "--capacity", "1MiB"]]
+)
+def test_a_model_is_no_graph(command, capsys, tmp_path):
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"\x08\x07\x12\x07pytorch")
+    assert cli.main([*command, str(model)]) == 2
     assert "cutback.torch.trace(model, *inputs).save(FILE)" in capsys.readouterr().err
+
+
+def test_a_graph_may_be_called_as_a_model_is(problem, capsys, tmp_path):
+    graph = tmp_path / "step.pt"
+    graph.write_bytes(Path(problem).read_bytes())
+    assert cli.main(["plan", str(graph)]) == 0
+
+
+def test_an_unknown_option_shows_the_usage_of_its_command(problem, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["plan", problem, "--bugdet", "0.5"])
+    err = capsys.readouterr().err
+    assert err.startswith("usage: cutback plan ")
+    assert err.endswith("cutback plan: error: unrecognized arguments: --bugdet 0.5\n")
+
+
+def test_a_budget_that_no_plan_meets_names_options(problem, capsys):
+    assert cli.main(["plan", problem, "--budget", "100"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("cutback: no plan fits 100 B") and "--budget min" in err
 
 
 def test_an_unknown_device_offers_those_there_are(problem, capsys):
@@ -164,10 +189,10 @@ def test_an_error_of_the_system_begins_with_the_file(problem, capsys, tmp_path):
 def test_errors_have_a_colour_on_a_terminal_only(monkeypatch, capsys):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert cli.main(["plan", "model.onnx"]) == 2
-    assert capsys.readouterr().err.startswith("\x1b[1;31mcutback:\x1b[0m model.onnx: ")
+    assert cli.main(["plan", "missing.json"]) == 2
+    assert capsys.readouterr().err.startswith("\x1b[1;31mcutback:\x1b[0m missing.json: ")
     monkeypatch.setenv("NO_COLOR", "1")
-    assert cli.main(["plan", "model.onnx"]) == 2
+    assert cli.main(["plan", "missing.json"]) == 2
     assert "\x1b" not in capsys.readouterr().err
 
 
