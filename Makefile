@@ -8,7 +8,7 @@
 #   make bench-planner   the planner's part of it                                     (< 12 minutes)
 #   make bench-optim     optimizers beside PyTorch's                               (ten minutes; installs PyTorch)
 #   make bench-cpu       kernels on a CPU beside PyTorch's, eager and by Inductor     (an hour; installs PyTorch)
-#   make bench-torch     PyTorch models on a CPU by code generator (15 minutes; installs PyTorch)
+#   make bench-torch     PyTorch models on a CPU by code generator (an hour; installs PyTorch)
 #   make test-slow       the planner's limits on every traced graph, PyTorch's operators, models of libraries, fuzzing (an hour; installs them)
 #   make test-versions   Python tests and the bridge's with other versions of Python and PyTorch   (part of test-slow)
 #   make gpu LIMIT=330   on an NVIDIA GPU: whether it works, is correct, how fast it is   (ten minutes; installs nothing)
@@ -137,9 +137,9 @@ bench-cpu: $(VENV)/.bench
 	$(if $(ROWS),,$(BIN)/python benchmarks/cpu/bench_products.py)
 	$(BIN)/python benchmarks/run.py --report
 
-# Training steps of PyTorch models: eager, torch.compile, and each of our code generators. ROUNDS=3 measures less.
+# Training steps of PyTorch models: eager, torch.compile, and each of our code generators. ROUNDS=3 measures less, ROWS="GPT;MLP" some models, and THREADS=1 processor time.
 bench-torch: $(VENV)/.bench
-	$(BIN)/python benchmarks/pytorch/bench_native.py $(if $(ROWS),--models $(ROWS)) $(if $(ROUNDS),--rounds $(ROUNDS))
+	$(BIN)/python benchmarks/pytorch/bench_native.py $(if $(ROWS),--models "$(ROWS)") $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(THREADS),--threads $(THREADS))
 	$(BIN)/python benchmarks/run.py --report
 
 # Needs no virtual environment: takes the Python that has PyTorch. LIMIT=seconds; ONLY=stage,... (tests/gpu/README.md).
