@@ -104,6 +104,15 @@ def _plan_parser(plan: argparse.ArgumentParser) -> None:
     )
 
 
+def _cut_parser(cut: argparse.ArgumentParser) -> None:
+    cut.add_argument("file", help=_FILE)
+    cut.add_argument("--preset", choices=PRESETS, default="conservative")
+    cut.add_argument("--json", action="store_true", help="print saved ids, cut value and time")
+    cut.add_argument(
+        "--dump-network", type=_file, metavar="FILE", help="write the network in DIMACS form"
+    )
+
+
 def _place_parser(place: argparse.ArgumentParser) -> None:
     place.add_argument("file", help="CSV: id,lower,upper,size (docs/planner.md)")
     place.add_argument("--capacity", required=True, help="bytes, or a size such as 1MiB")
@@ -138,14 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     cache = commands.add_parser("cache", help="show or clear the cache of compiled GPU kernels")
     cache.add_argument("action", choices=("info", "clear"))
     _plan_parser(commands.add_parser("plan", help="plan a graph from a file"))
-
-    cut = commands.add_parser("cut", help="compute the minimum cut of a preset")
-    cut.add_argument("file", help=_FILE)
-    cut.add_argument("--preset", choices=PRESETS, default="conservative")
-    cut.add_argument("--json", action="store_true", help="print saved ids, cut value and time")
-    cut.add_argument(
-        "--dump-network", type=_file, metavar="FILE", help="write the network in DIMACS form"
-    )
+    _cut_parser(commands.add_parser("cut", help="compute the minimum cut of a preset"))
 
     frontier = commands.add_parser("frontier", help="list all trade-offs of saved bytes and time")
     frontier.add_argument("file", help=_FILE)
