@@ -277,7 +277,7 @@ cb_status cb_ladder_climb(cb_ladder *d, uint32_t r, const cb_candidate **best, c
 }
 
 bool cb_ladder_passes(const cb_ladder *d, uint32_t r) {
-    if (r >= d->n_near) return d->deep_ps[r] > 0 && d->target[r + 1] > 0;
+    if (r >= d->n_near) return d->searched[r] && r + 1 < d->n_rung; /* a missed one is the last */
     return cb_candidates_fitting(d->base, d->target[r + 1]) != CB_NONE;
 }
 

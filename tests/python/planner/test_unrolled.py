@@ -88,6 +88,18 @@ def test_late_ops_of_a_short_loop():
     assert less["time_ps"] >= more["time_ps"]
 
 
+def test_the_descent_passes_rungs_without_plans_that_cost_nothing():
+    """Between two plans that cost nothing there are several targets without a plan of their own."""
+    problem = recurrent(*TURNS["plain"], 4)
+    del problem["fingerprint"]
+    problem.update(version=3, reruns="all")
+    least, other = (
+        cutback.plan(problem, budget=budget, measure="live", device="cpu").numbers["live_bytes"]
+        for budget in ("min", "0.65x")
+    )
+    assert least <= other
+
+
 @pytest.mark.very_slow
 @pytest.mark.parametrize("measure", ["live", "arena", "total"])
 @pytest.mark.parametrize("steps", [6, 16, 32])
