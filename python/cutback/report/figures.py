@@ -51,8 +51,8 @@ def plot_plan(picture: Picture, axes: Any = None, *, time: bool = False) -> Any:
         axes.stairs(picture.everything, at, color="0.5", label="saving everything")
     if picture.floor_bytes is not None:
         axes.axhline(picture.floor_bytes, color="0.5", linestyle="--", label="floor")
-    if picture.budget_bytes is not None:
-        axes.axhline(picture.budget_bytes, color="#c62f2f", linestyle="--", label="budget")
+    if picture.live_budget is not None:
+        axes.axhline(picture.live_budget, color="#c62f2f", linestyle="--", label="budget")
     axes.axvline(at[picture.backward_starts], color="0.3", linewidth=0.8)
     axes.set_xlabel("modelled time (ms)" if time else "step")
     axes.set_ylabel("live bytes")

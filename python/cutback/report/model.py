@@ -125,6 +125,16 @@ class Picture:
         """Number of steps of the schedule."""
         return len(self.steps)
 
+    @property
+    def live_budget(self) -> int | None:
+        """The budget for live bytes: without the parameters and optimizer states that a budget in
+        total contains. None if there is no budget, or it bounds saved bytes."""
+        if self.budget_bytes is None or self.measure == "saved":
+            return None
+        if self.measure != "total":
+            return self.budget_bytes
+        return self.budget_bytes - (self.numbers["total_bytes"] - self.numbers["live_bytes"])
+
     def phase(self, step: int) -> str:
         """Returns the kind of a step: ``"forward"``, ``"backward"``, ``"recomputed"`` or a copy."""
         if self.actions[step] != "run":

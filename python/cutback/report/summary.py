@@ -79,8 +79,7 @@ def layers_table(picture: Picture) -> str:
     rows, marks = [], []
     for group in folded(layers_of(picture)):
         first, names = group[0], [layer.name for layer in group]
-        times = " \N{MULTIPLICATION SIGN} "
-        label = common(names) + (f"{times}{len(group)}, each" if len(group) > 1 else "")
+        label = common(names) + (f" (each of {len(group)})" if len(group) > 1 else "")
         rows.append(
             (
                 label,

@@ -100,7 +100,7 @@ def _peak(picture: Picture, plot: Plot, line: float | None) -> list[str]:
 def _live_plot(picture: Picture, measured: Sequence[int] | None) -> tuple[Plot, int | None]:
     """Returns the plot of live bytes, and the budget if it is drawn."""
     highest = max([1, *picture.live, *(measured or ())])
-    budget = picture.budget_bytes
+    budget = picture.live_budget
     if budget is not None and budget > HIGHEST_LINE * highest:
         budget = None
     everything = max(picture.everything, default=0)
@@ -131,7 +131,8 @@ def timeline_svg(
     >>> svg = report.timeline_svg(report.read(plan))
     """
     plot, budget = _live_plot(picture, measured)
-    body = [text(LEFT, 14, "live bytes while each step runs"), plot.bytes_axis()]
+    held = f", above {human_bytes(plot.below)} always held" if plot.below else ""
+    body = [text(LEFT, 14, f"live bytes of each step{held}"), plot.bytes_axis()]
     inside = _areas(picture, plot) + _base(picture, plot) + outlines(picture, plot)
     if measured:
         inside.append(plot.outline(measured, "measured in a run", "measured"))

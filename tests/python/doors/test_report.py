@@ -24,7 +24,7 @@ from cutback.report import chart, plot, summary, timeline
 from cutback.report import layers as layer_names
 from cutback.report.folding import Fold, best_fold, folds
 from cutback.report.model import CATEGORIES
-from cutback.report.svg import nice_ticks
+from cutback.report.svg import human_bytes, nice_ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 VOID = {"meta", "br", "img", "link", "input"}
@@ -302,6 +302,24 @@ def test_the_tables_say_what_the_picture_shows(picture):
     assert summary.lives_table(picture, most=1000).count("<tr") == 1 + sum(
         life.bytes > 0 for life in picture.lives
     )
+
+
+def test_the_line_of_the_budget_bounds_the_curve():
+    """The curve is of live bytes: a budget in total is drawn without what is held throughout, and
+    one of saved bytes is not drawn."""
+    params = [np.full((16, 16), 0.1)] * 4
+    x = np.ones((64, 16))
+    for measure in ("live", "total", "saved"):
+        plan = cutback.plan(layers, params, x, budget="0.7x", measure=measure)
+        picture = report.read(plan)
+        numbers = picture.numbers
+        held = {"live": 0, "total": numbers["total_bytes"] - numbers["live_bytes"]}
+        expected = (picture.budget_bytes or 0) - held[measure] if measure in held else None
+        assert picture.live_budget == expected
+        assert expected is None or max(picture.live) <= expected
+        svg = report.timeline_svg(picture)
+        assert ('class="budget"' in svg) == (measure != "saved")
+        assert f", above {human_bytes(sum(size for _, size in picture.base))} always held" in svg
 
 
 def test_only_later_runs_count_as_recomputation():
