@@ -24,6 +24,11 @@ from .table import ROWS
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import sympy
 
+_LARGE = 4 << 20
+"""Bytes from which memory is asked for in huge pages. The C library returns such memory to the
+system when it is freed, so it is new in each step, and a page fault for every 4 KiB would take
+several times as long as writing the results."""
+
 _KEPT = 512
 """How many executables are kept for other groups of the same structure."""
 
@@ -166,6 +171,7 @@ def call_of(group: Group, checked: Sequence[bool]) -> Callable[..., Any]:
     scope: dict[str, Any] = {
         "empty": torch.empty, "strided": torch.empty_strided, "run": group.step.call,
         "cpu": torch.device("cpu"), "laid": laid, "bytes": torch.uint8, "__name__": __name__,
+        "large": _native.ask_for_large_pages,
     }  # fmt: skip
     lines = []
     given = [f"a{i}" for i in range(len(group.inputs))]
@@ -175,10 +181,12 @@ def call_of(group: Group, checked: Sequence[bool]) -> Callable[..., Any]:
             lines.append(_check(given[i], i, meta))
     made = [f"r{i}" for i in range(len(group.results))]
     lines += [_allocation(made[i], m, scope) for i, (_, m) in enumerate(group.results)]
+    sizes = {name: _bytes(meta) for name, (_, meta) in zip(made, group.results, strict=True)}
     block = "0"
     if group.step.run_bytes:
         lines.append(f"b = empty({group.step.run_bytes}, dtype=bytes, device=cpu)")
-        block = "b.data_ptr()"
+        block, sizes["b"] = "b.data_ptr()", group.step.run_bytes
+    lines += [f"large({name}.data_ptr(), {n})" for name, n in sizes.items() if n >= _LARGE]
     addresses = ", ".join([*(f"{name}.data_ptr()" for name in (*given, *made)), block])
     lines += [f"run({addresses})", f"return {', '.join(made)}"]
     source = f"def native({', '.join(given)}):\n    " + "\n    ".join(lines) + "\n"
@@ -264,6 +272,10 @@ def varying(
     return native
 
 
+def _bytes(meta: Meta) -> int:
+    return meta.numel * meta.dtype.itemsize
+
+
 def bytes_of(group: Group) -> int:
     """Returns the bytes that a group reads and returns."""
-    return sum(m.numel * m.dtype.itemsize for _, m in (*group.inputs, *group.results))
+    return sum(_bytes(m) for _, m in (*group.inputs, *group.results))
