@@ -81,5 +81,24 @@ def test_steps_that_change_with_the_batch_are_traced() -> None:
 
     alone = ct.estimate(make, batches=[16])
     assert alone.is_linear is None and told == [16]
-    found = ct.estimate(make, batches=[16, 48])
+    found = ct.estimate(make, batches=[24, 48])
     assert found.is_linear is False and {40, 48} <= set(told)
+
+
+def test_inputs_by_name() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor, *, scale: torch.Tensor) -> torch.Tensor:
+            return (self.layer(x) * scale).tanh().sum()
+
+    def by_name(batch: int) -> Any:
+        return Scaled(), {"scale": torch.ones(4), "x": torch.randn(batch, 4)}
+
+    found = ct.estimate(by_name, batches=[8], measure="live", device="a100")
+    traced = ct.trace(Scaled(), torch.randn(8, 4), scale=torch.ones(4))
+    plan = traced.plan(measure="live", device="a100")
+    assert found.point(8).without_plan.bytes == plan.numbers["live_bytes"]
+    assert ct.max_batch(by_name, 4096, most=1).batch == 1

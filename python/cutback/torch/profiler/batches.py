@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from torch._subclasses import FakeTensorMode
 
@@ -56,9 +56,18 @@ class MaxBatch:
         return f"<cutback.torch.MaxBatch {self.batch}, {len(self.tried)} tried>"
 
 
-def made_step(make_step: Callable[[int], Any], batch: int) -> tuple[Any, tuple[Any, ...], Any]:
-    """Returns what ``make_step`` returns for a batch under fake tensors: the step, its inputs, and
-    the optimizer or None.
+class MadeStep(NamedTuple):
+    """What ``make_step`` returned for a batch."""
+
+    step: Any
+    inputs: tuple[Any, ...]
+    keywords: dict[str, Any]
+    optimizer: Any
+    """None without one."""
+
+
+def made_step(make_step: Callable[[int], Any], batch: int) -> MadeStep:
+    """Returns what ``make_step`` returns for a batch under fake tensors.
 
     Raises:
         TypeError: if it returned something else.
@@ -67,12 +76,15 @@ def made_step(make_step: Callable[[int], Any], batch: int) -> tuple[Any, tuple[A
         made = make_step(batch)
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
         raise TypeError(
-            "make_step(batch) must return a module or function, a tuple of its inputs, and for "
-            f"measure='total' the optimizer; it returned {type(made).__name__}"
+            "make_step(batch) must return a module or function, a tuple or dict of its inputs, and "
+            f"for measure='total' the optimizer; it returned {type(made).__name__}"
         )
-    step, inputs, *optimizer = made
-    inputs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-    return step, inputs, next(iter(optimizer), None)
+    step, given, *rest = made
+    optimizer = next(iter(rest), None)
+    if isinstance(given, Mapping):
+        return MadeStep(step, (), dict(given), optimizer)
+    inputs = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    return MadeStep(step, inputs, {}, optimizer)
 
 
 class _Search:
@@ -108,13 +120,14 @@ class _Search:
         return batch in self.plans
 
     def _try(self, batch: int) -> tuple[int, Plan | None]:
-        model, inputs, optimizer = made_step(self.make_step, batch)
-        if (self.measure == "total") != (optimizer is not None):
+        made = made_step(self.make_step, batch)
+        if (self.measure == "total") != (made.optimizer is not None):
             raise ValueError(
                 f"measure={self.measure!r}: make_step must return an optimizer for 'total', and "
                 "only for 'total'"
             )
-        step = trace(model, *inputs, dynamic=False, optimizer=optimizer, **self.tracing)
+        tracing = {"dynamic": False, "optimizer": made.optimizer, **self.tracing}
+        step = trace(made.step, *made.inputs, **tracing, **made.keywords)
         try:
             plan = step.plan(self.budget, measure=self.measure, **self.options)
             limit = plan.numbers["budget_bytes"] or 0
@@ -190,10 +203,10 @@ def max_batch(
     fit are tried as well; if one of them fits, the search continues from there.
 
     Args:
-        make_step: ``make_step(batch)`` returns a module or function and a tuple of its inputs,
-            ``(model, (x, y))``, and for ``measure="total"`` the optimizer as third. It is called
-            under a fake tensor mode, so tensors and modules made there take no memory. A model made
-            outside is used unchanged.
+        make_step: ``make_step(batch)`` returns a module or function and its inputs, as a tuple,
+            ``(model, (x, y))``, or by name, ``(model, {"input_ids": x, "labels": y})``, and for
+            ``measure="total"`` the optimizer as third. It is called under a fake tensor mode, so
+            tensors and modules made there take no memory. A model made outside is used unchanged.
         budget: bytes, or ``"6GiB"``; or a share such as ``"0.4x"`` of the bytes that each batch
             needs without a budget. A position from 0 to 1 is an error, because every batch meets
             it.

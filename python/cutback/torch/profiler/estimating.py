@@ -82,17 +82,17 @@ def estimate(
 
     def forward_of(batch: int) -> Forward:
         if batch not in forwards:
-            step, inputs, _ = made_step(make_step, batch)
-            trace_forward(uncompiled(step), inputs, keep(batch))
+            made = made_step(make_step, batch)
+            trace_forward(uncompiled(made.step), made.inputs, made.keywords, keep(batch))
         return forwards[batch]
 
     def problem_of(batch: int) -> Problem:
-        step, inputs, optimizer = made_step(make_step, batch)
-        step, total = uncompiled(step), None
-        if optimizer is not None and measure == "total":
-            total = account(step, optimizer, rehearsed)
+        made = made_step(make_step, batch)
+        step, total = uncompiled(made.step), None
+        if made.optimizer is not None and measure == "total":
+            total = account(step, made.optimizer, rehearsed)
         noting = replace(how, seen=keep(batch))
-        return trace_with(step, inputs, {}, noting, total, dynamic=False).problem
+        return trace_with(step, made.inputs, made.keywords, noting, total, dynamic=False).problem
 
     forward = None if slices else forward_of  # the number of pieces grows with the rows
     way = Way(problem_of, device, measure, (None, "torch-compat"), separate, forward)
