@@ -24,6 +24,7 @@ from ...problem import Problem
 from .. import hooks
 from ..compiler.compiling import uncompiled
 from ..compiler.joining import join
+from ..compiler.one_piece import without_messages
 from ..compiler.preparing import Preparation, device_row, prepare
 from ..graph import codegen
 from ..graph.emitter import emit
@@ -173,6 +174,7 @@ def _copies(graphs: list[Imported], places: list[tuple[int, int]]) -> dict[int, 
     return found
 
 
+@without_messages()
 def capture(step: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
     """Traces a step and captures the tensors that its graphs would receive. PyTorch keeps no
     compiled code for it. A step that is one graph does not run; a step with graph breaks runs

@@ -21,6 +21,7 @@ from ...problem import Problem
 from .. import hooks
 from ..compiler import reference
 from ..compiler.compiling import uncompiled
+from ..compiler.one_piece import without_messages
 from ..compiler.preparing import Preparation, device_row, prepare
 from ..compiler.totals import Total, account, with_total
 from ..compiler.wishes import Policy, of_tags
@@ -234,7 +235,7 @@ def trace_with(
         return joint(gm, example_inputs)
 
     try:
-        with _without_collection():
+        with _without_collection(), without_messages():
             torch.compile(
                 step, backend=backend, fullgraph=True, dynamic=dynamic, **hooks.own_entries()
             )(*inputs, **kwargs)
@@ -261,7 +262,7 @@ def trace_forward(
         raise _SeenError(None)
 
     try:
-        with _without_collection():
+        with _without_collection(), without_messages():
             torch.compile(
                 step, backend=backend, fullgraph=True, dynamic=False, **hooks.own_entries()
             )(*inputs, **kwargs)
