@@ -1,7 +1,8 @@
-/* A block of the generator is four 32-bit words. Single precision uses one word per element, double
- * precision two. Normal numbers come in pairs from the Box-Muller transform, computed in double
- * precision. Half a unit is added to the uniform number under the logarithm, so it is never 0 and
- * the radius is never infinite. */
+/* A block of the generator is four 32-bit words. Masks use half a word per element, like the op
+ * "dropout", so their bits do not depend on which of them draws. Single precision uses one word per
+ * element, double precision two. Normal numbers come in pairs from the Box-Muller transform,
+ * computed in double precision. Half a unit is added to the uniform number under the logarithm, so
+ * it is never 0 and the radius is never infinite. */
 #include "draw.h"
 
 #include <math.h>
@@ -10,13 +11,14 @@
 static const double two_pi = 6.283185307179586476925;
 
 void cb_draw_keep(const cb_philox *random, double p, uint64_t n, uint8_t *out) {
-    const uint64_t threshold = (uint64_t)(p * 4294967296.0 + 0.5);
-    for (uint64_t i = 0; i < n; i += 4) {
+    const uint32_t threshold = cb_dropout_threshold(p);
+    for (uint64_t i = 0; i < n; i += CB_PHILOX_BLOCK) {
         uint32_t word[4];
-        cb_philox_block(random, i / 4, word);
-        uint8_t bit[4];
-        for (int j = 0; j < 4; j++) bit[j] = word[j] >= threshold;
-        memcpy(out + i, bit, n - i < 4 ? n - i : 4);
+        cb_philox_block(random, i / CB_PHILOX_BLOCK, word);
+        uint8_t bit[CB_PHILOX_BLOCK];
+        for (int j = 0; j < CB_PHILOX_BLOCK; j++)
+            bit[j] = (word[j / 2] >> (16 * (j % 2)) & 0xFFFFu) >= threshold;
+        memcpy(out + i, bit, n - i < CB_PHILOX_BLOCK ? n - i : CB_PHILOX_BLOCK);
     }
 }
 

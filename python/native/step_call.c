@@ -6,7 +6,8 @@
 static PyObject *refuse_count(const cb_py_step *self, Py_ssize_t n) {
     return PyErr_Format(
         PyExc_TypeError,
-        "call: expected the addresses of %lu inputs and %lu outputs and a block, got %zd",
+        "call: expected the addresses of %lu inputs and %lu outputs, a block and perhaps a seed, "
+        "got %zd",
         (unsigned long)cb_step_n_inputs(self->core), (unsigned long)cb_step_n_outputs(self->core),
         n);
 }
@@ -19,9 +20,10 @@ static int take_addresses(cb_py_step *self, PyObject *const *values, Py_ssize_t 
     return 0;
 }
 
-static PyObject *execute(cb_py_step *self, void *block) {
+static PyObject *execute(cb_py_step *self, void *block, uint64_t seed) {
     cb_run run = {.inputs = self->pointers,
                   .outputs = self->pointers + cb_step_n_inputs(self->core),
+                  .seed = seed,
                   .poll = cb_py_poll,
                   .block = block};
     cb_error error = {0};
@@ -37,15 +39,17 @@ static PyObject *execute(cb_py_step *self, void *block) {
 PyObject *cb_py_step_call(cb_py_step *self, PyObject *const *values, Py_ssize_t n) {
     const Py_ssize_t n_arrays =
         (Py_ssize_t)cb_step_n_inputs(self->core) + (Py_ssize_t)cb_step_n_outputs(self->core);
-    if (n != n_arrays + 1) return refuse_count(self, n);
+    if (n != n_arrays + 1 && n != n_arrays + 2) return refuse_count(self, n);
     void *block = PyLong_AsVoidPtr(values[n_arrays]);
     if (!block && PyErr_Occurred()) return NULL;
     if (!block && cb_step_run_bytes(self->core)) {
         return PyErr_Format(PyExc_ValueError, "call: needs a block of %llu bytes",
                             (unsigned long long)cb_step_run_bytes(self->core));
     }
-    if (cb_py_run_memory_lock(self->memory, self) < 0) return NULL;
-    PyObject *result = take_addresses(self, values, n_arrays) == 0 ? execute(self, block) : NULL;
+    uint64_t seed = n == n_arrays + 2 ? PyLong_AsUnsignedLongLong(values[n_arrays + 1]) : 0;
+    if (PyErr_Occurred() || cb_py_run_memory_lock(self->memory, self) < 0) return NULL;
+    const int taken = take_addresses(self, values, n_arrays);
+    PyObject *result = taken == 0 ? execute(self, block, seed) : NULL;
     cb_py_run_memory_unlock(self->memory);
     return result;
 }

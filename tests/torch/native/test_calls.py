@@ -8,10 +8,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.nn.functional as F
+from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import cutback.torch as ct
+from cutback.torch.graph import draws
 from cutback.torch.graph.codegen import compile_boxed
-from cutback.torch.native.lowering import lower
+from cutback.torch.native.lowering import NativeNote, lower
 
 
 def flags_of(address: int) -> set[str]:
@@ -38,3 +42,56 @@ def test_large_results_are_in_huge_pages() -> None:
         y = compile_boxed(made)([x])
         assert ("hg" in flags_of(y.data_ptr() + y.nbytes // 2)) is large
         assert torch.equal(y, y[:1].expand(count))
+
+
+class Dropouts(nn.Module):
+    """Two dropouts, one on memory whose axes are in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(12, 20), nn.Linear(20, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.dropout(F.gelu(self.a(x)), 0.3)
+        z = F.dropout((self.b(y) * 2).transpose(0, 1).exp(), 0.1)
+        return (z + x.transpose(0, 1)).square().mean()
+
+
+def test_masks_are_drawn_in_groups() -> None:
+    """Groups draw the masks of `random="counter"`: the same as PyTorch's graph draws, and the same
+    bits under every budget."""
+    torch.manual_seed(0)
+    model, x = Dropouts(), torch.randn(15, 12)
+    losses, grads, drawn = [], [], []
+    for options in (
+        {"codegen": "eager"},
+        {"codegen": "native"},
+        {"codegen": "native", "budget": 0.0, "on_infeasible": "smallest"},
+    ):
+        step = ct.compile(model, random="counter", **options)
+        model.zero_grad()
+        torch.manual_seed(1)
+        loss = step(x)
+        loss.backward()
+        losses.append(loss.detach())
+        grads.append([p.grad.clone() for p in model.parameters()])
+        notes = [n for n in step.compiler_notes if isinstance(n, NativeNote)]
+        drawn.append(sum(g.count("cutback.keep_mask") for n in notes for g in n.groups))
+    torch.testing.assert_close(losses[1], losses[0])
+    torch.testing.assert_close(grads[1], grads[0])
+    assert torch.equal(losses[1], losses[2]) and all(map(torch.equal, grads[1], grads[2]))
+    assert drawn[0] == 0 and min(drawn[1:]) >= 2
+
+
+@pytest.mark.parametrize("mode", ["fake", "symbolic"])
+def test_a_mask_in_a_group_has_the_bits_of_the_operator(mode: str) -> None:
+    cpu = torch.device("cpu")
+    for shape, p in (((3, 5, 7), 0.1), ((2, 41), 0.75), ((0, 4), 0.5)):
+
+        def f(seed: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            return draws.KEEP_MASK(seed, 3, list(x.shape), p, cpu) * x  # noqa: B023
+
+        given = [torch.tensor([2**62 + 17]), torch.ones(shape)]
+        made, note = lower(make_fx(f, tracing_mode=mode)(*given), "forward", everything=True)
+        assert note.groups == [("cutback.keep_mask", "aten.mul.Tensor")]
+        assert torch.equal(compile_boxed(made)(list(given)), f(*given))

@@ -28,6 +28,12 @@ LAWS = {
 FLOPS_PER_ELEMENT = 32
 """Integer operations per element, for the planner's cost model."""
 
+_PER_BLOCK = {
+    ("keep", torch.bool): 8, ("uniform", torch.float32): 4, ("uniform", torch.float64): 2,
+    ("normal", torch.float32): 4, ("normal", torch.float64): 2,
+}  # fmt: skip
+"""Elements that a block of four words gives."""
+
 _PIECE = 1 << 18  # number of four-word blocks that are computed at once with PyTorch's arithmetic
 _ROUNDS = 7
 _LOW = 0xFFFFFFFF
@@ -58,7 +64,8 @@ def _normal(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 def _from_words(law: str, words: torch.Tensor, dtype: torch.dtype, p: float) -> torch.Tensor:
     """Returns the elements that the words of blocks give, in order."""
     if law == "keep":
-        return (words >= int(p * 2.0**32 + 0.5)).t().flatten()
+        halves = torch.stack((words & 0xFFFF, words >> 16), -1).transpose(0, 1)
+        return (halves >= int(p * 2.0**16 + 0.5)).flatten()
     if dtype == torch.float32:
         if law == "uniform":
             return ((words >> 8).float() * 2.0**-24).t().flatten()
@@ -75,7 +82,7 @@ def by_arithmetic(law: str, out: torch.Tensor, seed: int, stream: int, p: float 
     """Fills a contiguous tensor with PyTorch's integer arithmetic, on its device. Takes 28 to 44
     MiB of temporary memory."""
     flat = out.view(-1)
-    step = _PIECE * (2 if out.dtype == torch.float64 else 4)
+    step = _PIECE * _PER_BLOCK[law, out.dtype]
     for at in range(0, flat.numel(), step):
         n = min(step, flat.numel() - at)
         words = _words(seed, stream, at * _PIECE // step, -(-n * _PIECE // step), out.device)

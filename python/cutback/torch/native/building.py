@@ -54,6 +54,8 @@ class Builder:
         self.sizes = sizes
         self.inputs: list[fx.Node] = []
         """Tensors that the group takes, in the order of the graph's arguments."""
+        self.seed: fx.Node | None = None
+        """The tensor with the seed of the group's random numbers."""
         self.values: dict[fx.Node, Results] = {}
         self._views = views
 

@@ -107,6 +107,13 @@ class Group(NamedTuple):
     step: _native.Step
     inputs: list[tuple[fx.Node, Meta]]
     results: list[tuple[fx.Node, Meta]]
+    seed: fx.Node | None = None
+    """The tensor with the seed, the last argument of a group that draws random numbers."""
+
+    @property
+    def arguments(self) -> list[fx.Node]:
+        """The tensors that a call takes, in order."""
+        return [n for n, _ in self.inputs] + ([] if self.seed is None else [self.seed])
 
 
 def compile_group(
@@ -130,7 +137,7 @@ def compile_group(
         except BudgetError:
             room = -1
     metas = [(n, b.meta(n)) for n in b.inputs], [(n, b.meta(n)) for n in results]
-    return Group(step, *metas), step.run_bytes <= room
+    return Group(step, *metas, b.seed), step.run_bytes <= room
 
 
 # ---- calls --------------------------------------------------------------------------------------
@@ -187,8 +194,11 @@ def call_of(group: Group, checked: Sequence[bool]) -> Callable[..., Any]:
         lines.append(f"b = empty({group.step.run_bytes}, dtype=bytes, device=cpu)")
         block, sizes["b"] = "b.data_ptr()", group.step.run_bytes
     lines += [f"large({name}.data_ptr(), {n})" for name, n in sizes.items() if n >= _LARGE]
-    addresses = ", ".join([*(f"{name}.data_ptr()" for name in (*given, *made)), block])
-    lines += [f"run({addresses})", f"return {', '.join(made)}"]
+    values = [*(f"{name}.data_ptr()" for name in (*given, *made)), block]
+    if group.seed is not None:
+        given.append("seed")
+        values.append("seed.item()")
+    lines += [f"run({', '.join(values)})", f"return {', '.join(made)}"]
     source = f"def native({', '.join(given)}):\n    " + "\n    ".join(lines) + "\n"
     exec(compile(source, "<cutback native>", "exec"), scope)
     function: Callable[..., Any] = scope["native"]
@@ -212,7 +222,7 @@ def by_nodes(
 ) -> Callable[..., Any]:
     """Returns a function like that of :func:`call_of` that runs PyTorch's kernels, node by node."""
     graph, inside = fx.Graph(), set(nodes)
-    env: dict[fx.Node, Any] = {n: graph.placeholder(n.name) for n, _ in group.inputs}
+    env: dict[fx.Node, Any] = {n: graph.placeholder(n.name) for n in group.arguments}
 
     def have(node: fx.Node) -> Any:
         if node not in env:
@@ -250,7 +260,7 @@ def varying(
         sizes = sizes_with(dict(zip(symbols, values, strict=True)))
         try:
             made, fits = compile_group(nodes, kinds, None, sizes)
-            if not fits or [n for n, _ in made.inputs] != [n for n, _ in group.inputs]:
+            if not fits or made.arguments != group.arguments:
                 return by_nodes(nodes, kinds, group, sizes)
             if bytes_of(made) <= held:
                 made, _ = compile_group(nodes, kinds, room, sizes)
@@ -273,7 +283,8 @@ def varying(
 
 
 def _bytes(meta: Meta) -> int:
-    return meta.numel * meta.dtype.itemsize
+    size: int = meta.numel * meta.dtype.itemsize
+    return size
 
 
 def bytes_of(group: Group) -> int:

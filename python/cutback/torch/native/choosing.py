@@ -138,8 +138,9 @@ def _time(nodes: Sequence[fx.Node], kinds: Kinds, group: Group) -> Times:
 
 
 def _compared(nodes: Sequence[fx.Node], kinds: Kinds, group: Group) -> Times:
+    ours = call_of(group, [False] * len(group.inputs))
     inputs = [_sample(m) for _, m in group.inputs]
-    ours = call_of(group, [False] * len(inputs))
+    inputs += [] if group.seed is None else [torch.tensor([1])]
     theirs = by_nodes(nodes, kinds, group)
     for call in (ours, theirs):
         call(*inputs)

@@ -20,6 +20,7 @@ from torch import fx
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ... import devices, files
+from ..graph.draws import KEEP_MASK
 from ..graph.sizes import hint
 from .arrays import NAMES
 from .layouts import meta_of
@@ -51,6 +52,8 @@ def key_of(node: fx.Node) -> str:
     args, kwargs = fx.map_arg(
         (node.args, node.kwargs), lambda n: Shown(_type_of(n.meta.get("val")))
     )
+    if node.target is KEEP_MASK:  # the number of its stream changes nothing
+        args = (args[0], 0, *args[2:])
     given = [*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items())]
     return f"{node.target}({', '.join(given)})".replace(" ", "")
 

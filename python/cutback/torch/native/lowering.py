@@ -131,7 +131,7 @@ class _Writer:
 
     def call(self, nodes: Sequence[fx.Node], group: Group, room: int) -> None:
         """Writes the call of a group."""
-        tensors = [self.have(n) for n, _ in group.inputs]
+        tensors = list(map(self.have, group.arguments))
         function, values = self._function(nodes, group, room)
         call = self.graph.call_function(function, (*values, *tensors))
         vals = [n.meta["val"] for n, _ in group.results]

@@ -1,4 +1,6 @@
-"""Splits dropout into a mask that PyTorch draws and a product that our kernels compute."""
+"""Splits dropout into a mask and a product that our kernels compute. PyTorch draws the mask, or,
+with ``random="counter"``, our generator does, inside a group.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import fx
 
+from ..graph.draws import KEEP_MASK
 from .arrays import NAMES, Array, Graph, Number, computed_in, is_float
 from .building import Builder, Results, Value, tensors_of
 from .layouts import axes_of
@@ -230,6 +231,25 @@ def _both(first: Check, second: Check) -> Check:
     return lambda node: first(node) or second(node)
 
 
+def _keep_mask(b: Builder, node: fx.Node) -> Value:
+    """Builds the mask that :mod:`graph.draws` gives: the op "dropout" keeps the same elements."""
+    seed, stream, _, p, _ = node.args
+    assert isinstance(seed, fx.Node)
+    assert b.seed in (None, seed), "a graph has one seed"
+    b.seed = seed
+    meta = b.meta(node)
+    axes = axes_of(meta)
+    assert axes is not None
+    ones = b.graph.full([meta.shape[a] for a in axes], 1.0, "f32")
+    return Value(ones.op("dropout", p=p, stream=stream) > 0, axes, meta)
+
+
+def _some_kept(node: fx.Node) -> str | None:
+    p = node.args[3]
+    assert isinstance(p, float)
+    return None if 0 < round(p * 2**16) < 2**16 else "it keeps all elements or none"
+
+
 _UNARY = {
     aten.exp.default: "exp", aten.log.default: "log", aten.log1p.default: "log1p",
     aten.sqrt.default: "sqrt", aten.rsqrt.default: "rsqrt",
@@ -279,6 +299,7 @@ ROWS: dict[Any, Row] = {
     aten.leaky_relu_backward.default: row(_leaky_backward, exact=True),
     aten.threshold_backward.default: row(_threshold_backward, exact=True),
     aten.native_dropout_backward.default: row(_masked, "select", _both(_is_bool(1), _finite_scale)),
+    KEEP_MASK: Row(_keep_mask, _some_kept, exact=True, by_element=True),
     aten.where.self: row(_where, "select", _is_bool(0), exact=True),
     aten.masked_fill.Scalar: row(lambda g, x, mask, y: g.where(mask, y, x), "select", _is_bool(1),
                                  exact=True),
