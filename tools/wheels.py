@@ -112,11 +112,25 @@ def check(version: str, wheel: Path, tests: list[str], torch: bool) -> str:
 
 
 def run_tests(python: Path, needed: str, tests: list[str]) -> str:
-    """Installs the packages of a file of requirements and returns pytest's last line."""
+    """Installs the packages of a file of requirements, runs tests, prints their progress and
+    returns pytest's last line.
+
+    Raises:
+        SystemExit: if a test fails.
+    """
     run(python, "-m", "pip", "install", "-q", "-r", ROOT / "requirements" / needed)
-    path = f"PATH={python.parent}:{os.environ['PATH']}"  # tests call the installed commands
-    pytest = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PARALLEL)
-    return run("env", path, *pytest, *tests).strip().splitlines()[-1].strip("= ")
+    path = f"{python.parent}:{os.environ['PATH']}"  # tests call the installed commands
+    pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PARALLEL, *tests]
+    last = ""
+    with subprocess.Popen(
+        pytest, cwd=ROOT, env={**os.environ, "PATH": path}, stdout=subprocess.PIPE, text=True
+    ) as running:
+        for line in running.stdout or ():
+            print(line, end="", flush=True)
+            last = line.strip("= \n") or last
+    if running.returncode:
+        sys.exit(f"wheels: {' '.join(map(str, pytest))}: exit status {running.returncode}")
+    return last
 
 
 def main() -> int:
