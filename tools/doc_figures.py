@@ -87,7 +87,6 @@ ALLOWED: dict[str, dict[str, str]] = {
         "1.58 MB": _TWO_RANKS,
         "64 KiB": _LAYOUT,
         "1 MiB": _LAYOUT,
-        "4 MiB": _LAYOUT,
         "4 KiB": _LAYOUT,
         "4 bytes": _LAYOUT,
         "8 bytes": _LAYOUT,
