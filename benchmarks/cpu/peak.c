@@ -15,7 +15,10 @@ typedef float vector __attribute__((vector_size(4 * LANES)));
 
 /* Runs `turns` iterations and returns the number of floating-point operations. */
 double run_peak(int64_t turns) {
-    vector sum[CHAINS] = {{0}}, x = {0}, y = {0};
+    vector sum[CHAINS], x = {0}, y = {0};
+#pragma GCC unroll 12
+    for (int j = 0; j < CHAINS; j++)
+        sum[j] = x + (float)j; /* different, as equal chains would be merged */
     for (int64_t i = 0; i < turns; i++) {
         __asm__ volatile("" : "+m"(x), "+m"(y)); /* opaque, so the loop is not optimized away */
         vector a = x, b = y;
@@ -24,6 +27,7 @@ double run_peak(int64_t turns) {
 #pragma GCC unroll 12
         for (int j = 0; j < CHAINS; j++) sum[j] = sum[j] * b + a;
     }
+#pragma GCC unroll 12 /* otherwise gcc keeps the sums in memory, which halves the rate */
     for (int j = 1; j < CHAINS; j++) sum[0] += sum[j];
     volatile float sink = sum[0][0];
     (void)sink;

@@ -27,6 +27,7 @@ static inline void CB_TYPED(gemm_transpose)(const CB_REAL *from, int64_t ld, int
         int64_t p = 0;
         for (; p + 4 <= inner; p += 4) {
             CB_TYPED(gemm_four) a[4], b[4];
+            GEMM_UNROLL
             for (int i = 0; i < 4; i++) memcpy(&a[i], from + i * ld + p, sizeof a[i]);
             b[0] = __builtin_shufflevector(a[0], a[1], 0, 4, 1, 5);
             b[1] = __builtin_shufflevector(a[0], a[1], 2, 6, 3, 7);
@@ -36,6 +37,7 @@ static inline void CB_TYPED(gemm_transpose)(const CB_REAL *from, int64_t ld, int
             a[1] = __builtin_shufflevector(b[0], b[2], 2, 3, 6, 7);
             a[2] = __builtin_shufflevector(b[1], b[3], 0, 1, 4, 5);
             a[3] = __builtin_shufflevector(b[1], b[3], 2, 3, 6, 7);
+            GEMM_UNROLL
             for (int i = 0; i < 4; i++) memcpy(to + (p + i) * ld_to + j, &a[i], sizeof a[i]);
         }
         for (; p < inner; p++) {
