@@ -22,6 +22,7 @@ static void size_parts(cb_attention_tiles *t, bool is_forward, bool is_half, boo
     t->keys_e = t->keys * t->wide_e;
     t->keys_d = t->keys * t->wide_d;
     t->slot = t->columns_e + t->columns_d + t->queries_e + t->queries_d + t->keys_e + t->keys_d;
+    t->slot += is_forward ? t->keys_d : t->queries_e + t->queries_d + t->keys_e; /* panels */
     t->slot += (is_forward ? 1 : 2) * tile + 4 * t->line;
     if (!is_forward && is_half) t->slot += t->queries_e + t->keys_e + t->keys_d; /* sums */
     t->slot += (has_mask ? tile : 0) + (drops ? tile : 0) + (has_mask || drops ? by_rows : 0);

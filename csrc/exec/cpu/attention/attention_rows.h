@@ -77,7 +77,7 @@ static void CB_TYPED(attend)(const attention *a, int64_t unit, int64_t slot) {
     const int64_t blocks = div_up(a->t.l, a->t.queries), item = unit / blocks;
     const int64_t i0 = (blocks - 1 - unit % blocks) * a->t.queries;
     const int64_t n = min_i64(a->t.queries, a->t.l - i0), kv = kv_item(a, item);
-    const CB_TYPED(block) q = CB_TYPED(rows_of)(a->q, item, i0, n, true, s.queries_e);
+    const CB_TYPED(block) q = CB_TYPED(rows_of)(a->q, item, i0, n, s.queries_e);
     CB_TYPED(pack_columns)
     (q, n, a->t.e, (CB_REAL)a->args->attrs->f[0], s.columns_e, a->t.line);
     for (int64_t i = 0; i < a->t.line; i++) {
@@ -87,8 +87,9 @@ static void CB_TYPED(attend)(const attention *a, int64_t unit, int64_t slot) {
     for (int64_t j0 = 0; j0 < a->t.s; j0 += a->t.keys) {
         const int64_t keys = keys_seen(a, i0, n, j0);
         if (keys == 0) break;
-        const CB_TYPED(block) k = CB_TYPED(rows_of)(a->k, kv, j0, keys, true, s.keys_e);
-        const CB_TYPED(block) v = CB_TYPED(rows_of)(a->v, kv, j0, keys, false, s.keys_d);
+        const CB_TYPED(block) k = CB_TYPED(rows_of)(a->k, kv, j0, keys, s.keys_e);
+        const CB_TYPED(block) v = CB_TYPED(rows_of)(a->v, kv, j0, keys, s.keys_d);
+        const CB_TYPED(panels) right = CB_TYPED(pack_panels)(v, keys, a->t.d, s.panels_k);
         CB_TYPED(fill_tiles)(a, &s, item, i0, n, j0, keys);
         CB_TYPED(multiply_tile)(a, k, keys, a->t.e, s.columns_e, i0, j0, s.scores);
         CB_TYPED(weigh)(a, &s, i0, j0, keys);
@@ -96,7 +97,7 @@ static void CB_TYPED(attend)(const attention *a, int64_t unit, int64_t slot) {
             for (int64_t p = 0; p < a->t.d && s.factor[i] != 1; p++)
                 s.sum_q[i * a->t.wide_d + p] *= s.factor[i];
         CB_TYPED(multiply_queries)
-        (a, s.scores, v, i0, n, j0, (CB_TYPED(sums)){s.sum_q, a->t.wide_d, a->t.d, j0 > 0});
+        (a, s.scores, right, i0, n, j0, (CB_TYPED(sums)){s.sum_q, a->t.wide_d, a->t.d, j0 > 0});
     }
     CB_TYPED(finish_rows)(a, &s, item, i0, n);
 }
@@ -127,9 +128,8 @@ static CB_TYPED(queries) CB_TYPED(open_queries)(const attention *a, const CB_TYP
                                                 int64_t item, int64_t i0, bool knows_by) {
     const int64_t n = min_i64(a->t.queries, a->t.l - i0), d = a->t.d, line = a->t.line;
     const int64_t stride = a->y->stride[a->y->shape.rank - 1];
-    const CB_TYPED(queries)
-        x = {CB_TYPED(rows_of)(a->q, item, i0, n, false, s->queries_e),
-             CB_TYPED(rows_of)(a->g, item, i0, n, false, s->queries_d), item, i0, n};
+    const CB_TYPED(queries) x = {CB_TYPED(rows_of)(a->q, item, i0, n, s->queries_e),
+                                 CB_TYPED(rows_of)(a->g, item, i0, n, s->queries_d), item, i0, n};
     CB_REAL *by = (CB_REAL *)a->args->scratch + item * a->t.l + i0, row[CB_ATTENTION_HEAD];
     CB_TYPED(pack_columns)(x.q, n, a->t.e, (CB_REAL)a->args->attrs->f[0], s->columns_e, line);
     CB_TYPED(pack_columns)(x.g, n, d, 1, s->columns_d, line);
@@ -212,14 +212,22 @@ static int64_t CB_TYPED(first_item)(const attention *a, int64_t kv) {
     return kv / a->t.kv_heads * a->t.heads + kv % a->t.kv_heads * shared;
 }
 
+/* Packs a block of queries for add_to_keys. */
+static void CB_TYPED(pack_queries)(const attention *a, const CB_TYPED(slot) * s,
+                                   const CB_TYPED(queries) * x) {
+    (void)CB_TYPED(pack_panels)(x->q, x->n, a->t.e, s->panels_q);
+    (void)CB_TYPED(pack_panels)(x->g, x->n, a->t.d, s->panels_g);
+}
+
 /* Adds a tile's contribution to the gradients of a block of keys, or, if `add` is false, stores
  * it. */
 static void CB_TYPED(add_to_keys)(const attention *a, const CB_TYPED(slot) * s,
                                   const CB_TYPED(queries) * x, int64_t j0, CB_TYPED(sums) dk,
                                   CB_TYPED(sums) dv, bool add) {
+    const CB_TYPED(panels) q = {s->panels_q, x->n, a->t.e}, g = {s->panels_g, x->n, a->t.d};
     dk.add = dv.add = add;
-    CB_TYPED(multiply_keys)(a, s->slopes, x->q, x->i0, x->n, j0, dk);
-    CB_TYPED(multiply_keys)(a, s->scores, x->g, x->i0, x->n, j0, dv);
+    CB_TYPED(multiply_keys)(a, s->slopes, q, x->i0, x->n, j0, dk);
+    CB_TYPED(multiply_keys)(a, s->scores, g, x->i0, x->n, j0, dv);
 }
 
 /* Iterates over all keys that a block of queries sees. Computes the gradient of the queries and,
@@ -229,14 +237,16 @@ static void CB_TYPED(pass_keys)(const attention *a, const CB_TYPED(slot) * s, in
     const CB_TYPED(queries) x = CB_TYPED(open_queries)(a, s, item, i0, false);
     const int64_t kv = kv_item(a, item), row = item * a->t.l + i0;
     CB_TYPED(sums) dq = CB_TYPED(sums_in)(a, 0, row, a->t.e, s->sum_q);
+    if (is_whole) CB_TYPED(pack_queries)(a, s, &x);
     for (int64_t j0 = 0; j0 < a->t.s; j0 += a->t.keys) {
         const int64_t keys = keys_seen(a, i0, x.n, j0), to = kv * a->t.s + j0;
         if (keys == 0) break;
-        const CB_TYPED(block) k = CB_TYPED(rows_of)(a->k, kv, j0, keys, false, s->keys_e);
-        const CB_TYPED(block) v = CB_TYPED(rows_of)(a->v, kv, j0, keys, true, s->keys_d);
+        const CB_TYPED(block) k = CB_TYPED(rows_of)(a->k, kv, j0, keys, s->keys_e);
+        const CB_TYPED(block) v = CB_TYPED(rows_of)(a->v, kv, j0, keys, s->keys_d);
+        const CB_TYPED(panels) right = CB_TYPED(pack_panels)(k, keys, a->t.e, s->panels_k);
         dq.add = j0 > 0;
         CB_TYPED(slope_tile)(a, s, &x, j0, k, v);
-        CB_TYPED(multiply_queries)(a, s->slopes, k, i0, x.n, j0, dq);
+        CB_TYPED(multiply_queries)(a, s->slopes, right, i0, x.n, j0, dq);
         if (!is_whole) continue;
         CB_TYPED(add_to_keys)
         (a, s, &x, j0, CB_TYPED(sums_in)(a, 1, to, a->t.e, s->sum_k),
@@ -281,11 +291,12 @@ static void CB_TYPED(backward_keys)(const attention *a, int64_t unit, int64_t sl
     const CB_TYPED(sums) dk = CB_TYPED(sums_in)(a, 1, row, a->t.e, s.sum_k);
     const CB_TYPED(sums) dv = CB_TYPED(sums_in)(a, 2, row, a->t.d, s.sum_v);
     bool any = false;
-    const CB_TYPED(block) k = CB_TYPED(rows_of)(a->k, kv, j0, n, true, s.keys_e);
-    const CB_TYPED(block) v = CB_TYPED(rows_of)(a->v, kv, j0, n, true, s.keys_d);
+    const CB_TYPED(block) k = CB_TYPED(rows_of)(a->k, kv, j0, n, s.keys_e);
+    const CB_TYPED(block) v = CB_TYPED(rows_of)(a->v, kv, j0, n, s.keys_d);
     for (int64_t item = first; item < last; item++) {
         for (int64_t i0 = CB_TYPED(first_seeing)(a, j0); i0 < a->t.l; i0 += a->t.queries) {
             const CB_TYPED(queries) x = CB_TYPED(open_queries)(a, &s, item, i0, true);
+            CB_TYPED(pack_queries)(a, &s, &x);
             CB_TYPED(slope_tile)(a, &s, &x, j0, k, v);
             CB_TYPED(add_to_keys)(a, &s, &x, j0, dk, dv, any);
             any = true;

@@ -16,6 +16,7 @@
 /* The parts of a slot (attention_tiles.h). */
 typedef struct CB_TYPED(slot) {
     CB_REAL *columns_e, *columns_d, *queries_e, *queries_d, *keys_e, *keys_d;
+    CB_REAL *panels_q, *panels_g, *panels_k; /* in the forward, panels_k is for v */
     CB_REAL *scores, *slopes; /* tiles; scores become weights, slopes gradients of scores */
     CB_REAL *sum_q, *sum_k,
         *sum_v; /* sums of 16-bit gradients; the forward sums the result in sum_q */
@@ -41,6 +42,9 @@ static CB_TYPED(slot) CB_TYPED(slot_of)(const attention *a, int64_t slot) {
     s.queries_d = CB_TYPED(take)(&at, true, t->queries_d);
     s.keys_e = CB_TYPED(take)(&at, true, t->keys_e);
     s.keys_d = CB_TYPED(take)(&at, true, t->keys_d);
+    s.panels_q = CB_TYPED(take)(&at, !is_forward, t->queries_e);
+    s.panels_g = CB_TYPED(take)(&at, !is_forward, t->queries_d);
+    s.panels_k = CB_TYPED(take)(&at, true, is_forward ? t->keys_d : t->keys_e);
     s.scores = CB_TYPED(take)(&at, true, t->scores);
     s.slopes = CB_TYPED(take)(&at, !is_forward, t->scores);
     s.sum_q = is_forward ? s.queries_d : CB_TYPED(take)(&at, sums, t->queries_e);
@@ -93,22 +97,48 @@ static void CB_TYPED(store_row)(cb_dtype dtype, const CB_REAL *from, int64_t n, 
     memcpy(to, from, (size_t)n * sizeof *from);
 }
 
-/* Returns rows row..row+n of a head: in place, or as a copy whose lines are whole vectors.
- * `is_left`: the rows are read one number at a time, so they need not be dense or a multiple of the
- * vector. */
-static CB_TYPED(block) CB_TYPED(rows_of)(const cb_tensor *t, int64_t item, int64_t row, int64_t n,
-                                         bool is_left, CB_REAL *copy) {
+/* Returns rows row..row+n of a head: in place if a row is dense, otherwise as a copy. */
+static CB_TYPED(block)
+    CB_TYPED(rows_of)(const cb_tensor *t, int64_t item, int64_t row, int64_t n, CB_REAL *copy) {
     const int32_t r = t->shape.rank;
     const int64_t columns = t->shape.dim[r - 1], stride = t->stride[r - 1];
-    const int64_t ld = div_up(columns, TILE_VECTOR) * TILE_VECTOR;
-    const bool is_dense = t->stride[r - 2] == columns && columns % TILE_VECTOR == 0;
-    if (!is_half(t->dtype) && stride == 1 && (is_left || is_dense))
+    if (!is_half(t->dtype) && stride == 1)
         return (CB_TYPED(block)){row_at(t, item, row), t->stride[r - 2]};
-    for (int64_t i = 0; i < n; i++) {
-        CB_TYPED(load_row)(t, row_at(t, item, row + i), columns, stride, copy + i * ld);
-        for (int64_t p = columns; p < ld; p++) copy[i * ld + p] = 0;
+    for (int64_t i = 0; i < n; i++)
+        CB_TYPED(load_row)(t, row_at(t, item, row + i), columns, stride, copy + i * columns);
+    return (CB_TYPED(block)){copy, columns};
+}
+
+/* The right operand of a product: `rows` rows in panels of GEMM_WIDTH columns, one after another,
+ * so that a panel stays in the first-level cache. The last panel may have fewer columns. */
+typedef struct CB_TYPED(panels) {
+    const CB_REAL *at;
+    int64_t rows, columns;
+} CB_TYPED(panels);
+
+static CB_TYPED(panels)
+    CB_TYPED(pack_panels)(CB_TYPED(block) x, int64_t rows, int64_t columns, CB_REAL *to) {
+    const CB_TYPED(panels) packed = {to, rows, columns};
+    const int64_t wide = div_up(columns, TILE_VECTOR) * TILE_VECTOR;
+    for (int64_t j = 0; j < wide; j += GEMM_WIDTH) {
+        const int64_t width = gemm_least(GEMM_WIDTH, wide - j), n = gemm_least(width, columns - j);
+        const CB_REAL *from = x.at + j;
+        for (int64_t i = 0; i < rows; i++, from += x.ld, to += width) {
+            if (n == GEMM_WIDTH) {
+                memcpy(to, from, GEMM_WIDTH * sizeof *to);
+                continue;
+            }
+            for (int64_t p = 0; p < width; p++) to[p] = p < n ? from[p] : 0;
+        }
     }
-    return (CB_TYPED(block)){copy, ld};
+    return packed;
+}
+
+/* Returns columns j.. of rows `row`.. as the right operand of a kernel. */
+static CB_TYPED(gemm_right) CB_TYPED(panel_at)(CB_TYPED(panels) x, int64_t j, int64_t row) {
+    const int64_t wide = div_up(x.columns, TILE_VECTOR) * TILE_VECTOR;
+    const int64_t width = gemm_least(GEMM_WIDTH, wide - j);
+    return (CB_TYPED(gemm_right)){x.at + j * x.rows + row * width, width};
 }
 
 /* Transposes and scales rows: to[p * line + i] = x[i, p] * by. */
@@ -130,15 +160,10 @@ typedef struct CB_TYPED(sums) {
     bool add;
 } CB_TYPED(sums);
 
-/* Computes out[rows, columns] (+)= left[rows, inner] right[inner, columns]. */
-static void CB_TYPED(multiply)(CB_TYPED(gemm_left) left, int64_t rows, CB_TYPED(block) right,
-                               int64_t inner, CB_TYPED(sums) out) {
-    for (int64_t j = 0; j < out.columns; j += GEMM_WIDTH) {
-        CB_TYPED(gemm_add_panel)
-        (left, rows, (CB_TYPED(gemm_right)){right.at + j, right.ld}, inner,
-         (CB_TYPED(gemm_out)){out.at + j, out.ld, gemm_least(GEMM_WIDTH, out.columns - j),
-                              out.add});
-    }
+/* Returns the rows at `row` and the columns at `j` of a destination. */
+static CB_TYPED(gemm_out) CB_TYPED(part_of)(CB_TYPED(sums) out, int64_t row, int64_t j) {
+    return (CB_TYPED(gemm_out)){out.at + row * out.ld + j, out.ld,
+                                gemm_least(GEMM_WIDTH, out.columns - j), out.add};
 }
 
 /* Computes tile[j, i] = rows[j] . columns[i] for the keys at j0 and the queries at i0. Skips panels
@@ -158,27 +183,32 @@ static void CB_TYPED(multiply_tile)(const attention *a, CB_TYPED(block) rows, in
 
 /* Computes out[i] (+)= sum over keys j of tile[j, i] * keys[j], for n queries. */
 static void CB_TYPED(multiply_queries)(const attention *a, const CB_REAL *tile,
-                                       CB_TYPED(block) keys, int64_t i0, int64_t n, int64_t j0,
+                                       CB_TYPED(panels) keys, int64_t i0, int64_t n, int64_t j0,
                                        CB_TYPED(sums) out) {
     const int64_t line = a->t.line;
-    for (int64_t i = 0; i < n; i += CHUNK, out.at += CHUNK * out.ld) {
-        const int64_t rows = min_i64(CHUNK, n - i);
-        CB_TYPED(multiply)
-        ((CB_TYPED(gemm_left)){tile + i, 1, line}, rows, keys, keys_seen(a, i0 + i, rows, j0), out);
+    for (int64_t p = 0; p < out.columns; p += GEMM_WIDTH) {
+        const CB_TYPED(gemm_right) right = CB_TYPED(panel_at)(keys, p, 0);
+        for (int64_t i = 0; i < n; i += CHUNK) {
+            const int64_t rows = min_i64(CHUNK, n - i);
+            CB_TYPED(gemm_add_panel)
+            ((CB_TYPED(gemm_left)){tile + i, 1, line}, rows, right, keys_seen(a, i0 + i, rows, j0),
+             CB_TYPED(part_of)(out, i, p));
+        }
     }
 }
 
 /* Computes out[j] (+)= sum over n queries i of tile[j, i] * queries[i], for the keys of a block. */
 static void CB_TYPED(multiply_keys)(const attention *a, const CB_REAL *tile,
-                                    CB_TYPED(block) queries, int64_t i0, int64_t n, int64_t j0,
+                                    CB_TYPED(panels) queries, int64_t i0, int64_t n, int64_t j0,
                                     CB_TYPED(sums) out) {
     const int64_t line = a->t.line, keys = min_i64(a->t.keys, a->t.s - j0);
-    for (int64_t j = 0; j < keys; j += CHUNK, out.at += CHUNK * out.ld) {
-        const int64_t first = a->is_causal ? max_i64(min_i64(j0 + j - i0, n), 0) : 0;
-        const CB_TYPED(block) seeing = {queries.at + first * queries.ld, queries.ld};
-        CB_TYPED(multiply)
-        ((CB_TYPED(gemm_left)){tile + j * line + first, line, 1}, min_i64(CHUNK, keys - j), seeing,
-         n - first, out);
+    for (int64_t p = 0; p < out.columns; p += GEMM_WIDTH) {
+        for (int64_t j = 0; j < keys; j += CHUNK) {
+            const int64_t first = a->is_causal ? max_i64(min_i64(j0 + j - i0, n), 0) : 0;
+            CB_TYPED(gemm_add_panel)
+            ((CB_TYPED(gemm_left)){tile + j * line + first, line, 1}, min_i64(CHUNK, keys - j),
+             CB_TYPED(panel_at)(queries, p, first), n - first, CB_TYPED(part_of)(out, j, p));
+        }
     }
 }
 
