@@ -23,6 +23,7 @@
 #ifndef CB_DEPTHWISE_LANES
 #define CB_DEPTHWISE_LANES 16 /* lanes of the weight gradient's sums, the same on every machine */
 #define DEPTHWISE_ROWS 4      /* output rows that are computed at a time */
+#define DEPTHWISE_WIDTH 2     /* vectors of each row: with fewer sums, their latency shows */
 #if GEMM_VECTOR == 64
 #define DEPTHWISE_TAPS 9 /* taps of the weight gradient at a time: their lanes stay in registers */
 #else
@@ -54,6 +55,7 @@ typedef struct CB_TYPED(plane) {
     _Alignas(GEMM_VECTOR) CB_REAL frame[CB_DEPTHWISE_BYTES / sizeof(CB_REAL)];
     CB_REAL weight[CB_DEPTHWISE_TAPS];
     int64_t place[CB_DEPTHWISE_TAPS];
+    const conv *c;
     frame f;
     int64_t step; /* elements of the frame between output rows */
 } CB_TYPED(plane);
@@ -78,6 +80,7 @@ static inline void CB_TYPED(store_some)(CB_REAL *to, const CB_REAL *from, int64_
 }
 
 static void CB_TYPED(describe_plane)(const conv *c, const tile *t, CB_TYPED(plane) * p) {
+    p->c = c;
     p->f = frame_of(c, t, 0, c->area);
     p->step = c->stride_h * p->f.row;
     tap_places(c, &p->f, 0, c->area, p->place);
@@ -89,29 +92,45 @@ static void CB_TYPED(read_taps)(const conv *c, int64_t group, int64_t o, CB_REAL
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Computes one vector of each of `rows` output rows and stores `n` elements of it. `rows` is a
- * compile-time constant. */
+/* Computes `width` vectors of each of `rows` output rows, and stores `n` elements of each row.
+ * `rows` and `width` are compile-time constants. */
 static inline __attribute__((always_inline)) void
-CB_TYPED(depthwise_rows)(const conv *c, int rows, const CB_TYPED(plane) * p, int64_t at, char *out,
+CB_TYPED(depthwise_rows)(int rows, int width, const CB_TYPED(plane) * p, int64_t at, char *out,
                          int64_t n) {
-    CB_TYPED(gemm_vector) sum[DEPTHWISE_ROWS];
-    const int64_t row_bytes = c->ow * (int64_t)c->element;
-    GEMM_UNROLL for (int r = 0; r < rows; r++) sum[r] = (CB_TYPED(gemm_vector)){0};
+    const conv *c = p->c;
+    CB_TYPED(gemm_vector) sum[DEPTHWISE_ROWS * DEPTHWISE_WIDTH];
+    GEMM_UNROLL for (int i = 0; i < rows * width; i++) sum[i] = (CB_TYPED(gemm_vector)){0};
     for (int64_t k = 0; k < c->area; k++) {
         const CB_REAL *from = p->frame + at + p->place[k];
-        GEMM_UNROLL for (int r = 0; r < rows; r++) {
+        GEMM_UNROLL for (int i = 0; i < rows * width; i++) {
             CB_TYPED(gemm_vector) x;
-            memcpy(&x, from + r * p->step, sizeof x);
-            sum[r] = CB_TYPED(gemm_fma)(p->weight[k], x, sum[r]);
+            memcpy(&x, from + i / width * p->step + i % width * DEPTHWISE_VECTOR, sizeof x);
+            sum[i] = CB_TYPED(gemm_fma)(p->weight[k], x, sum[i]);
         }
     }
-    GEMM_UNROLL for (int r = 0; r < rows; r++) {
+    GEMM_UNROLL for (int i = 0; i < rows * width; i++) {
         CB_REAL element[DEPTHWISE_VECTOR_MOST];
-        memcpy(element, &sum[r], sizeof sum[r]);
-        char *to = out + r * row_bytes;
-        if (is_half(c->dtype)) store_run(c, to, (const char *)element, n);
-        else if (n == DEPTHWISE_VECTOR) memcpy(to, &sum[r], sizeof sum[r]);
-        else CB_TYPED(store_some)((CB_REAL *)to, element, n);
+        const int64_t x = i % width * DEPTHWISE_VECTOR, left = min_i64(n - x, DEPTHWISE_VECTOR);
+        memcpy(element, &sum[i], sizeof sum[i]);
+        char *to = out + (i / width * c->ow + x) * (int64_t)c->element;
+        if (is_half(c->dtype)) store_run(c, to, (const char *)element, left);
+        else if (left == DEPTHWISE_VECTOR) memcpy(to, &sum[i], sizeof sum[i]);
+        else CB_TYPED(store_some)((CB_REAL *)to, element, left);
+    }
+}
+
+/* Computes one output row, or DEPTHWISE_ROWS of them, from row `r` of the frame on. */
+static inline __attribute__((always_inline)) void
+CB_TYPED(depthwise_lines)(int rows, const CB_TYPED(plane) * p, int64_t r, char *out) {
+    const int64_t ow = p->c->ow, wide = DEPTHWISE_WIDTH * DEPTHWISE_VECTOR;
+    const int64_t width = ow >= wide ? wide : DEPTHWISE_VECTOR;
+    for (int64_t next = 0; next < ow; next += width) {
+        /* The last vectors overlap those before them. */
+        const int64_t x = max_i64(min_i64(next, ow - width), 0), n = min_i64(width, ow - x);
+        char *to = out + (r * ow + x) * (int64_t)p->c->element;
+        if (width == wide)
+            CB_TYPED(depthwise_rows)(rows, DEPTHWISE_WIDTH, p, r * p->step + x, to, n);
+        else CB_TYPED(depthwise_rows)(rows, 1, p, r * p->step + x, to, n);
     }
 }
 
@@ -124,18 +143,10 @@ static void CB_TYPED(depthwise_band)(const conv *c, int64_t image, int64_t group
     for (int64_t o = 0; o < c->cout; o++) {
         char *out = (char *)c->args->out[0].data + y_offset(c, &t, group, o);
         CB_TYPED(read_taps)(c, group, o, p->weight);
-        for (int64_t r = 0; r < rows;) {
-            const bool is_block = rows - r >= DEPTHWISE_ROWS;
-            for (int64_t next = 0; next < c->ow; next += DEPTHWISE_VECTOR) {
-                /* The last vector overlaps the one before it. */
-                const int64_t x = max_i64(min_i64(next, c->ow - DEPTHWISE_VECTOR), 0),
-                              n = min_i64(DEPTHWISE_VECTOR, c->ow - x), at = r * p->step + x;
-                char *to = out + (r * c->ow + x) * (int64_t)c->element;
-                if (is_block) CB_TYPED(depthwise_rows)(c, DEPTHWISE_ROWS, p, at, to, n);
-                else CB_TYPED(depthwise_rows)(c, 1, p, at, to, n);
-            }
-            r += is_block ? DEPTHWISE_ROWS : 1;
-        }
+        int64_t r = 0;
+        for (; r + DEPTHWISE_ROWS <= rows; r += DEPTHWISE_ROWS)
+            CB_TYPED(depthwise_lines)(DEPTHWISE_ROWS, p, r, out);
+        for (; r < rows; r++) CB_TYPED(depthwise_lines)(1, p, r, out);
     }
 }
 
@@ -261,6 +272,16 @@ CB_TYPED(correlate_lanes)(int taps, bool is_last, const CB_REAL *x, const int64_
     }
 }
 
+/* Returns the sum of all lanes: halves are added until one lane is left. */
+static inline __attribute__((always_inline)) CB_REAL CB_TYPED(fold_lanes)(const CB_TYPED(sums) *
+                                                                          sum) {
+    CB_TYPED(gemm_four) a[CB_DEPTHWISE_LANES / 4];
+    memcpy(a, sum, sizeof a);
+    a[0] = (a[0] + a[2]) + (a[1] + a[3]);
+    a[0] += __builtin_shufflevector(a[0], a[0], 2, 3, 2, 3);
+    return a[0][0] + a[0][1];
+}
+
 /* Adds the sums of g x over `rows` rows for `taps` taps from k on; `taps` is a compile-time
  * constant. */
 static inline __attribute__((always_inline)) void
@@ -275,13 +296,7 @@ CB_TYPED(correlate)(int taps, const CB_TYPED(plane) * p, int64_t k, const CB_TYP
         CB_TYPED(correlate_lanes)
         (taps, true, b + last, p->place + k, a + last, g->mask, sum);
     }
-    GEMM_UNROLL for (int i = 0; i < taps; i++) {
-        CB_REAL lane[CB_DEPTHWISE_LANES];
-        memcpy(lane, &sum[i], sizeof lane);
-        for (int n = CB_DEPTHWISE_LANES / 2; n > 0; n /= 2)
-            for (int j = 0; j < n; j++) lane[j] += lane[j + n];
-        out[i] += lane[0];
-    }
+    GEMM_UNROLL for (int i = 0; i < taps; i++) out[i] += CB_TYPED(fold_lanes)(&sum[i]);
 }
 
 /* Adds one band of an image to the sums [cout, area]. */
