@@ -203,10 +203,10 @@ def _of_budget(e: BudgetError) -> str:
     if e.unplanned_bytes is not None and beside not in (limit, smallest):
         head += _fitting(head, tail, f", and parts left to eager mode hold {beside} more")
     alone = _held_alone(e)
-    if alone:
-        head += _fitting(head, tail, alone)
+    said = _fitting(head, tail, alone)
     if e.smallest_bytes is not None:
-        head += _where(e, LONGEST - len(head) - len(tail))
+        head += _where(e, LONGEST - len(head) - len(said) - len(tail))
+    head += said
     if tells_floor and not alone:
         head += _fitting(
             head, tail, f"; no plan in this order of operations takes less than {bound}"

@@ -287,7 +287,7 @@ def test_results_that_exceed_the_budget_alone_are_named():
     error = told.value
     assert error.held_bytes == 3 * 64 * 64 * 4 > error.budget_bytes
     share = errors.rounded_share(error.held_bytes, error.reference_bytes, up=False)
-    assert f"results and gradients alone take {100 * share:.6g}%" in str(error)
+    assert f"; results and gradients alone take {100 * share:.6g}%. " in str(error)
     check_sentence(error)
 
 
