@@ -15,6 +15,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import cutback.torch as ct
 from cutback.torch.graph import draws
 from cutback.torch.graph.codegen import compile_boxed
+from cutback.torch.native.calls import call_of, compile_group
+from cutback.torch.native.grouping import Kinds
 from cutback.torch.native.lowering import NativeNote, lower
 
 
@@ -42,6 +44,19 @@ def test_large_results_are_in_huge_pages() -> None:
         y = compile_boxed(made)([x])
         assert ("hg" in flags_of(y.data_ptr() + y.nbytes // 2)) is large
         assert torch.equal(y, y[:1].expand(count))
+
+
+def test_trackers_see_results_and_scratch() -> None:
+    """Results are allocated without dispatch, unless a mode such as a tracker is active."""
+    x = torch.randn(64, 256)
+    kinds = Kinds(make_fx(lambda x: x.exp().sum(0), tracing_mode="fake")(x).graph, True)
+    group, _ = compile_group([n for n in kinds.order if n in kinds.own], kinds, None)
+    call = call_of(group, [False])
+    with ct.MemoryTracker() as memory:
+        result = call(x)
+    assert group.step.run_bytes > 0
+    assert memory.peak_bytes == result.nbytes + group.step.run_bytes
+    assert torch.equal(result, call(x))
 
 
 class Dropouts(nn.Module):
