@@ -20,7 +20,7 @@ POSITIONS = (0.75, 0.5, 0.25)
 MOST = 1 << 20
 _ROUNDS = 3  # number of searches beyond the largest batch that fits with the plans found so far
 _SMALLEST = "smallest"
-_CHECKED = 40  # the third batch to trace, if no batch fits
+_CHECKED = 20  # the third batch to trace, if no batch fits
 
 
 class Figure(NamedTuple):
@@ -291,7 +291,7 @@ class Estimator:
     def largest(self, most: int) -> int | None:
         """Returns the largest batch found within the budget. A search at this batch meets the
         budget, and no plan found meets it at the next batch."""
-        first = next((n for n in (FIRST, 1) if n <= most and self.fits(n)), None)
+        first = next((n for n in (FIRST, 2, 1) if n <= most and self.fits(n)), None)
         if first is None:
             return None
         batch = self._largest(first, most)

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 
 from ..problem import Inlining, Member, Op, Problem, Storage, Value
 
-FIRST, SECOND = 16, 24
+FIRST, SECOND = 88, 104
 """The batches that are traced. They are not small, because a batch of 1 may give a different graph:
-axes of size 1 broadcast. They are multiples of 8, because some sizes are rounded to 64 bytes."""
+axes of size 1 broadcast. They are multiples of 8, because some sizes are rounded to 64 bytes. Few
+models have an axis of these sizes: at such a batch, equal constants of both axes would be merged,
+and the graph would differ from that of all other batches."""
 
 _ROUNDED = 64  # sizes may differ by this much from a linear function
 
