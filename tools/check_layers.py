@@ -24,7 +24,10 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
+
+from loc import statements
 
 # layer -> its direct left neighbours
 LEFT: dict[str, tuple[str, ...]] = {
@@ -224,13 +227,19 @@ def python_layer(module: str) -> str | None:
     return module or None
 
 
+@cache
+def imports(text: str) -> list[ast.Import | ast.ImportFrom]:
+    """Returns the imports of a module, also those inside functions."""
+    tree = ast.parse(text)
+    return [node for node in statements(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imported(root: Path, path: Path, module: str) -> Iterator[tuple[int, str]]:
     """Yields (line, module) of each import of one of our modules, anywhere in the file."""
     is_package = path.name == "__init__.py"
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in imports(path.read_text(encoding="utf-8")):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, name.name) for name in node.names)
-        if not isinstance(node, ast.ImportFrom):
             continue
         base = node.module or ""
         if node.level:
@@ -352,7 +361,7 @@ def check_circles(root: Path) -> Iterator[tuple[Path, int, str]]:
     """Yields imports that lead back to their own module, each separately. Imports for types count:
     two modules that need each other's types are one piece in two files."""
     paths = {python_module(root, path): path for path in python_sources(root)}
-    imports = {
+    edges = {
         module: {
             name: number
             for number, name in imported(root, path, module)
@@ -361,10 +370,10 @@ def check_circles(root: Path) -> Iterator[tuple[Path, int, str]]:
         for module, path in paths.items()
     }
 
-    for module, name in circles(imports):
+    for module, name in circles(edges):
         yield (
             paths[module],
-            imports[module][name],
+            edges[module][name],
             f"{name} imports {module}, which imports it: a circle",
         )
 

@@ -18,6 +18,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from loc import statements_in
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "python" / "cutback"
 MOST = 6
@@ -67,7 +69,7 @@ def count(function: Function) -> int:
 
 def functions(tree: ast.AST, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, Function]]:
     """Yields functions of a module, by qualified name."""
-    for node in ast.iter_child_nodes(tree):
+    for node in statements_in(tree):
         if isinstance(node, Function):
             yield ".".join((*inside, node.name)), node
             yield from functions(node, (*inside, node.name))

@@ -80,16 +80,23 @@ def c_functions(text: str) -> Iterator[tuple[str, int, int]]:
             name, start = found.group(1) if found else "?", begin
 
 
+def statements_in(node: ast.AST) -> list[ast.AST]:
+    """Returns the statements directly inside a module or a statement. Expressions are left out:
+    they are most of the nodes, and contain no functions, docstrings or imports."""
+    found: list[ast.AST] = []
+    for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+        inside = getattr(node, field, ())
+        found += inside if isinstance(inside, list) else ()
+    return found
+
+
 def statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yields the module and every statement in it. Expressions are left out: they are most of the
-    nodes, and contain no functions or docstrings."""
+    """Yields the module and every statement in it, in the order of the text."""
     stack: list[ast.AST] = [tree]
     while stack:
         node = stack.pop()
         yield node
-        for field in ("body", "orelse", "handlers", "finalbody", "cases"):
-            inside = getattr(node, field, ())
-            stack += inside if isinstance(inside, list) else ()
+        stack += reversed(statements_in(node))
 
 
 def docstring(node: ast.AST) -> range:
