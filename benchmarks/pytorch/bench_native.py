@@ -10,9 +10,11 @@ OpenMP's threads and with both settings of glibc for large blocks: by default it
 system, and each new one costs page faults. `--quick` uses only the default settings. Times are wall
 times on all cores. With `--threads 1` they are processor times on one thread, which other load on
 the machine changes little; then threads never wait for each other, so only one waiting policy is
-measured. Each round pauses, then times each candidate in a block of several steps, whose mean
-counts. The row has the median of the blocks, and the median over rounds of the ratio of eager's
-block to the candidate's. `first s` is the time of the first step, compilation included.
+measured. `--no-inductor` leaves out `torch.compile`, which takes minutes to compile some models,
+and `--add` writes the rows of the given models and keeps those of the others. Each round pauses,
+then times each candidate in a block of several steps, whose mean counts. The row has the median of
+the blocks, and the median over rounds of the ratio of eager's block to the candidate's. `first s`
+is the time of the first step, compilation included.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from torch import nn
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from common import save
+from common import RESULTS, save, written
 from native_models import MODELS, WAYS
 
 import cutback.torch
@@ -48,6 +50,7 @@ KEPT = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**3
 MALLOCS = {"default": {}, "kept": KEPT}
 
 CODEGEN = 'codegen="eager"'
+FILE = "torch_native"
 Row = dict[str, Any]
 Step = Callable[[], Any]
 Clock = Callable[[], float]
@@ -56,12 +59,12 @@ Clock = Callable[[], float]
 # ---- one process: one model under one setting ---------------------------------------------------
 
 
-def ways(name: str) -> dict[str, Callable[[nn.Module], Any]]:
+def ways(name: str, inductor: bool) -> dict[str, Callable[[nn.Module], Any]]:
     """Returns the candidates of a model, as functions that make them."""
     ours = cutback.torch.compile
     made: dict[str, Callable[[nn.Module], Any]] = {
         "eager": lambda model: model,
-        "torch.compile": torch.compile,
+        **({"torch.compile": torch.compile} if inductor else {}),
         CODEGEN: functools.partial(ours, codegen="eager"),
     }
     for more in ({}, *WAYS.get(name, ())):
@@ -93,8 +96,9 @@ def block_ms(step: Step, steps: int, clock: Clock) -> float:
     return 1e3 * (clock() - begin) / steps
 
 
-def measure(name: str, rounds: int, threads: int | None) -> list[Row]:
-    """Returns a row for each candidate of a model."""
+def measure(options: argparse.Namespace) -> list[Row]:
+    """Returns a row for each candidate of the model `options.one`."""
+    name, rounds, threads = options.one, options.rounds, options.threads
     if threads is not None:
         torch.set_num_threads(threads)
         cutback.set_num_threads(threads)
@@ -103,7 +107,7 @@ def measure(name: str, rounds: int, threads: int | None) -> list[Row]:
     model, inputs = MODELS[name]()
     steps: dict[str, Step] = {}
     first: dict[str, float] = {}
-    for what, make in ways(name).items():
+    for what, make in ways(name, not options.no_inductor).items():
         steps[what] = step_of(make(copy.deepcopy(model)), inputs)
         first[what] = block_ms(steps[what], 1, clock) / 1e3
         block_ms(steps[what], 4, clock)  # ours measures scratch in its first steps
@@ -139,8 +143,8 @@ def _ratio(theirs: list[float], ours: list[float]) -> float:
 def in_process(name: str, options: argparse.Namespace, setting: dict[str, str]) -> list[Row]:
     """Returns the rows of a model, measured in another process."""
     command = [sys.executable, __file__, "--one", name, "--rounds", str(options.rounds)]
-    if options.threads is not None:
-        command += ["--threads", str(options.threads)]
+    command += [] if options.threads is None else ["--threads", str(options.threads)]
+    command += ["--no-inductor"] if options.no_inductor else []
     done = subprocess.run(
         command, env={**os.environ, **setting}, stdout=subprocess.PIPE, text=True, check=True
     )
@@ -158,17 +162,20 @@ def _settings(options: argparse.Namespace) -> list[tuple[str, str]]:
 def main() -> None:
     """Measures, prints and writes the rows."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--models", help="names, separated by semicolons; writes no file")
+    parser.add_argument("--models", help="names, separated by semicolons")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--no-inductor", action="store_true", help="leave out torch.compile")
+    parser.add_argument("--add", action="store_true", help="keep the file's rows of other models")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measure(options.one, options.rounds, options.threads)))
+        print(json.dumps(measure(options)))
         return
     rows: list[Row] = []
-    for name in options.models.split(";") if options.models else MODELS:
+    names = options.models.split(";") if options.models else list(MODELS)
+    for name in names:
         for wait, malloc in _settings(options):
             for found in in_process(name, options, {**WAITS[wait], **MALLOCS[malloc]}):
                 row = {**found, "waiting": wait, "malloc": malloc}
@@ -180,9 +187,12 @@ def main() -> None:
                     flush=True,
                 )
                 rows.append(row)
-    if not (options.quick or options.models):
+    if options.add:
+        known = written(FILE) if (RESULTS / f"{FILE}.json").exists() else []
+        rows = [r for r in known if r["model"] not in names] + rows
+    if options.add or not (options.quick or options.models):
         given = "" if options.threads is None else f" --threads {options.threads}"
-        save("torch_native", f"python benchmarks/pytorch/bench_native.py{given}", rows, "torch")
+        save(FILE, f"python benchmarks/pytorch/bench_native.py{given}", rows, "torch")
 
 
 if __name__ == "__main__":

@@ -309,7 +309,7 @@ MODELS: dict[str, Callable[[], Made]] = {
 """All models by name."""
 
 WAYS: dict[str, tuple[dict[str, Any], ...]] = {
-    "GPT": ({"budget": 0.4},),
+    "GPT": ({"budget": "40%"},),
     "encoder": (
         {"random": "counter"},
         {"random": "counter", "budget": "0.55x", "measure": "saved"},
