@@ -330,7 +330,7 @@ static cb_status dig_above_missed(cb_ladder *d, cb_candidate *high, cb_error *er
 /* Tries the middle between the smallest plan and the floor. */
 static cb_status dig_to_floor(cb_ladder *d, cb_candidate *high, cb_error *err) {
     CB_TRY(cb_ladder_find_floor(d, err));
-    uint64_t low = d->floor.bytes, step = (uint64_t)(CB_DUG_SHARE * (double)d->whole);
+    uint64_t low = d->floor.apart, step = (uint64_t)(CB_DUG_SHARE * (double)d->whole);
     if (high->size <= low + step) return CB_OK;
     uint64_t to = low + (high->size - 1 - low) / 2;
     const uint64_t target[CB_ATTEMPTS] = {to, to};

@@ -25,7 +25,8 @@
  *
  * If ops of the backward may be late, an op before t may not have run yet. Then its outputs can
  * still be made, like values that can be recomputed. The ops that read s after t run after t in any
- * case.
+ * case. Gradients whose ops are never late are different: they are alive from their place in the
+ * base order to the end, so they count while any op after it runs, even a late one.
  *
  * The floor holds for plans that keep the base order and in which only ops run late or again that
  * may do so (facts.h). */
@@ -191,16 +192,44 @@ static uint32_t choose(const cb_ledger *l, const uint32_t *last, uint64_t *stays
 /* Finds the largest working set. While an op runs, its inputs, outputs and scratch are in memory,
  * unless it is always inlined or each of its runs makes only a part. */
 static cb_floor largest_working_set(const cb_ledger *l) {
-    cb_floor floor = {0, CB_NONE};
+    cb_floor floor = {0, CB_NONE, 0};
     for (uint32_t k = 0; k < l->n; k++) {
         const uint32_t op = l->f->base[k];
         const bool inlined = l->f->inlines && l->f->inlines[op];
         if (l->f->p->op_flags[op] & CB_POP_VIEW) continue;
         if (inlined || cb_has_inside(l->f->p, op)) continue;
         const uint64_t bytes = working_set(l, op);
-        if (floor.op == CB_NONE || bytes > floor.bytes) floor = (cb_floor){bytes, op};
+        if (floor.op == CB_NONE || bytes > floor.bytes) floor = (cb_floor){bytes, op, 0};
     }
     return floor;
+}
+
+/* True if the storage is alive from its op's place in the base order to the end, in every plan. */
+static bool is_kept(const cb_ledger *l, uint32_t storage) {
+    const cb_facts *f = l->f;
+    const uint32_t unit = f->unit[storage];
+    if (unit == CB_NONE || !cb_stays_to_end(f, storage)) return false;
+    if (f->position[unit] < f->base_backward) return false;
+    return !cb_may_rerun(f, unit) || cb_makes_only_held(f, cb_unit_op(f, unit));
+}
+
+/* Raises the floor to the largest working set with the kept values that were made before. Values
+ * that the op reads are in its working set already. */
+static void count_kept(const cb_ledger *l, cb_floor *floor) {
+    const cb_facts *f = l->f;
+    uint64_t kept = 0;
+    for (uint32_t k = f->base_backward; k < l->n; k++) {
+        const uint32_t op = f->base[k];
+        const bool inlined = f->inlines && f->inlines[op];
+        const bool counts = !(f->p->op_flags[op] & CB_POP_VIEW) && !inlined;
+        uint64_t bytes = working_set(l, op) + kept;
+        for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++)
+            if (is_kept(l, l->read[j])) bytes -= f->p->storage_bytes[l->read[j]];
+        if (counts && !cb_has_inside(f->p, op) && bytes > floor->bytes)
+            *floor = (cb_floor){bytes, op, floor->apart};
+        for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++)
+            if (is_kept(l, l->made[j])) kept += f->p->storage_bytes[l->made[j]];
+    }
 }
 
 cb_status cb_find_floor(const cb_ledger *l, cb_arena *scratch, cb_floor *out, cb_error *err) {
@@ -219,8 +248,10 @@ cb_status cb_find_floor(const cb_ledger *l, cb_arena *scratch, cb_floor *out, cb
         uint64_t bytes = 0;
         CB_TRY(floor_at(&w, list[at].at, &bytes, err));
         if (bytes <= out->bytes && out->op != CB_NONE) continue;
-        *out = (cb_floor){bytes, l->f->base[list[at].at]};
+        *out = (cb_floor){bytes, l->f->base[list[at].at], 0};
     }
+    out->apart = out->op == CB_NONE ? 0 : out->bytes;
+    count_kept(l, out);
     return CB_OK;
 }
 

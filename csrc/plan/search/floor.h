@@ -7,7 +7,9 @@
 
 typedef struct cb_floor {
     uint64_t bytes;
-    uint32_t op; /* op that sets it; CB_NONE: no ops */
+    uint32_t op;    /* op that sets it; CB_NONE: no ops */
+    uint64_t apart; /* a smaller floor, without the gradients that late ops meet; searches divide
+                       the range above it, and pass targets below `bytes` */
 } cb_floor;
 
 /* The bytes alive while an op of the base order runs, in every plan: its inputs, outputs and

@@ -106,7 +106,7 @@ cb_status cb_front_walk(cb_ladder *d, cb_error *err) {
     }
     cb_floor floor;
     CB_TRY(cb_find_floor(&d->first.ledger, scratch, &floor, err));
-    w.floor = floor.op == CB_NONE ? 0 : floor.bytes;
+    w.floor = floor.apart;
     for (; w.round < CB_FRONT_ROUNDS && status == CB_OK; w.round++)
         status = walk_all(&w, d->front, err);
     if (status == CB_OK && d->front->n > 0)

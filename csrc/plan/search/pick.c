@@ -307,7 +307,7 @@ static cb_status dig_low(cb_chooser *k, cb_ladder *d, cb_error *err) {
     CB_TRY(cb_ladder_find_floor(d, err));
     low_search s = {.from = k->best,
                     .high = k->best.size < base ? k->best.size : base,
-                    .low = d->floor.op == CB_NONE ? 0 : d->floor.bytes,
+                    .low = d->floor.apart,
                     .least_ps = (double)k->t->f->once_ps * (1 + cb_ladder_little_extra(d)),
                     .effort = {.descent = CB_LOW_DESCENT, .share = CB_LOW_SHARE}};
     for (int round = 0; round < CB_LOW_ROUNDS && s.high > s.low + near; round++)

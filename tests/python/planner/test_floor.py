@@ -70,31 +70,29 @@ def small_problem(seed, sizes=SIZES):
 
 
 def least_peak(problem):
-    """Returns the smallest peak of all schedules. Ops that may not rerun keep the given order; the
-    others run any number of times after their turn, or never. It is a shortest path over sets of
-    live values."""
+    """Returns the smallest peak of all schedules, by a shortest path over sets of live values. Ops
+    that may not rerun keep the given order; the others run any number of times after their turn, or
+    never. ``"reruns": "all"`` adds ops of the backward that make more than gradients."""
     ops, size = problem["ops"], [s["bytes"] for s in problem["storages"]]
     kinds = [set(s.get("flags", ())) for s in problem["storages"]]
     storage_of = [out["storage"] for op in ops for out in op["out"]]
-    root = {}
-    for i, op in enumerate(ops):
-        for out in op["out"]:
-            root.setdefault(out["storage"], i)
+    root = {out["storage"]: i for i, op in reversed([*enumerate(ops)]) for out in op["out"]}
     flags = [set(op.get("flags", ())) for op in ops]
     reads = [{storage_of[v] for v in op["in"]} - {0} for op in ops]
     makes = [{s for s, r in root.items() if r == i} - {0} for i in range(len(ops))]
     ends = {storage_of[v] for v in problem["backward_outputs"]}
     ends |= {s for s in root if "hold_end" in kinds[s]}
-    crossing = {storage_of[v] for v in problem["forward_outputs"]} - {0}
-    crossing |= {s for s in root if kinds[s] & {"hold_forward", "hold_end"}}
     starts = problem["backward_starts"]
+    crossing = {storage_of[v] for v in problem["forward_outputs"]} - {0}
+    crossing |= {s for s in root if kinds[s] & {"hold_forward", "hold_end"} and root[s] < starts}
+    late = len(ops) if problem.get("reruns") == "all" else starts
     again = [
-        i < starts and not flags[i] & {"placeholder", "view", "random_stateful"}
+        (i < starts or (starts < i < late and not makes[i] <= ends))
+        and not flags[i] & {"placeholder", "view", "random_stateful"}
         for i in range(len(ops))
     ]
     first = (1, 0, frozenset())  # next op; 0 forward, 1 just crossed, 2 backward; live values
     best, queue, count = {first: 0}, [(0, 0, first)], 0
-
     over = [[storage_of[op["in"][k]] for k in op.get("over", ())] for op in ops]
 
     def step(op, peak, at, phase, alive, gone=None):
@@ -152,6 +150,30 @@ def test_floor_against_all_schedules():
         assert floor is not None and floor <= least <= smallest, (seed, floor, least, smallest)
         tight += floor == least
     assert tight >= 15
+
+
+def with_gradients(problem, rng):
+    """Returns the problem with several gradients, whose ops of the backward may be late."""
+    storages = [dict(storage) for storage in problem["storages"]]
+    for op in problem["ops"][problem["backward_starts"] + 1 :]:
+        if rng.random() < 0.5:
+            continue
+        storages[op["out"][0]["storage"]]["flags"] = ["hold_end"]
+    return {**problem, "storages": storages, "version": 3, "reruns": "all"}
+
+
+def test_floor_of_late_ops_against_all_schedules():
+    tight = held = 0
+    for seed in range(12):
+        problem = with_gradients(small_problem(seed, [5, 7]), random.Random(seed))
+        least = least_peak(problem)
+        if least <= 1:
+            continue
+        floor, smallest = floor_and_smallest(problem)
+        assert floor is not None and floor <= least <= smallest, (seed, floor, least, smallest)
+        tight += floor == least
+        held += len([s for s in problem["storages"] if "hold_end" in s.get("flags", ())]) > 1
+    assert tight >= 5 and held >= 5, (tight, held)
 
 
 def test_floor_where_memory_is_taken_over():
