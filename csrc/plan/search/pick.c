@@ -179,12 +179,21 @@ static cb_status skip_near(const cb_chooser *k, cb_ladder *d, double most_ps, ui
     return cb_ladder_climb_many(d, wanted, err);
 }
 
+/* Returns the size below which the descent looks for plans: that of the best so far or, for a
+ * following ladder, of the rival's answer to position 0, which has been found. Larger plans cannot
+ * be the answer of both. */
+static uint64_t size_to_beat(const cb_chooser *k, const cb_ladder *d, double most_ps) {
+    const cb_candidate *low = d->follows ? &d->rival->low[k->t->goal->measure] : NULL;
+    if (cb_has_best(k)) return k->best.size;
+    return low && low->size > 0 && (double)low->time_ps <= most_ps ? low->size : d->whole;
+}
+
 /* Descends the rungs until two in a row have no plan that is fast enough. */
 static cb_status consider_small_rungs(cb_chooser *k, cb_ladder *d, double most_ps, cb_error *err) {
     double once = (double)k->t->f->once_ps;
-    uint64_t from = cb_has_best(k) ? k->best.size : d->whole, missed = 0;
+    uint64_t missed = 0;
     int failed = 0;
-    uint32_t first = cb_ladder_first(d, from);
+    uint32_t first = cb_ladder_first(d, size_to_beat(k, d, most_ps));
     CB_TRY(skip_near(k, d, most_ps, &first, err));
     for (uint32_t r = first; r < d->n_rung && failed < 2; r++) {
         const cb_candidate *c;
