@@ -47,6 +47,7 @@ typedef struct planner {
     bool is_last;        /* this is the last question */
     cb_arena *scratch;
     cb_arena searching; /* memory of the searches */
+    cb_placings placings;
     cb_facts facts;
     cb_sim sim;
     cb_cut cut;
@@ -80,9 +81,8 @@ static cb_goal make_goal(const planner *r, const cb_budget *b) {
     return goal;
 }
 
-static cb_search_tools tools_of(planner *r) {
-    return (cb_search_tools){
-        .f = &r->facts, .cut = &r->cut, .sim = &r->sim, .threads = r->o->threads};
+static cb_search_tools tools_of(planner *r, const cb_facts *f, cb_cut *cut, cb_sim *sim) {
+    return (cb_search_tools){f, cut, sim, &r->placings, r->o->threads};
 }
 
 /* A search for peaks gets all goals at once. */
@@ -103,8 +103,7 @@ static cb_status tell_goals(planner *r, cb_error *err) {
 
 static cb_status new_late_searcher(planner *r, cb_error *err) {
     late_search *l = &r->late;
-    const cb_search_tools tools = {
-        .f = &l->facts, .cut = &l->cut, .sim = &l->sim, .threads = r->o->threads};
+    const cb_search_tools tools = tools_of(r, &l->facts, &l->cut, &l->sim);
     CB_TRY(cb_facts_make(r->p, r->facts.device, &r->searching, &l->facts, err));
     cb_late_keep_ends(&l->facts);
     CB_TRY(cb_sim_init(&l->sim, &l->facts, r->scratch->alloc, err));
@@ -114,7 +113,7 @@ static cb_status new_late_searcher(planner *r, cb_error *err) {
 }
 
 static cb_status new_searcher(planner *r, bool saved, cb_error *err) {
-    const cb_search_tools tools = tools_of(r);
+    const cb_search_tools tools = tools_of(r, &r->facts, &r->cut, &r->sim);
     CB_TRY(cb_searcher_new(&tools, &r->searching, &r->searcher[saved], err));
     if (saved) return CB_OK;
     if (r->late.wanted) CB_TRY(new_late_searcher(r, err));
@@ -182,7 +181,7 @@ static cb_status bound_late_moves(planner *r, const cb_goal *goal, cb_offloaded 
 static cb_status choose_moves(planner *r, const cb_goal *goal, cb_plan *plan, cb_error *err) {
     cb_offloaded found;
     if (!r->searcher[false]) CB_TRY(new_searcher(r, false, err));
-    const cb_search_tools tools = tools_of(r);
+    const cb_search_tools tools = tools_of(r, &r->facts, &r->cut, &r->sim);
     const cb_ask_without without = {ask_without, r};
     CB_TRY(cb_search_offload(&tools, without, goal, r->scratch, &found, err));
     if (r->late.wanted && found.least_extra_ps >= 0) CB_TRY(bound_late_moves(r, goal, &found, err));
@@ -266,14 +265,15 @@ static cb_status choose_schedule(planner *r, const cb_budget *budget, cb_plan *p
 }
 
 /* Checks and places plan->schedule, and fills in all fields that follow from it and the problem. */
-static cb_status finish_plan(const planner *r, cb_plan *plan, cb_error *err) {
+static cb_status finish_plan(planner *r, cb_plan *plan, cb_error *err) {
     const cb_problem *p = r->p;
     cb_facts followed, *f = &followed;
     CB_TRY(cb_follow_schedule(&r->facts, &plan->schedule, r->scratch, f, err));
     cb_facts all = *f; /* a schedule may run everything that the problem allows */
     all.all = r->late.wanted;
     CB_TRY(cb_schedule_walk(p, &plan->schedule, f->device, &plan->arena, &plan->lives, err));
-    CB_TRY(cb_place(p, &plan->lives, r->scratch, r->poll, &plan->arena_bytes, err));
+    CB_TRY(
+        cb_place_again(&r->placings, &plan->lives, r->scratch, r->poll, &plan->arena_bytes, err));
     CB_TRY(cb_device_copy(f->device, &plan->arena, &plan->device, err));
     plan->fingerprint = cb_problem_fingerprint(p);
     plan->live_bytes = plan->lives.peak_bytes;
@@ -328,7 +328,7 @@ static cb_status find_lowest(planner *r, const cb_budget *like, known_ends *out,
     CB_TRY(cb_plan_new(r->scratch->alloc, &plan, err));
     cb_status status = choose_for_budget(r, &lowest, &goal, plan, err);
     if (status == CB_OK)
-        status = cb_weigh_schedule(&r->facts, &goal, &plan->schedule, &weight, err);
+        status = cb_weigh_schedule(&r->facts, &goal, &r->placings, &plan->schedule, &weight, err);
     if (status == CB_OK) {
         out->ends.smallest = weight.bytes;
         status = cb_schedule_copy(&plan->schedule, r->scratch, &out->lowest, err);
@@ -371,6 +371,7 @@ static cb_status start(planner *r, const cb_problem *p, const cb_device *device,
     r->p = p;
     r->scratch = scratch;
     cb_arena_init(&r->searching, scratch->alloc);
+    cb_placings_init(&r->placings, p, scratch->alloc);
     if (r->o->poll.ask) r->poll = (cb_poll){ask_caller, r};
     r->ignores_finish = r->o->ignores_finish;
     if (!device) device = cb_device_find("cpu");
@@ -383,6 +384,7 @@ static cb_status start(planner *r, const cb_problem *p, const cb_device *device,
 
 static void stop(planner *r) {
     end_search(r);
+    cb_placings_free(&r->placings);
     cb_arena_free(r->scratch);
 }
 

@@ -42,6 +42,7 @@ typedef struct offload_chooser {
     const cb_facts *f;
     const cb_goal *goal;
     cb_ask_without without;
+    cb_placings *placings;
     cb_arena *arena;
     cb_offload_sim offload_sim;
     cb_offload_search haul;
@@ -207,7 +208,7 @@ static bool has_plan(const offload_chooser *z) { return z->best.time_ps < INT64_
 static cb_status consider(offload_chooser *z, const cb_schedule *s, bool *taken, cb_error *err) {
     cb_weight w;
     *taken = false;
-    CB_TRY(cb_weigh_schedule(z->f, z->goal, s, &w, err));
+    CB_TRY(cb_weigh_schedule(z->f, z->goal, z->placings, s, &w, err));
     if (w.bytes < z->smallest) z->smallest = w.bytes;
     *taken = z->goal->smallest ? cb_is_smaller(cb_most_time(z->f, z->goal), &w, z->best)
                                : cb_is_faster(z->goal, w.time_ps, w.bytes, z->best);
@@ -391,7 +392,11 @@ cb_status cb_search_offload(const cb_search_tools *tools, cb_ask_without without
                             cb_error *err) {
     offload_chooser *z = CB_NEW(arena, offload_chooser, 1);
     if (!z) return cb_no_memory(err);
-    *z = (offload_chooser){.f = tools->f, .goal = goal, .without = without, .arena = arena};
+    *z = (offload_chooser){.f = tools->f,
+                           .goal = goal,
+                           .without = without,
+                           .placings = tools->placings,
+                           .arena = arena};
     z->best = CB_NO_BEST;
     z->smallest = UINT64_MAX;
     cb_status status = choose(z, tools->cut, tools->sim, err);

@@ -9,7 +9,7 @@ static void note_smallest(cb_chooser *k, const cb_weight *w) {
 }
 
 static cb_status measure(cb_chooser *k, const cb_schedule *s, cb_weight *out, cb_error *err) {
-    CB_TRY(cb_weigh_schedule(k->f, k->t->goal, s, out, err));
+    CB_TRY(cb_weigh_schedule(k->f, k->t->goal, k->memo->placings, s, out, err));
     note_smallest(k, out);
     return CB_OK;
 }

@@ -18,6 +18,7 @@ typedef struct cb_weighed {
 /* The results that budgets of one search share. */
 typedef struct cb_memo {
     cb_arena *arena;
+    cb_placings *placings;                       /* those of the planner */
     CB_VEC(cb_weighed) list;                     /* plans that were placed */
     struct cb_chooser *min[CB_MEASURE_COUNT];    /* the answer to CB_BUDGET_MIN (pick.c); or NULL */
     struct cb_chooser *coarse[CB_MEASURE_COUNT]; /* the same without consider_further */

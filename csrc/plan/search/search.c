@@ -326,6 +326,7 @@ cb_status cb_searcher_new(const cb_search_tools *tools, cb_arena *arena, cb_sear
     *s = (cb_searcher){.f = f, .cut = tools->cut, .arena = arena, .threads = tools->threads};
     s->candidates.alloc = arena->alloc;
     s->memo.arena = arena;
+    s->memo.placings = tools->placings;
     s->t = (cb_trial){.f = f,
                       .goal = &s->goal,
                       .sim = tools->sim,

@@ -6,13 +6,15 @@
 #include "../../include/cutback.h"
 #include "../cut/mincut.h"
 #include "../schedule/goal.h"
+#include "candidates/placings.h"
 
 /* The tools of a search; the caller owns them, and the search changes them. */
 typedef struct cb_search_tools {
     const cb_facts *f;
     cb_cut *cut;
     cb_sim *sim;
-    cb_threads *threads; /* may be NULL: the search then takes longer, with the same result */
+    cb_placings *placings; /* offsets known so far, which searches add to */
+    cb_threads *threads;   /* may be NULL: the search then takes longer, with the same result */
 } cb_search_tools;
 
 typedef struct cb_searcher cb_searcher; /* allocated in an arena */

@@ -6,6 +6,7 @@
 #include "../model/facts.h"
 #include "../schedule/goal.h"
 #include "../schedule/plan.h"
+#include "candidates/placings.h"
 
 typedef struct cb_weight {
     uint64_t bytes;   /* bytes by the goal's measure, including offsets */
@@ -30,9 +31,10 @@ static inline double cb_most_time(const cb_facts *f, const cb_goal *goal) {
     return (double)f->once_ps * (1 + goal->share);
 }
 
-/* Checks the schedule, and assigns offsets if the goal depends on them. */
+/* Checks the schedule, and assigns offsets if the goal depends on them. `known` remembers them. */
 CB_MUST_CHECK cb_status cb_weigh_schedule(const cb_facts *f, const cb_goal *goal,
-                                          const cb_schedule *s, cb_weight *out, cb_error *err);
+                                          cb_placings *known, const cb_schedule *s, cb_weight *out,
+                                          cb_error *err);
 
 /* For a budget: true if the plan fits and is faster than the best so far, or equally fast and
  * smaller. */
