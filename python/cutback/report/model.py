@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -256,22 +257,45 @@ def _base(problem: Problem) -> list[tuple[str, int]]:
     return [row for row in [*rows, ("optimizer states and the rest", rest)] if row[1] > 0]
 
 
+def longest_in_order(numbers: Sequence[int]) -> list[int]:
+    """Returns the indices of a longest subsequence that never falls."""
+    ends: list[int] = []  # by length - 1: index of the least number that ends such a subsequence
+    least: list[int] = []  # these numbers
+    before: list[int] = []
+    for i, number in enumerate(numbers):
+        length = bisect_right(least, number)
+        before.append(ends[length - 1] if length else -1)
+        ends[length : length + 1] = [i]
+        least[length : length + 1] = [number]
+    found: list[int] = []
+    at = ends[-1] if ends else -1
+    while at >= 0:
+        found.append(at)
+        at = before[at]
+    return found[::-1]
+
+
 def _everything(core: _native.Plan, picture: Picture) -> list[int]:
-    """Returns the live bytes of the plan that saves everything, at the steps of this plan. A rerun
-    gets the bytes of the next step that is not a rerun."""
+    """Returns the live bytes of the plan that saves everything, at the steps of this plan. A rerun,
+    or an operation that this plan runs earlier or later, gets the bytes of the next other step."""
     whole = core.problem.plan(device=core.device)
-    lives = whole.lives
-    live = live_bytes(lives, len(whole.steps), taken_over(lives))
+    live = live_bytes(whole.lives, len(whole.steps), taken_over(whole.lives))
     at: dict[int, int] = {}
-    for step, size in zip(whole.steps, live, strict=True):
-        at.setdefault(step.op, size)
-    first = {op: step for step, op in reversed(list(enumerate(picture.steps)))}
+    for k, step in enumerate(whole.steps):
+        at.setdefault(step.op, k)
+    runs = [
+        k
+        for k, op in enumerate(picture.steps)
+        if picture.actions[k] == "run" and not picture.is_rerun[k] and op in at
+    ]
+    known = {
+        runs[i]: live[at[picture.steps[runs[i]]]]
+        for i in longest_in_order([at[picture.steps[k]] for k in runs])
+    }
     found: list[int] = []
     size = live[-1] if live else 0
     for k in reversed(range(picture.n_step)):
-        op = picture.steps[k]
-        if first[op] == k:
-            size = at.get(op, size)
+        size = known.get(k, size)
         found.append(size)
     return found[::-1]
 

@@ -131,8 +131,8 @@ def timeline_svg(
     >>> svg = report.timeline_svg(report.read(plan))
     """
     plot, budget = _live_plot(picture, measured)
-    held = f", above {human_bytes(plot.below)} always held" if plot.below else ""
-    body = [text(LEFT, 14, f"live bytes of each step{held}"), plot.bytes_axis()]
+    held = f", above {human_bytes(plot.below)} always held" if plot.below else " of each step"
+    body = [text(LEFT, 14, f"live bytes{held}"), plot.bytes_axis()]
     inside = _areas(picture, plot) + _base(picture, plot) + outlines(picture, plot)
     if measured:
         inside.append(plot.outline(measured, "measured in a run", "measured"))

@@ -10,7 +10,7 @@ import re
 import sys
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
-from itertools import pairwise
+from itertools import combinations, groupby, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from cutback import report
 from cutback.report import chart, plot, summary, timeline
 from cutback.report import layers as layer_names
 from cutback.report.folding import Fold, best_fold, folds
-from cutback.report.model import CATEGORIES
+from cutback.report.model import CATEGORIES, longest_in_order
 from cutback.report.svg import human_bytes, nice_ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -34,6 +34,12 @@ def layers(params, x):
     for w in params:
         x = cutback.nn.functional.gelu(cutback.nn.functional.layer_norm(x) @ w)
     return (x * x).mean()
+
+
+def waves(params, x):
+    for w in params:
+        x = np.sin(x @ w)
+    return x.sum()
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +216,28 @@ def test_outlines_are_those_of_other_plans(picture, step):
         assert report.human_bytes(size) in svg
 
 
+@given(st.lists(st.integers(0, 5), max_size=7))
+def test_the_longest_part_in_order(numbers):
+    found = longest_in_order(numbers)
+    part = [numbers[i] for i in found]
+    assert found == sorted(set(found)) and part == sorted(part)
+    for size in range(len(found) + 1, len(numbers) + 1):
+        assert all(list(other) != sorted(other) for other in combinations(numbers, size))
+
+
+def test_the_outline_of_saving_everything_has_no_dips_of_moved_steps():
+    """Some steps run earlier or later in a plan that recomputes; the outline leaves them out."""
+    params, x = [np.full((8, 8), 0.1)] * 4, np.ones((64, 8))
+    plan = cutback.plan(waves, params, x, budget=0.0)
+    picture = report.read(plan)
+    whole = report.read(cutback.Plan.of(plan.core.problem.plan(device=plan.core.device)))
+    ops = [op for op, again in zip(picture.steps, picture.is_rerun, strict=True) if not again]
+    assert ops != whole.steps
+    rest = iter(whole.live)  # the outline has sizes of that plan, in its order
+    changes = [size for size, _ in groupby(picture.everything)]
+    assert all(any(size == other for other in rest) for size in changes)
+
+
 def test_steps_take_the_time_of_the_plan(picture, step):
     assert len(picture.times_ps) == picture.n_step
     assert sum(picture.times_ps) == step.plan.numbers["time_ps"]
@@ -326,13 +354,8 @@ def test_only_later_runs_count_as_recomputation():
     """The cosines are of the forward, but only the backward needs them: if they run there first,
     they take no extra time."""
 
-    def loss(w, x):
-        for _ in range(4):
-            x = np.sin(x @ w)
-        return x.sum()
-
-    w, x = np.ones((8, 8)), np.ones((64, 8))
-    plan = cutback.plan(loss, w, x, budget=0.5)
+    params, x = [np.full((8, 8), 0.1)] * 4, np.ones((64, 8))
+    plan = cutback.plan(waves, params, x, budget=0.5)
     picture = report.read(plan)
     late = [
         step
