@@ -37,7 +37,8 @@ COMMAND = "python benchmarks/cpu/bench_products.py"
 REST = 0.1  # seconds until the workers of other pools sleep
 BURSTS, CALLS, PAUSE = 25, 4, 0.03
 TURN = 0.15  # seconds per turn on one thread
-LEAST_FLOPS = 4e7  # per call: smaller products are repeated within a call
+LEAST_FLOPS = 4e8  # per call: smaller products are repeated within a call
+MOST_BYTES = 1 << 26  # of the operands of a call
 
 
 class Product(NamedTuple):
@@ -50,7 +51,10 @@ class Product(NamedTuple):
 
     @property
     def repeats(self) -> int:
-        return max(1, min(64, round(LEAST_FLOPS / self.flops))) if self.flops > 0 else 1
+        if self.flops == 0:
+            return 1
+        least = 64 if self.is_square else MOST_BYTES // (4 * self.k * (self.m + self.n))
+        return max(1, min(64, least, round(LEAST_FLOPS / self.flops)))
 
     @property
     def is_square(self) -> bool:

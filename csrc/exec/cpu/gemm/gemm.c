@@ -128,9 +128,9 @@ void cb_gemm_enter_task(const cb_gemm_region *region) {
 bool cb_gemm_own_is_faster(cb_dtype dtype, int64_t m, int64_t n, int64_t k) {
     pthread_once(&guard.once, set_up);
     double flops = 2.0 * (double)m * (double)n * (double)k;
-    bool is_narrow = min_i64(m, n) <= NARROW && k <= NARROW_INNER;
-    return guard.has_fma && dtype != CB_F64 && m > 1 && n > 1 && k >= SMALLEST_INNER &&
-           (flops <= LARGEST_FLOPS || is_narrow);
+    bool is_narrow = min_i64(m, n) <= NARROW && k <= NARROW_INNER, has_vector = m == 1 || n == 1;
+    return guard.has_fma && dtype != CB_F64 && k >= SMALLEST_INNER &&
+           (flops <= LARGEST_FLOPS || is_narrow || has_vector);
 }
 
 /* Divides columns first: tasks with the same columns would each pack the same panels. */

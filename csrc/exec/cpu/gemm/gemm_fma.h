@@ -27,7 +27,34 @@
 
 typedef float gemm_vector_f32 __attribute__((vector_size(GEMM_VECTOR)));
 typedef double gemm_vector_f64 __attribute__((vector_size(GEMM_VECTOR)));
+typedef float gemm_four_f32 __attribute__((vector_size(4 * sizeof(float))));
+typedef double gemm_four_f64 __attribute__((vector_size(4 * sizeof(double))));
 #define GEMM_INLINE static inline __attribute__((always_inline))
+
+GEMM_INLINE float gemm_fma_one_f32(float x, float b, float sum) { return fmaf(x, b, sum); }
+GEMM_INLINE double gemm_fma_one_f64(double x, double b, double sum) { return fma(x, b, sum); }
+
+#if defined(__FMA__)
+GEMM_INLINE gemm_four_f32 gemm_fma_four_f32(float x, gemm_four_f32 b, gemm_four_f32 sum) {
+    return _mm_fmadd_ps(_mm_set1_ps(x), b, sum);
+}
+GEMM_INLINE gemm_four_f64 gemm_fma_four_f64(double x, gemm_four_f64 b, gemm_four_f64 sum) {
+    return _mm256_fmadd_pd(_mm256_set1_pd(x), b, sum);
+}
+#else
+GEMM_INLINE gemm_four_f32 gemm_fma_four_f32(float x, gemm_four_f32 b, gemm_four_f32 sum) {
+#if defined(__aarch64__)
+    return (gemm_four_f32)vfmaq_n_f32((float32x4_t)sum, (float32x4_t)b, x);
+#else
+    for (int i = 0; i < 4; i++) sum[i] = fmaf(x, b[i], sum[i]);
+    return sum;
+#endif
+}
+GEMM_INLINE gemm_four_f64 gemm_fma_four_f64(double x, gemm_four_f64 b, gemm_four_f64 sum) {
+    for (int i = 0; i < 4; i++) sum[i] = fma(x, b[i], sum[i]);
+    return sum;
+}
+#endif
 
 #if defined(__AVX512F__)
 GEMM_INLINE gemm_vector_f32 gemm_fma_f32(float x, gemm_vector_f32 b, gemm_vector_f32 sum) {

@@ -23,6 +23,9 @@
 #define GEMM_AHEAD 16      /* rows of b that are prefetched */
 #define GEMM_NARROW 16     /* maximum number of columns for which exchanging the sides is faster */
 #define GEMM_NARROW_ROWS 8 /* the same if rows of a must then be transposed */
+#define GEMM_LINES 8       /* rows of b that one row of a is multiplied by at a time */
+#define GEMM_LINE 2048     /* columns of these rows */
+#define GEMM_DOTS 8        /* dense columns of b that one row of a is multiplied by at a time */
 #define GEMM_SUMS (2 * GEMM_ROWS)
 #define GEMM_WIDEST 8                        /* maximum width of a product, in vectors of columns */
 #define GEMM_UNROLL _Pragma("GCC unroll 24") /* otherwise -O2 leaves the sums in memory */

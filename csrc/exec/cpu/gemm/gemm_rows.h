@@ -17,7 +17,18 @@
 #endif
 #define GEMM_WIDTH ((int64_t)(2 * GEMM_VECTOR / sizeof(CB_REAL))) /* columns of a panel */
 
-typedef CB_REAL CB_TYPED(gemm_four) __attribute__((vector_size(4 * sizeof(CB_REAL))));
+/* Transposes four rows of four. */
+GEMM_INLINE void CB_TYPED(gemm_turn)(CB_TYPED(gemm_four) * a) {
+    CB_TYPED(gemm_four) b[4];
+    b[0] = __builtin_shufflevector(a[0], a[1], 0, 4, 1, 5);
+    b[1] = __builtin_shufflevector(a[0], a[1], 2, 6, 3, 7);
+    b[2] = __builtin_shufflevector(a[2], a[3], 0, 4, 1, 5);
+    b[3] = __builtin_shufflevector(a[2], a[3], 2, 6, 3, 7);
+    a[0] = __builtin_shufflevector(b[0], b[2], 0, 1, 4, 5);
+    a[1] = __builtin_shufflevector(b[0], b[2], 2, 3, 6, 7);
+    a[2] = __builtin_shufflevector(b[1], b[3], 0, 1, 4, 5);
+    a[3] = __builtin_shufflevector(b[1], b[3], 2, 3, 6, 7);
+}
 
 /* Sets to[p * ld_to + j] = from[j * ld + p] for j < columns and p < inner, four by four. */
 static inline void CB_TYPED(gemm_transpose)(const CB_REAL *from, int64_t ld, int64_t columns,
@@ -26,17 +37,10 @@ static inline void CB_TYPED(gemm_transpose)(const CB_REAL *from, int64_t ld, int
     for (; j + 4 <= columns; j += 4, from += 4 * ld) {
         int64_t p = 0;
         for (; p + 4 <= inner; p += 4) {
-            CB_TYPED(gemm_four) a[4], b[4];
+            CB_TYPED(gemm_four) a[4];
             GEMM_UNROLL
             for (int i = 0; i < 4; i++) memcpy(&a[i], from + i * ld + p, sizeof a[i]);
-            b[0] = __builtin_shufflevector(a[0], a[1], 0, 4, 1, 5);
-            b[1] = __builtin_shufflevector(a[0], a[1], 2, 6, 3, 7);
-            b[2] = __builtin_shufflevector(a[2], a[3], 0, 4, 1, 5);
-            b[3] = __builtin_shufflevector(a[2], a[3], 2, 6, 3, 7);
-            a[0] = __builtin_shufflevector(b[0], b[2], 0, 1, 4, 5);
-            a[1] = __builtin_shufflevector(b[0], b[2], 2, 3, 6, 7);
-            a[2] = __builtin_shufflevector(b[1], b[3], 0, 1, 4, 5);
-            a[3] = __builtin_shufflevector(b[1], b[3], 2, 3, 6, 7);
+            CB_TYPED(gemm_turn)(a);
             GEMM_UNROLL
             for (int i = 0; i < 4; i++) memcpy(to + (p + i) * ld_to + j, &a[i], sizeof a[i]);
         }
@@ -282,6 +286,101 @@ static int64_t CB_TYPED(gemm_add_wide)(CB_TYPED(gemm_left) a, int64_t rows, gemm
     return j;
 }
 
+/* Adds `rows` rows of b, each times its number of a, to sums of n columns. `rows` is a compile-time
+ * constant. */
+GEMM_INLINE void CB_TYPED(gemm_add_lines)(const int rows, CB_TYPED(gemm_left) a,
+                                          CB_TYPED(gemm_right) b, int64_t n, CB_REAL *sum) {
+    const int64_t lanes = GEMM_VECTOR / sizeof(CB_REAL);
+    CB_REAL x[GEMM_LINES];
+    GEMM_UNROLL
+    for (int p = 0; p < rows; p++) x[p] = a.at[p * a.column];
+    for (int64_t j = 0; j < n; j += lanes) {
+        CB_TYPED(gemm_vector) v, right = {0};
+        memcpy(&v, sum + j, sizeof v);
+        GEMM_UNROLL
+        for (int p = 0; p < rows; p++) {
+            if (n - j >= lanes) memcpy(&right, b.at + p * b.row + j, sizeof right);
+            else memcpy(&right, b.at + p * b.row + j, (size_t)(n - j) * sizeof(CB_REAL));
+            v = CB_TYPED(gemm_fma)(x[p], right, v);
+        }
+        memcpy(sum + j, &v, sizeof v);
+    }
+}
+
+/* Multiplies one row of a by a dense b, which is read row by row: with so little to do, reading b
+ * in the order of its memory decides. */
+static void CB_TYPED(gemm_multiply_line)(const cb_gemm *g, gemm_view a, gemm_view b) {
+    _Alignas(GEMM_VECTOR) CB_REAL sum[GEMM_LINE];
+    for (int64_t j = 0; j < g->n; j += GEMM_LINE) {
+        const int64_t n = gemm_least(GEMM_LINE, g->n - j);
+        for (int64_t k0 = 0; k0 < g->k; k0 += GEMM_INNER) {
+            const int64_t end = gemm_least(k0 + GEMM_INNER, g->k);
+            int64_t p = k0;
+            memset(sum, 0, sizeof sum);
+#define GEMM_TAKE_LINES(n_lines)                                                              \
+    for (; p + (n_lines) <= end; p += (n_lines)) {                                            \
+        CB_TYPED(gemm_add_lines)                                                              \
+        ((n_lines), (CB_TYPED(gemm_left)){(const CB_REAL *)a.at + p * a.column, 0, a.column}, \
+         (CB_TYPED(gemm_right)){(const CB_REAL *)b.at + p * b.row + j, b.row}, n, sum);       \
+    }
+            GEMM_TAKE_LINES(GEMM_LINES)
+            GEMM_TAKE_LINES(1)
+#undef GEMM_TAKE_LINES
+            CB_REAL *c = (CB_REAL *)g->c + j;
+            const bool add = g->add || k0 > 0;
+            for (int64_t i = 0; i < n; i++) c[i] = add ? c[i] + sum[i] : sum[i];
+        }
+    }
+}
+
+/* Adds x[p] * b[p][j] to the sums of GEMM_DOTS columns, where column j is dense at b + j * ld. */
+GEMM_INLINE void CB_TYPED(gemm_add_dots)(CB_TYPED(gemm_left) x, const CB_REAL *b, int64_t ld,
+                                         int64_t inner, CB_TYPED(gemm_four) * sum) {
+    int64_t p = 0;
+    for (; p + 4 <= inner; p += 4, b += 4, x.at += 4 * x.column) {
+        GEMM_UNROLL
+        for (int i = 0; i < GEMM_DOTS / 4; i++) {
+            CB_TYPED(gemm_four) a[4];
+            GEMM_UNROLL
+            for (int j = 0; j < 4; j++) memcpy(&a[j], b + (4 * i + j) * ld, sizeof a[j]);
+            CB_TYPED(gemm_turn)(a);
+            GEMM_UNROLL
+            for (int j = 0; j < 4; j++)
+                sum[i] = CB_TYPED(gemm_fma_four)(x.at[j * x.column], a[j], sum[i]);
+        }
+    }
+    for (; p < inner; p++, b++, x.at += x.column) {
+        for (int i = 0; i < GEMM_DOTS / 4; i++) {
+            CB_TYPED(gemm_four) a;
+            for (int j = 0; j < 4; j++) a[j] = b[(4 * i + j) * ld];
+            sum[i] = CB_TYPED(gemm_fma_four)(x.at[0], a, sum[i]);
+        }
+    }
+}
+
+/* Multiplies one row of a by a b whose columns are dense. */
+static void CB_TYPED(gemm_multiply_dots)(const cb_gemm *g, gemm_view a, gemm_view b) {
+    for (int64_t j = 0; j < g->n;) {
+        const int64_t n = g->n - j >= GEMM_DOTS ? GEMM_DOTS : 1;
+        CB_REAL *c = (CB_REAL *)g->c + j;
+        for (int64_t k0 = 0; k0 < g->k; k0 += GEMM_INNER) {
+            const int64_t inner = gemm_least(GEMM_INNER, g->k - k0);
+            const CB_REAL *column = (const CB_REAL *)b.at + k0 + j * b.column;
+            const bool add = g->add || k0 > 0;
+            CB_TYPED(gemm_left) x = {(const CB_REAL *)a.at + k0 * a.column, 0, a.column};
+            CB_TYPED(gemm_four) sum[GEMM_DOTS / 4] = {{0}};
+            CB_REAL line[GEMM_DOTS];
+            if (n > 1) CB_TYPED(gemm_add_dots)(x, column, b.column, inner, sum);
+            else
+                for (int64_t p = 0; p < inner; p++, x.at += x.column)
+                    sum[0][0] = CB_TYPED(gemm_fma_one)(x.at[0], column[p], sum[0][0]);
+            memcpy(line, sum, sizeof line);
+            for (int64_t i = 0; i < n; i++) c[i] = add ? c[i] + line[i] : line[i];
+        }
+        j += n;
+    }
+}
+
 /* Multiplies a block of rows of a at a time, along the whole inner axis. So a is read once, in
  * order, and sums are still in a cache when the next part of the inner axis is added. */
 static void CB_TYPED(gemm_multiply)(const cb_gemm *g) {
@@ -289,6 +388,10 @@ static void CB_TYPED(gemm_multiply)(const cb_gemm *g) {
     gemm_view b = gemm_view_of(g->b, g->ldb, g->b_transposed);
     _Alignas(GEMM_VECTOR) CB_REAL panel[GEMM_INNER * GEMM_WIDTH];
     const bool is_direct = b.column == 1 && g->m <= GEMM_DIRECT;
+    if (g->m == 1) {
+        is_direct ? CB_TYPED(gemm_multiply_line)(g, a, b) : CB_TYPED(gemm_multiply_dots)(g, a, b);
+        return;
+    }
     for (int64_t i = 0; i < g->m; i += GEMM_BLOCK) {
         int64_t rows = gemm_least(GEMM_BLOCK, g->m - i);
         for (int64_t k0 = 0; k0 < g->k; k0 += GEMM_INNER) {
@@ -315,6 +418,23 @@ static void CB_TYPED(gemm_multiply)(const cb_gemm *g) {
 static void CB_TYPED(gemm_multiply_narrow)(const cb_gemm *g) {
     _Alignas(GEMM_VECTOR) CB_REAL block[GEMM_NARROW * GEMM_BLOCK];
     gemm_view a = gemm_view_of(g->a, g->lda, g->a_transposed);
+    if (g->n == 1 && g->ldc == 1) { /* c is a row as well */
+        CB_TYPED(gemm_multiply)
+        (&(cb_gemm){.dtype = g->dtype,
+                    .m = 1,
+                    .n = g->m,
+                    .k = g->k,
+                    .a = g->b,
+                    .b = g->a,
+                    .lda = g->ldb,
+                    .ldb = g->lda,
+                    .ldc = g->m,
+                    .a_transposed = !g->b_transposed,
+                    .b_transposed = !g->a_transposed,
+                    .add = g->add,
+                    .c = g->c});
+        return;
+    }
     for (int64_t i = 0; i < g->m; i += GEMM_BLOCK) {
         int64_t rows = gemm_least(GEMM_BLOCK, g->m - i);
         CB_REAL *c = (CB_REAL *)g->c + i * g->ldc;
