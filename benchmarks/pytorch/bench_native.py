@@ -14,7 +14,8 @@ measured. `--no-inductor` leaves out `torch.compile`, which takes minutes to com
 and `--add` writes the rows of the given models and keeps those of the others. Each round pauses,
 then times each candidate in a block of several steps, whose mean counts. The row has the median of
 the blocks, and the median over rounds of the ratio of eager's block to the candidate's. `first s`
-is the time of the first step, compilation included.
+is the time of the first step, compilation included; `peak bytes` are those that a step allocates at
+its peak.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from common import RESULTS, save, written
 from native_models import MODELS, WAYS
 
 import cutback.torch
+from cutback.torch import MemoryTracker
 
 REST_S = 0.5  # before each round
 BLOCK_S = 0.25  # seconds of steps per block, at least one step
@@ -96,6 +98,13 @@ def block_ms(step: Step, steps: int, clock: Clock) -> float:
     return 1e3 * (clock() - begin) / steps
 
 
+def peak_bytes(step: Step) -> int:
+    """Returns the bytes that a step allocates at its peak, gradients included."""
+    with MemoryTracker() as memory:
+        step()
+    return memory.peak_bytes
+
+
 def measure(options: argparse.Namespace) -> list[Row]:
     """Returns a row for each candidate of the model `options.one`."""
     name, rounds, threads = options.one, options.rounds, options.threads
@@ -103,6 +112,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
         torch.set_num_threads(threads)
         cutback.set_num_threads(threads)
     clock = time.process_time if threads == 1 else time.perf_counter
+    MemoryTracker()  # before Inductor loads code, so that trackers see its buffers
     torch.manual_seed(0)
     model, inputs = MODELS[name]()
     steps: dict[str, Step] = {}
@@ -112,6 +122,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
         first[what] = block_ms(steps[what], 1, clock) / 1e3
         block_ms(steps[what], 4, clock)  # ours measures scratch in its first steps
     counts = {w: max(1, round(1e3 * BLOCK_S / block_ms(s, 3, clock))) for w, s in steps.items()}
+    peaks = {what: peak_bytes(step) for what, step in steps.items()}
     blocks: dict[str, list[float]] = {what: [] for what in steps}
     for turn in range(rounds):
         time.sleep(REST_S)
@@ -128,6 +139,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
             "eager / this": _ratio(blocks["eager"], ms),
             f"{CODEGEN} / this": _ratio(blocks[CODEGEN], ms),
             "first s": round(first[what], 2),
+            "peak bytes": peaks[what],
         }
         for what, ms in blocks.items()
     ]
