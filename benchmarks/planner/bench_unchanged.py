@@ -16,7 +16,9 @@ planner's time; elsewhere, and at a position, 1.3 times, or 0.5 s more. If plans
 extra %" is the older one's.
 
 With `--seconds`, only this is measured. Under load all versions take longer, and the 0.5 s become
-the stricter limit.
+the stricter limit. Even processor seconds scatter by 30 % beside other work. So the committed rows
+are those of their date and commit, from a machine without other work, and later versions were
+compared by the instructions that valgrind counts for a few of the rows.
 
 `planner_no_worse` (the only result with `--plans`) compares the plans for ten shares of saving
 everything and for `min`, with forward reruns only and with `reruns: "all"`. No budget that the
