@@ -114,7 +114,11 @@ static cb_status consider_rungs(cb_chooser *k, cb_ladder *d, cb_error *err) {
 static cb_status refine(cb_chooser *k, cb_ladder *d, cb_error *err) {
     uint64_t bytes = k->t->goal->bytes, target = bytes - cb_beside_bytes(k->t->f, k->t->goal);
     cb_candidate c;
-    CB_TRY(search_to_fit(k, d, &k->best, bytes, target, &c, err));
+    const double pace = d->first.moves.pace;
+    if (!d->follows) d->first.moves.pace = 1; /* the rungs may have taken a share of the effort */
+    const cb_status status = search_to_fit(k, d, &k->best, bytes, target, &c, err);
+    d->first.moves.pace = pace;
+    CB_TRY(status);
     return c.size > 0 ? cb_consider(k, &c, err) : CB_OK;
 }
 
