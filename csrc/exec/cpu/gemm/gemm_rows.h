@@ -291,19 +291,22 @@ static int64_t CB_TYPED(gemm_add_wide)(CB_TYPED(gemm_left) a, int64_t rows, gemm
 GEMM_INLINE void CB_TYPED(gemm_add_lines)(const int rows, CB_TYPED(gemm_left) a,
                                           CB_TYPED(gemm_right) b, int64_t n, CB_REAL *sum) {
     const int64_t lanes = GEMM_VECTOR / sizeof(CB_REAL);
-    CB_REAL x[GEMM_LINES];
+    CB_TYPED(gemm_vector) x[GEMM_LINES], v, right;
     GEMM_UNROLL
-    for (int p = 0; p < rows; p++) x[p] = a.at[p * a.column];
-    for (int64_t j = 0; j < n; j += lanes) {
-        CB_TYPED(gemm_vector) v, right = {0};
+    for (int p = 0; p < rows; p++) x[p] = a.at[p * a.column] - (CB_TYPED(gemm_vector)){0};
+    int64_t j = 0;
+    for (; j + lanes <= n; j += lanes) {
         memcpy(&v, sum + j, sizeof v);
         GEMM_UNROLL
         for (int p = 0; p < rows; p++) {
-            if (n - j >= lanes) memcpy(&right, b.at + p * b.row + j, sizeof right);
-            else memcpy(&right, b.at + p * b.row + j, (size_t)(n - j) * sizeof(CB_REAL));
-            v = CB_TYPED(gemm_fma)(x[p], right, v);
+            memcpy(&right, b.at + p * b.row + j, sizeof right);
+            v = CB_TYPED(gemm_fma_each)(x[p], right, v);
         }
         memcpy(sum + j, &v, sizeof v);
+    }
+    for (; j < n; j++) {
+        for (int p = 0; p < rows; p++)
+            sum[j] = CB_TYPED(gemm_fma_one)(a.at[p * a.column], b.at[p * b.row + j], sum[j]);
     }
 }
 
@@ -350,9 +353,10 @@ GEMM_INLINE void CB_TYPED(gemm_add_dots)(CB_TYPED(gemm_left) x, const CB_REAL *b
         }
     }
     for (; p < inner; p++, b++, x.at += x.column) {
+        GEMM_UNROLL
         for (int i = 0; i < GEMM_DOTS / 4; i++) {
-            CB_TYPED(gemm_four) a;
-            for (int j = 0; j < 4; j++) a[j] = b[(4 * i + j) * ld];
+            const CB_REAL *at = b + 4 * i * ld;
+            const CB_TYPED(gemm_four) a = {at[0], at[ld], at[2 * ld], at[3 * ld]};
             sum[i] = CB_TYPED(gemm_fma_four)(x.at[0], a, sum[i]);
         }
     }
