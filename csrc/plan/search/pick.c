@@ -163,9 +163,14 @@ static cb_status consider_between(cb_chooser *k, cb_ladder *d, uint64_t missed, 
     return CB_OK;
 }
 
-/* Near rungs from `first` on are worth a search only if the first deep rung has no plan that is
- * fast enough. Then all rungs that may have one are searched at once. `first` receives the rung to
- * continue from. */
+/* True if no plan is smaller than the best so far. */
+static bool is_at_floor(const cb_chooser *k, const cb_ladder *d) {
+    return cb_has_best(k) && d->has_floor &&
+           k->best_bytes <= d->floor.bytes + cb_beside_bytes(k->t->f, k->t->goal);
+}
+
+/* Near rungs from `first` on are searched, all at once, only if the first deep rung has no plan
+ * that is fast enough. `first` receives the rung to continue from. */
 static cb_status skip_near(const cb_chooser *k, cb_ladder *d, double most_ps, uint32_t *first,
                            cb_error *err) {
     double once = (double)k->t->f->once_ps;
@@ -174,7 +179,7 @@ static cb_status skip_near(const cb_chooser *k, cb_ladder *d, double most_ps, ui
     if (*first >= d->n_near) return CB_OK;
     if (d->n_near < d->n_rung && once + cb_ladder_least(d, d->n_near, false) <= most_ps)
         CB_TRY(cb_ladder_climb(d, d->n_near, &c, err));
-    if (c && (double)c->time_ps <= most_ps) {
+    if (is_at_floor(k, d) || (c && (double)c->time_ps <= most_ps)) {
         *first = d->n_near;
         return CB_OK;
     }
@@ -184,8 +189,7 @@ static cb_status skip_near(const cb_chooser *k, cb_ladder *d, double most_ps, ui
 }
 
 /* Returns the size below which the descent looks for plans: that of the best so far or, for a
- * following ladder, of the rival's answer to position 0, which has been found. Larger plans cannot
- * be the answer of both. */
+ * following ladder, of the rival's answer to position 0, which has been found. */
 static uint64_t size_to_beat(const cb_chooser *k, const cb_ladder *d, double most_ps) {
     const cb_candidate *low = d->follows ? &d->rival->low[k->t->goal->measure] : NULL;
     if (cb_has_best(k)) return k->best.size;
@@ -196,9 +200,9 @@ static uint64_t size_to_beat(const cb_chooser *k, const cb_ladder *d, double mos
 static cb_status consider_small_rungs(cb_chooser *k, cb_ladder *d, double most_ps, cb_error *err) {
     double once = (double)k->t->f->once_ps;
     uint64_t missed = 0;
-    int failed = 0;
-    uint32_t first = cb_ladder_first(d, size_to_beat(k, d, most_ps));
-    CB_TRY(skip_near(k, d, most_ps, &first, err));
+    uint32_t failed = 0, first = cb_ladder_first(d, size_to_beat(k, d, most_ps));
+    if (!is_at_floor(k, d)) CB_TRY(skip_near(k, d, most_ps, &first, err));
+    if (is_at_floor(k, d)) return CB_OK;
     for (uint32_t r = first; r < d->n_rung && failed < 2; r++) {
         const cb_candidate *c;
         if (once + cb_ladder_least(d, r, r > first && r > d->n_near) > most_ps) break;
@@ -376,15 +380,13 @@ static cb_status consider_low(cb_chooser *k, cb_ladder *d, cb_error *err) {
 
 /* ---- what all budgets consider --------------------------------------------------------------- */
 
+static cb_chooser empty_chooser(const cb_chooser *k, cb_arena *arena) {
+    return (cb_chooser){k->t, k->memo, k->f, arena, .smallest = UINT64_MAX, .smallest_op = CB_NONE};
+}
+
 static cb_chooser *new_chooser(const cb_chooser *k) {
     cb_chooser *made = CB_NEW(k->memo->arena, cb_chooser, 1);
-    if (!made) return NULL;
-    *made = (cb_chooser){.t = k->t,
-                         .memo = k->memo,
-                         .f = k->f,
-                         .arena = k->memo->arena,
-                         .smallest = UINT64_MAX,
-                         .smallest_op = CB_NONE};
+    if (made) *made = empty_chooser(k, k->memo->arena);
     return made;
 }
 
@@ -500,12 +502,7 @@ static cb_status find_min(cb_chooser *k, cb_ladder *d, const cb_chooser **out, c
  * that `min` finds between two rungs, or below a rung without a plan of the usual share of time,
  * may fit. */
 static cb_status find_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
-    cb_chooser least = {.t = k->t,
-                        .memo = k->memo,
-                        .f = k->f,
-                        .arena = k->arena,
-                        .smallest = UINT64_MAX,
-                        .smallest_op = CB_NONE};
+    cb_chooser least = empty_chooser(k, k->arena);
     cb_status status = consider_all_small(&least, d, err);
     if (status == CB_OK && d && !d->few) {
         const cb_chooser *min = NULL;
@@ -560,8 +557,8 @@ static cb_status pick_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
     const cb_goal *goal = k->t->goal;
     const double most_ps = cb_most_time(k->t->f, goal);
     const cb_chooser *min = NULL;
-    const bool is_usual = goal->share == CB_MIN_SHARE, climbs = d && !d->few;
-    const bool takes_min = climbs && (is_usual || goal->share >= CB_MOST_EXTRA);
+    const bool is_usual = goal->share == CB_MIN_SHARE, climbs = d && !d->few,
+               takes_min = climbs && (is_usual || goal->share >= CB_MOST_EXTRA);
     if (climbs && goal->quick && cb_ladder_has_low(d)) {
         CB_TRY(find_low(k, d, &min, err));
         take_smaller(k, min);
