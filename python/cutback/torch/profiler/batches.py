@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
-
-from torch._subclasses import FakeTensorMode
+from collections.abc import Callable
+from typing import Any
 
 from ... import BudgetError, budgets
 from ...planner.plan import Plan
 from ...schedule import bytes_of
 from ..compiler.options import MEASURES
 from ..compiler.wishes import Policy
+from .making import made_step
 from .tracing import trace
 
 BEYOND = 3
@@ -54,37 +53,6 @@ class MaxBatch:
 
     def __repr__(self) -> str:
         return f"<cutback.torch.MaxBatch {self.batch}, {len(self.tried)} tried>"
-
-
-class MadeStep(NamedTuple):
-    """What ``make_step`` returned for a batch."""
-
-    step: Any
-    inputs: tuple[Any, ...]
-    keywords: dict[str, Any]
-    optimizer: Any
-    """None without one."""
-
-
-def made_step(make_step: Callable[[int], Any], batch: int) -> MadeStep:
-    """Returns what ``make_step`` returns for a batch under fake tensors.
-
-    Raises:
-        TypeError: if it returned something else.
-    """
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        made = make_step(batch)
-    if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
-        raise TypeError(
-            "make_step(batch) must return a module or function, a tuple or dict of its inputs, and "
-            f"for measure='total' the optimizer; it returned {type(made).__name__}"
-        )
-    step, given, *rest = made
-    optimizer = next(iter(rest), None)
-    if isinstance(given, Mapping):
-        return MadeStep(step, (), dict(given), optimizer)
-    inputs = tuple(given) if isinstance(given, (tuple, list)) else (given,)
-    return MadeStep(step, inputs, {}, optimizer)
 
 
 class _Search:

@@ -17,7 +17,7 @@ from ..compiler.preparing import Preparation
 from ..compiler.totals import account
 from ..flags import check_flags
 from ..graph.taking_over import separate
-from .batches import made_step
+from .making import made_step
 from .tracing import trace_forward, trace_with
 
 
