@@ -49,18 +49,6 @@ static cb_status dump_forward(const cb_step *step, const cb_compile_options *o,
     return status;
 }
 
-static cb_status check_options(const cb_compile_options *o, cb_error *err) {
-    if (!o) return cb_fail(err, CB_INVALID, "compile: no options given (NULL)");
-    if (o->n_wrt && !o->wrt)
-        return cb_fail(err, CB_INVALID, "compile: n_wrt is %u and wrt is NULL", o->n_wrt);
-    if ((int)o->preset < 0 || o->preset >= CB_PRESET_COUNT)
-        return cb_fail(err, CB_INVALID, "compile: unknown preset %d", (int)o->preset);
-    if ((int)o->budget.measure < 0 || o->budget.measure >= CB_MEASURE_COUNT) {
-        return cb_fail(err, CB_INVALID, "compile: unknown measure %d", (int)o->budget.measure);
-    }
-    return CB_OK;
-}
-
 /* NULL: out of memory. */
 static cb_step *step_new(cb_context *ctx, const cb_compile_options *o) {
     cb_arena arena;
@@ -74,25 +62,35 @@ static cb_step *step_new(cb_context *ctx, const cb_compile_options *o) {
     return step;
 }
 
-static cb_status no_backend(cb_step *step, const char *name, cb_error *err) {
+static cb_status no_backend(cb_alloc *alloc, const char *name, cb_error *err) {
+    cb_arena scratch;
     cb_str names;
-    cb_str_init(&names, &step->arena);
+    cb_arena_init(&scratch, alloc);
+    cb_str_init(&names, &scratch);
     cb_backend_names(&names);
-    if (names.failed) return cb_no_memory(err);
-    return cb_fail(err, CB_INVALID, "compile: no backend is called \"%s\"; there are %s", name,
-                   names.at);
+    const cb_status status =
+        names.failed
+            ? cb_no_memory(err)
+            : cb_fail(err, CB_INVALID, "compile: no backend is called \"%s\"; there are %s", name,
+                      names.at);
+    cb_arena_free(&scratch);
+    return status;
 }
 
-static cb_status choose_backend(cb_step *step, const cb_compile_options *o, cb_error *err) {
-    step->backend = o->backend ? cb_backend_find(o->backend) : cb_backends[0];
-    return step->backend ? CB_OK : no_backend(step, o->backend, err);
+static cb_status find_backend(cb_alloc *alloc, const char *name, const cb_backend **out,
+                              cb_error *err) {
+    *out = name ? cb_backend_find(name) : cb_backends[0];
+    return *out ? CB_OK : no_backend(alloc, name, err);
 }
 
 static cb_status make_joint(cb_step *step, const cb_graph *forward, const cb_compile_options *o,
                             cb_error *err) {
     cb_str_init(&step->sliced, &step->arena);
-    const cb_joint_options options = {
-        .wrt = o->wrt, .n_wrt = o->n_wrt, .slices = o->slices, .sliced = &step->sliced};
+    const cb_joint_options options = {.wrt = o->wrt,
+                                      .n_wrt = o->n_wrt,
+                                      .slices = o->slices,
+                                      .packed = step->packs,
+                                      .sliced = &step->sliced};
     cb_graph *known = NULL, *copying = NULL;
     CB_TRY(cb_expand_lacking(forward, step->backend->lacks, &step->ctx->alloc, &known, err));
     const cb_graph *from = known ? known : forward;
@@ -437,6 +435,8 @@ static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error 
     if (o->plan_json) return read_plan(step, o, device, err);
     if (o->decisions) CB_TRY(follow(step, o, device, err));
     if (step->follows) return CB_OK;
+    if (step->only_follows)
+        return cb_fail(err, CB_UNSUPPORTED, "compile: the decisions do not fit this graph");
     const cb_plan_options options = {.preset = o->preset,
                                      .budget = o->budget,
                                      .device = device,
@@ -580,63 +580,29 @@ static cb_status make_stages(cb_step *step, const cb_graph *forward, const cb_co
     return cb_backend_supports(step->backend, step->program, err);
 }
 
-cb_status cb_compile(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
-                     cb_step **out, cb_error *err) {
+cb_status cb_plan_variant(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
+                          const cb_variant *v, cb_step **out, cb_error *err) {
     cb_status status;
-    cb_error own = {0};
-    if (!err) err = &own; /* stages read the errors of earlier tries */
-    CB_TRY(check_options(o, err));
+    cb_compile_options own = *o;
+    own.budget = v->budget;
     cb_step *step = step_new(ctx, o);
     if (!step) return cb_no_memory(err);
-    CB_TRY_DONE(choose_backend(step, o, err));
-    CB_TRY_DONE(cb_devices_get(&ctx->devices, step->backend, &step->device, err));
-    CB_TRY_DONE(make_stages(step, forward, o, err));
-    CB_TRY_DONE(make_executable(step, err));
-    CB_TRY_DONE(cb_run_memory_join(&ctx->devices, o->memory, step->backend, &step->memory, err));
-    CB_TRY_DONE(make_surroundings(step, err));
+    step->packs = v->packs;
+    step->only_follows = v->only_follows;
+    CB_TRY_DONE(find_backend(&ctx->alloc, o->backend, &step->backend, err));
+    if (v->opens_device)
+        CB_TRY_DONE(cb_devices_get(&ctx->devices, step->backend, &step->device, err));
+    CB_TRY_DONE(make_stages(step, forward, &own, err));
     *out = step;
 done:
     if (status != CB_OK) cb_step_free(step);
     return status;
 }
 
-/* Makes a step with all stages up to the program, and nothing on a device. */
-static cb_status plan_step(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
-                           cb_step **out, cb_error *err) {
-    cb_status status;
-    CB_TRY(check_options(o, err));
-    cb_step *step = step_new(ctx, o);
-    if (!step) return cb_no_memory(err);
-    CB_TRY_DONE(choose_backend(step, o, err));
-    CB_TRY_DONE(make_stages(step, forward, o, err));
-    *out = step;
-done:
-    if (status != CB_OK) cb_step_free(step);
-    return status;
-}
-
-cb_status cb_compile_text(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
-                          const char *what, char **out, cb_error *err) {
-    cb_step *step;
-    cb_error own = {0};
-    if (!err) err = &own;
-    CB_TRY(plan_step(ctx, forward, o, &step, err));
-    const cb_status status = cb_step_text(step, what, out, err);
-    cb_step_free(step);
-    return status;
-}
-
-cb_status cb_decisions_make(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
-                            cb_decisions **out, cb_error *err) {
-    cb_step *step;
-    cb_error own = {0};
-    if (!err) err = &own;
-    CB_TRY(plan_step(ctx, forward, o, &step, err));
-    const cb_problem *single = step->single ? step->single : step->problem;
-    const cb_status status =
-        cb_decisions_copy(step->problem, single, step->plan, &ctx->alloc, out, err);
-    cb_step_free(step);
-    return status;
+cb_status cb_step_finish(cb_step *step, const cb_compile_options *o, cb_error *err) {
+    CB_TRY(make_executable(step, err));
+    CB_TRY(cb_run_memory_join(&step->ctx->devices, o->memory, step->backend, &step->memory, err));
+    return make_surroundings(step, err);
 }
 
 bool cb_step_follows(const cb_step *step) { return step->follows; }
@@ -710,6 +676,8 @@ static cb_status print_named(const cb_step *step, const char *what, cb_str *out,
     if (strcmp(what, "split") == 0) return print_split(step, true, true, out, err);
     if (strcmp(what, "groups") == 0) return print_grouping(step, out, err);
     if (strcmp(what, "problem") == 0) return cb_problem_to_json(step->problem, out, err);
+    if (strcmp(what, "single") == 0)
+        return cb_problem_to_json(step->single ? step->single : step->problem, out, err);
     if (strcmp(what, "plan") == 0) return cb_plan_to_json(step->problem, step->plan, out, err);
     if (strcmp(what, "explain") == 0)
         return cb_plan_explanation_to_text(step->problem, step->plan, out, err);
@@ -725,7 +693,7 @@ static cb_status print_named(const cb_step *step, const char *what, cb_str *out,
     if (strcmp(what, "code") == 0) return print_code(step, out, err);
     return cb_fail(err, CB_INVALID,
                    "text: unknown name \"%s\"; use joint, forward, backward, split, groups, "
-                   "problem, plan, explain, program, kernels, launches, slices or code",
+                   "problem, single, plan, explain, program, kernels, launches, slices or code",
                    what);
 }
 

@@ -1,5 +1,5 @@
-/* pipeline.h: the contents of the public handles cb_context and cb_step, only for pipeline.c and
- * api_*.c. */
+/* pipeline.h: the contents of the public handles cb_context and cb_step, only for pipeline.c,
+ * compile.c and api_*.c. */
 #ifndef CB_PIPELINE_H
 #define CB_PIPELINE_H
 
@@ -44,8 +44,10 @@ struct cb_step {
     struct cb_due {
         uint32_t group, gradient;
     } *due; /* [n_gradients] with updates inside: the group after which each update comes, rising */
+    bool packs;            /* the joint graph has packed values */
     cb_str sliced;         /* a line for each chain in pieces; empty without slices */
     bool follows;          /* the plan follows the caller's decisions */
+    bool only_follows;     /* it is made for these decisions only */
     bool *is_stepped;      /* [n_input] an optimizer updates it after the run */
     bool has_run;          /* the gradients inside come from a run that succeeded */
     cb_run_memory *memory; /* the memory that it runs in, perhaps shared with other steps */
@@ -62,5 +64,20 @@ struct cb_step {
     void *squares; /* data about all gradients, for the extras of an update; NULL: gradients are not
                       kept inside */
 };
+
+/* A way to plan a step. */
+typedef struct cb_variant {
+    cb_budget budget;
+    bool packs;        /* the joint graph has packed values (ad/rewrites/packs.h) */
+    bool only_follows; /* CB_UNSUPPORTED if the plan cannot follow the caller's decisions */
+    bool opens_device; /* it will run, so its device must be there */
+} cb_variant;
+
+/* Makes a step with all stages up to the program. `err` must not be NULL. */
+CB_MUST_CHECK cb_status cb_plan_variant(cb_context *ctx, const cb_graph *forward,
+                                        const cb_compile_options *o, const cb_variant *v,
+                                        cb_step **out, cb_error *err);
+/* Makes such a step ready to run. After a failure it can only be freed. */
+CB_MUST_CHECK cb_status cb_step_finish(cb_step *step, const cb_compile_options *o, cb_error *err);
 
 #endif

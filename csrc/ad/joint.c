@@ -15,7 +15,8 @@
 #include "../base/bitset.h"
 #include "../ir/verify.h"
 #include "backward.h"
-#include "split_norms.h"
+#include "rewrites/packs.h"
+#include "rewrites/split_norms.h"
 #include "strips/cut.h"
 #include "strips/early.h"
 
@@ -241,6 +242,21 @@ static cb_status build_whole(cb_backward *j, const cb_graph *forward,
     return differentiate(j, options, err);
 }
 
+/* Replaces a graph by one with packed values, if there are any. */
+static cb_status pack(const cb_joint_options *options, cb_alloc *alloc, cb_graph **g,
+                      cb_error *err) {
+    cb_graph *packed = NULL, *pruned = NULL;
+    if (!options->packed) return CB_OK;
+    CB_TRY(cb_pack_saves(*g, alloc, &packed, err));
+    if (!packed) return CB_OK;
+    const cb_status status = cb_graph_prune(packed, alloc, &pruned, err);
+    cb_graph_free(packed);
+    CB_TRY(status);
+    cb_graph_free(*g);
+    *g = pruned;
+    return CB_OK;
+}
+
 cb_status cb_joint_build(const cb_graph *forward, const cb_joint_options *options, cb_alloc *alloc,
                          cb_graph **out, cb_error *err) {
     cb_backward j = {0};
@@ -256,6 +272,7 @@ cb_status cb_joint_build(const cb_graph *forward, const cb_joint_options *option
         split = pruned;
         pruned = NULL;
     }
+    CB_TRY_DONE(pack(options, alloc, &split, err));
     CB_TRY_DONE(cb_graph_verify(split, CB_SPEC_JOINT, err));
     *out = split;
     split = NULL;

@@ -13,6 +13,7 @@ typedef struct cb_joint_options {
         tangent_inputs; /* true: every floating result gets a tangent input, after the other inputs;
                             false: result 0 is a scalar loss, seeded with 1 */
     bool slices;        /* run chains of row-wise ops in pieces (strips/find.h) */
+    bool packed;        /* the backward reads packed copies of masks (packs.h) */
     cb_str *sliced; /* receives a line about each op that ends such a chain or could end one; may be
                        NULL */
 } cb_joint_options;

@@ -381,6 +381,9 @@ typedef struct cb_compile_options {
     bool slices;           /* run chains of row-wise ops, such as the products and the cross entropy
                               of a language model's loss, in pieces whose sizes depend only on
                               shapes */
+    bool packed;           /* masks that the backward reads may be saved as bits. The plan without
+                              packing is used if it is better: faster within the budget or, if the
+                              smallest plan is asked for, smaller */
     uint64_t static_bytes; /* parameters and optimizer states, counted by the measure `total` */
     const char *plan_json; /* use this plan; NULL: search for one */
     /* Decisions made with the same options for a graph that differs only in sizes. They replace the
@@ -457,10 +460,11 @@ CB_API uint32_t cb_step_group_members(const cb_step *step, uint32_t group, uint3
                                       uint32_t room);
 
 /* Texts of the compiled step: "joint", "forward", "backward", "split" (graph text; the last has
- * both halves), "groups", "program", "explain" (text), "problem", "plan", "kernels" and "launches"
- * (JSON, see docs/problem.md for the last two; "launches" on a GPU only), "slices" (a line for each
- * chain of ops that runs in pieces or could not) and "code" (the code of each group: CUDA C on a
- * GPU, the executor's records on the CPU). Free with cb_text_free. */
+ * both halves), "groups", "program", "explain" (text), "problem", "single" (the problem of single
+ * ops), "plan", "kernels" and "launches" (JSON, see docs/problem.md for the last two; "launches" on
+ * a GPU only), "slices" (a line for each chain of ops that runs in pieces or could not) and "code"
+ * (the code of each group: CUDA C on a GPU, the executor's records on the CPU). Free with
+ * cb_text_free. */
 CB_API CB_MUST_CHECK cb_status cb_step_text(const cb_step *step, const char *what, char **out,
                                             cb_error *err);
 

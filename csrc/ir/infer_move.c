@@ -239,3 +239,30 @@ cb_status cb_infer_embedding_bwd(cb_infer *x, cb_error *err) {
     cb_infer_set(x, 0, x->in[0]->dtype, &shape);
     return CB_OK;
 }
+
+/* ---- bits ------------------------------------------------------------------------------------ */
+
+static cb_shape bytes_of_bits(const cb_shape *shape) {
+    const int64_t n = cb_numel(shape);
+    return (cb_shape){.rank = 1, .dim = {n / 8 + (n % 8 != 0)}};
+}
+
+cb_status cb_infer_pack_bits(cb_infer *x, cb_error *err) {
+    const cb_dtype dtype = x->in[0]->dtype;
+    if (dtype != CB_BOOL && !cb_dtype_is_float(dtype)) {
+        return cb_fail(err, CB_TYPE, "pack_bits: input 0 must be bool or float, not %s; cast it",
+                       cb_dtype_name(dtype));
+    }
+    const cb_shape packed = bytes_of_bits(&x->in[0]->shape);
+    cb_infer_set(x, 0, CB_U8, &packed);
+    return CB_OK;
+}
+
+cb_status cb_infer_unpack_bits(cb_infer *x, cb_error *err) {
+    CB_TRY(cb_want_dtype(x, 0, CB_U8, err));
+    CB_TRY(cb_want_dims(x, err));
+    const cb_shape packed = bytes_of_bits(&x->attrs->dims);
+    CB_TRY(cb_want_shape(x, 0, &packed, err));
+    cb_infer_set(x, 0, CB_BOOL, &x->attrs->dims);
+    return CB_OK;
+}

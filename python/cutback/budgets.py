@@ -249,6 +249,13 @@ def truth(name: str, value: object) -> None:
         raise TypeError(f"{name}={short(value)} is neither True nor False")
 
 
+def truths(**values: object) -> None:
+    """Raises a TypeError that contains the name of the first value that is neither True nor
+    False."""
+    for name, value in values.items():
+        truth(name, value)
+
+
 def _plain(number: Any) -> Any:
     """Converts a NumPy scalar to a Python number; returns anything else unchanged."""
     scalar = isinstance(getattr(number, "shape", None), tuple) and number.shape == ()

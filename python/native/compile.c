@@ -132,22 +132,23 @@ static int read_request(PyObject *args, PyObject *kwargs, request *r) {
     static char *names[] = {
         "wrt",          "preset",    "budget",         "backend", "device",     "keep_gradients",
         "static_bytes", "plan_json", "groups",         "dump",    "time_limit", "progress",
-        "memory",       "decisions", "updates_inside", "slices",  NULL};
+        "memory",       "decisions", "updates_inside", "slices",  "packed",     NULL};
     cb_compile_options *o = &r->options;
     PyObject *wrt_items, *budget = Py_None, *decisions = Py_None;
-    int preset = CB_PRESET_AUTOGRAD, keep_gradients = 0, updates_inside = 0, slices = 0;
+    int preset = CB_PRESET_AUTOGRAD, keep_gradients = 0, updates_inside = 0, slices = 0, packed = 0;
     unsigned long long static_bytes = 0;
     *r = (request){.dump_function = Py_None, .progress = Py_None, .memory = Py_None};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iOzzpKzzOdOOOpp:compile", names, &wrt_items,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iOzzpKzzOdOOOppp:compile", names, &wrt_items,
                                      &preset, &budget, &o->backend, &o->device, &keep_gradients,
                                      &static_bytes, &o->plan_json, &o->groups, &r->dump_function,
                                      &r->time_limit, &r->progress, &r->memory, &decisions,
-                                     &updates_inside, &slices))
+                                     &updates_inside, &slices, &packed))
         return -1;
     if (parse_decisions(decisions, &o->decisions) < 0) return -1;
     o->keep_gradients = keep_gradients;
     o->updates_inside = updates_inside;
     o->slices = slices;
+    o->packed = packed;
     o->static_bytes = static_bytes;
     if (cb_py_parse_preset(preset, &o->preset) < 0 || cb_py_parse_budget(budget, &o->budget) < 0)
         return -1;

@@ -19,6 +19,7 @@
     X(argmax, isa)            \
     X(attention, isa)         \
     X(batch, isa)             \
+    X(bits, isa)              \
     X(conv, isa)              \
     X(index, isa)             \
     X(matmul, isa)            \

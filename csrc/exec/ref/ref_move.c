@@ -136,3 +136,22 @@ cb_status cb_ref_embedding_bwd(const cb_ref_call *c, cb_error *err) {
     }
     return CB_OK;
 }
+
+void cb_ref_pack_bits(const cb_ref_call *c) {
+    const int64_t n = cb_numel(&c->in[0].shape);
+    for (int64_t i = 0; i < cb_numel(&c->out[0].shape); i++) {
+        int64_t byte = 0;
+        for (int64_t k = 0; k < 8 && 8 * i + k < n; k++) {
+            const int64_t at = 8 * i + k;
+            const bool is_set = c->in[0].dtype == CB_BOOL ? cb_ref_get_int(&c->in[0], at) != 0
+                                                          : cb_ref_get(&c->in[0], at) > 0;
+            byte |= (int64_t)is_set << k;
+        }
+        cb_ref_put_int(&c->out[0], i, byte);
+    }
+}
+
+void cb_ref_unpack_bits(const cb_ref_call *c) {
+    for (int64_t i = 0; i < cb_numel(&c->out[0].shape); i++)
+        cb_ref_put_int(&c->out[0], i, cb_ref_get_int(&c->in[0], i / 8) >> i % 8 & 1);
+}

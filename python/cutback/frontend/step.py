@@ -107,6 +107,7 @@ class Options(TypedDict, total=False):
     memory: Memory | None
     updates: str
     slices: bool
+    packed: bool
 
 
 _MANY = 64  # so many compiled specialisations of one step are probably a mistake
@@ -343,7 +344,7 @@ class Step(Generic[Result]):
         budgets.parse_preset(options.preset, options.measure if searched else None)
         budgets.choice("on_infeasible", options.on_infeasible, budgets.INFEASIBLE)
         budgets.choice("updates", options.updates, UPDATES)
-        budgets.truth("slices", options.slices)
+        budgets.truths(slices=options.slices, packed=options.packed)
         options.search()
         budgets.truth("has_aux", has_aux)
         if argnums is not None and not isinstance(argnums, (tuple, list, range)):

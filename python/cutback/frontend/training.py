@@ -85,6 +85,7 @@ def compile(
     optimizer: Optimizer | None = None,
     updates: str = "after",
     slices: bool = False,
+    packed: bool = False,
     argnums: ArgNums = 0,
     has_aux: bool = False,
     backend: str = "cpu",
@@ -149,6 +150,11 @@ def compile(
             as a whole. The pieces depend only on shapes, so results are bitwise equal under every
             budget, but may differ from those without slices. :attr:`Step.slices` lists the chains
             that run in pieces (docs/slices.md).
+        packed: if true, bools that the backward reads may be saved as bits, and so may the result
+            of a ``relu`` that the backward reads only for its sign. The step is planned without
+            packed values and with them, and the better plan runs: the faster one within the budget
+            or, for ``"min"`` and ``"smallest"``, the smaller one. Results are bitwise equal
+            (docs/planner.md).
         argnums: position or positions of the arguments to differentiate by.
         has_aux: the function returns a pair (scalar, more results).
         backend, device, plan, groups: as for :class:`cutback.run.executable.Executable`.
@@ -194,6 +200,7 @@ def compile(
             memory=memory,
             updates=updates,
             slices=slices,
+            packed=packed,
         ),
     )
 

@@ -116,6 +116,7 @@ class CompileOptions(NamedTuple):
     decisions: _native._Decisions | None = None
     updates: str = "after"
     slices: bool = False
+    packed: bool = False
 
     @property
     def searches(self) -> bool:
@@ -166,6 +167,7 @@ class CompileOptions(NamedTuple):
             "keep_gradients": self.keep_gradients,
             "updates_inside": self.keep_gradients and self.updates == "inside",
             "slices": self.slices,
+            "packed": self.packed,
             "static_bytes": integer("static_bytes", self.static_bytes, 0, 2**63 - 1),
         }
 

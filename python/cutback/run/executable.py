@@ -106,6 +106,7 @@ class Executable:
         updates: when an optimizer steps a parameter: ``"after"`` the run, or ``"inside"`` it, see
             :func:`cutback.compile`.
         slices: run chains of operations by rows in pieces, see :func:`cutback.compile`.
+        packed: save masks as bits where that is better, see :func:`cutback.compile`.
         on_infeasible, time_limit, progress: see :func:`cutback.compile`.
         memory: a :class:`cutback.Memory` shared with other steps. None: a block of its own.
         static_bytes: bytes of parameters and optimizer states, counted by the measure ``total``.
@@ -140,21 +141,21 @@ class Executable:
         decisions: _native._Decisions | None = None,
         updates: str = "after",
         slices: bool = False,
+        packed: bool = False,
     ) -> None:
         budgets.choice("backend", backend, backends())
         budgets.choice("on_infeasible", on_infeasible, budgets.INFEASIBLE)
         budgets.choice("updates", updates, UPDATES)
-        budgets.truth("slices", slices)
+        budgets.truths(slices=slices, packed=packed)
         backend, device = on_gpu(backend, device)
         options = CompileOptions(
             budget, measure, preset, backend, device, plan, groups, keep_gradients, static_bytes,
-            on_infeasible, time_limit, progress, memory, decisions, updates, slices,
+            on_infeasible, time_limit, progress, memory, decisions, updates, slices, packed,
         )  # fmt: skip
         self.place = place_in(memory, "an Executable")
         self.native = compile_graph(graph, wrt, options, self.place.native)
-        self.backend = backend
-        self.keeps_gradients = keep_gradients
-        self.updates, self.slices = updates, slices
+        self.backend, self.keeps_gradients = backend, keep_gradients
+        self.updates, self.slices, self.packed = updates, slices, packed
         self.groups = groups if isinstance(groups, Mapping) else None  # only if listed by hand
         self.names = [name for name, _ in graph.inputs]
         # arrays of constants, None for arguments

@@ -117,12 +117,13 @@ def profile(
     debug = Executable(
         graph, wrt, backend="debug", plan=run.text("plan"), groups=run.groups,
         keep_gradients=run.keeps_gradients, updates=run.updates, slices=run.slices,
+        packed=run.packed,
     )  # fmt: skip
     times = _rows(run, arrays, seed, rng_step)
     sizes = {
         step: size for group, _, size in _rows(debug, arrays, seed, rng_step) for step in group
     }
-    moved = _bytes_moved(graph, run, wrt)
+    moved = _bytes_moved(run)
     kernels = []
     for (steps, seconds, _), ops in zip(times, _operations(run), strict=True):
         parts = _parts(steps, ops, moved) if len(ops) > 1 else ()
@@ -147,17 +148,11 @@ def _operations(run: Executable) -> list[list[KernelOp]]:
     return [group["ops"] for group in kernels["groups"]]
 
 
-def _bytes_moved(graph: Graph, run: Executable, wrt: Sequence[int]) -> dict[str, int]:
-    """Returns the bytes that each operation moves if it runs as its own kernel. A problem of groups
-    lacks these numbers, so for a plan in groups a problem of single operations is made."""
-    problem = run.plan.parts
-    if run.plan.in_groups:
-        single = Executable(
-            graph, wrt, backend="null", groups=False, keep_gradients=run.keeps_gradients,
-            updates=run.updates, slices=run.slices,
-        )  # fmt: skip
-        problem = single.plan.parts
-    return {op.name: op.bytes for op in problem.ops}
+def _bytes_moved(run: Executable) -> dict[str, int]:
+    """Returns the bytes that each operation moves if it runs as its own kernel. The problem of a
+    plan in groups lacks these numbers, so the problem of single operations is read."""
+    problem = json.loads(run.text("single"))
+    return {op["name"]: op.get("bytes", 0) for op in problem["ops"]}
 
 
 def _parts(

@@ -172,9 +172,16 @@ static inline void recipe_custom_vjp(recipe *r) {
     recipe_op(r, 4, (cb_value_id[]){y, dy, x, dx}, &(cb_attrs){.i = {0, 1}});
 }
 
+static inline void recipe_bits(recipe *r) {
+    const cb_shape shape = S2(r->n, 5);
+    cb_value_id x = floats(r, shape);
+    if (r->turn % 2) x = condition(r, x);
+    if (r->code == CB_OP_PACK_BITS) OP1(x, .f = {0});
+    else OP1(recipe_unary(r, CB_OP_PACK_BITS, x), .dims = shape);
+}
+
 static inline void recipe_shapes(recipe *r) {
-    const int64_t n = r->n;
-    const int turn = r->turn % 2;
+    const int64_t n = r->n, turn = r->turn % 2;
     cb_value_id a, b;
     switch (r->code) {
         case CB_OP_FULL: OP0(.f = {1.5}, .dims = S2(n, 2), .dtype = r->dtype); break;
@@ -211,6 +218,8 @@ static inline void recipe_shapes(recipe *r) {
             recipe_op(r, 3, (cb_value_id[]){a, b, a}, &(cb_attrs){.i = {1}});
             break;
         case CB_OP_PAD: OP1(floats(r, S2(n, 3)), .f = {0.5}, .i = {turn, 1, 2, turn}); break;
+        case CB_OP_PACK_BITS:
+        case CB_OP_UNPACK_BITS: recipe_bits(r); break;
         case CB_OP_GATHER:
             a = floats(r, turn ? S2(4, n) : S2(n, 4));
             OP2(a, indices(r, turn ? S2(3, n) : S2(n, 6), 4), .i = {1 - turn});

@@ -85,6 +85,22 @@ TEST(tril) {
     }
 }
 
+TEST(bits) {
+    static const cb_dtype packable[] = {CB_BOOL, CB_F32, CB_F64, CB_F16, CB_BF16};
+    const cb_shape shapes[] = {SHAPE(0, 3), SHAPE(1, 1), SHAPE(3, 5), SHAPE(64, 8), SHAPE(7, 9001)};
+    for (int s = 0; s < COUNT(shapes); s++) {
+        const int64_t n = cb_numel(&shapes[s]);
+        for (int d = 0; d < COUNT(packable); d++) {
+            test_op op = {.code = CB_OP_PACK_BITS, .n_in = 1};
+            op.in[0] = input(packable[d], shapes[s], PLAIN, SPECIAL);
+            CHECK_TWIN(&op, 0, 0);
+        }
+        test_op op = {.code = CB_OP_UNPACK_BITS, .n_in = 1, .attrs = {.dims = shapes[s]}};
+        op.in[0] = input(CB_U8, SHAPE((n + 7) / 8), PLAIN, SPECIAL);
+        CHECK_TWIN(&op, 0, 0);
+    }
+}
+
 static cb_shape source_shape(int i) {
     return i == 0 ? cb_shape_make(0, NULL)
                   : (i == 1 ? SHAPE(3, 0) : (i == 2 ? SHAPE(5, 6, 7) : SHAPE(9, 41, 123)));
@@ -175,6 +191,7 @@ TEST(dropout_mask_is_of_the_element) {
 int main(void) {
     RUN(contiguous);
     RUN(concat);
+    RUN(bits);
     RUN(pad);
     RUN(tril);
     RUN(full);

@@ -2,7 +2,7 @@
 #ifndef CB_AD_SPLIT_NORMS_H
 #define CB_AD_SPLIT_NORMS_H
 
-#include "../ir/graph.h"
+#include "../../ir/graph.h"
 
 /* Makes a new graph in which each batch_norm whose y is read by a pointwise op is replaced by
  * batch_norm_stats and batch_norm_apply, with bitwise equal results. `out` is NULL if there is no

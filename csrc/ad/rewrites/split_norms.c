@@ -13,8 +13,8 @@
  * once for both. */
 #include "split_norms.h"
 
-#include "../base/bitset.h"
-#include "../ir/builder.h"
+#include "../../base/bitset.h"
+#include "../../ir/builder.h"
 
 /* Marks the values that a pointwise op reads, directly or through views. One pass backwards is
  * enough, because readers have larger ids. */
