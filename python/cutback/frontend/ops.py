@@ -18,7 +18,7 @@ from .. import dtypes
 from ..integers import index
 from ..source import located
 from .graph import current
-from .tracer import Array, ArrayLike, Axis, _normalize_axis, _shape_of, common, whole
+from .tracer import Array, ArrayLike, Axis, _normalize_axis, _shape_of, common, is_weak, whole
 
 __all__ = [
     "abs", "absolute", "add", "amax", "amin", "arange", "argmax", "astype", "broadcast_to", "clip",
@@ -35,6 +35,12 @@ __all__ = [
 def _array(x: ArrayLike) -> Array:
     """Converts ``x`` to a value of the current graph."""
     return x if isinstance(x, Array) else current().lift(x)
+
+
+def _array_unless_weak(x: ArrayLike, other: ArrayLike) -> Any:
+    """Converts ``x`` to a value of the current graph, unless it is a number that takes the dtype of
+    ``other``."""
+    return x if is_weak(x) and isinstance(other, Array) else _array(x)
 
 
 def _graph_of(*values: Any) -> Any:
@@ -279,12 +285,12 @@ def multiply(x: ArrayLike, y: ArrayLike) -> Array:
 
 def divide(x: ArrayLike, y: ArrayLike) -> Array:
     """Returns x / y; integers are divided in f64."""
-    return x / y if isinstance(x, Array) else _array(x) / y
+    return _array_unless_weak(x, y) / y  # type: ignore[no-any-return]
 
 
 def power(x: ArrayLike, y: ArrayLike) -> Array:
     """Returns x ** y."""
-    return x**y if isinstance(x, Array) else _array(x) ** y
+    return _array_unless_weak(x, y) ** y  # type: ignore[no-any-return]
 
 
 def matmul(x: ArrayLike, y: ArrayLike) -> Array:

@@ -54,10 +54,15 @@ class Builder(Protocol):
     def next_stream(self) -> int: ...  # noqa: D102
 
 
+def is_weak(x: Any) -> bool:
+    """Returns whether ``x`` is a number of Python, which takes the dtype of the other operand."""
+    return isinstance(x, _SCALARS) and not isinstance(x, np.generic)
+
+
 def _other(graph: Builder, x: Any) -> Any:
     """Converts an operand to an Array or a Python scalar. Returns NotImplemented for other
     types."""
-    if isinstance(x, (Array, *_SCALARS)) and not isinstance(x, np.generic):
+    if isinstance(x, Array) or is_weak(x):
         return x
     if isinstance(x, (np.ndarray, np.generic)) or hasattr(x, "__dlpack__"):
         return graph.constant(x)
@@ -213,7 +218,7 @@ class Array(Methods):
         """Handles ``ndarray + traced`` and ``np.exp(traced)``."""
         apply = _OPERATORS.get(ufunc.__name__)
         if apply is not None and method == "__call__" and not kwargs and len(inputs) == 2:
-            return apply(*(self.graph.lift(x) for x in inputs))
+            return apply(*(x if is_weak(x) else self.graph.lift(x) for x in inputs))
         from .numpy_calls import ufunc_call  # here, so that importing the package is fast
 
         return ufunc_call(ufunc, method, inputs, kwargs)
@@ -266,7 +271,7 @@ class Array(Methods):
         return self._divide(other, swap=True)
 
     def __pow__(self, other: Any) -> Array:
-        if isinstance(other, _SCALARS) and not isinstance(other, np.generic):
+        if is_weak(other):
             short = self._power_of(other)
             if short is not None:
                 return short

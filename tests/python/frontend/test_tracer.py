@@ -43,6 +43,27 @@ def test_python_scalars_are_weak(scalar, dtype, swap):
     assert got.dtype == expected.dtype
 
 
+TWO = ["add", "subtract", "multiply", "divide", "power", "maximum", "minimum", "arctan2", "hypot",
+       "floor_divide", "remainder", "copysign", "logaddexp", "greater"]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("module", [cutback, np])
+def test_python_scalars_are_weak_in_functions(module, dtype):
+    a = np.full(2, 0.5, dtype)
+    pairs = [(name, s, swap) for name in TWO for s in (2, 2.5) for swap in (False, True)]
+
+    def results(x, module):
+        return [getattr(module, n)(*((s, x) if swap else (x, s))) for n, s, swap in pairs]
+
+    def dtypes_of(x, module):
+        return [y.dtype for y in [*results(x, module), module.exp2(x)]]
+
+    found = []
+    cutback.trace(lambda x: found.extend(dtypes_of(x, module)) or x, a)
+    assert found == dtypes_of(a, np)
+
+
 @pytest.mark.parametrize("a", list(CODES))
 @pytest.mark.parametrize("b", list(CODES))
 def test_promotion_is_numpys(a, b):
