@@ -59,15 +59,16 @@ Array = TypeVar("Array", bound=Indexed)
 
 
 def getitem(x: Array, key: Any) -> Array:
-    """Returns ``x[key]`` for ints, slices, None, Ellipsis and integer arrays.
+    """Returns ``x[key]`` for ints, slices, None, Ellipsis, integer arrays and masks of NumPy.
 
     Raises:
         IndexError: if there are too many items, or an int is out of range.
-        TypeError: if an item is of another kind, such as a boolean mask, whose result has no fixed
+        TypeError: if an item is of another kind, such as a traced mask, whose result has no fixed
             shape.
     """
     traced = type(x)
     items = [_item(x, item) for item in (key if isinstance(key, tuple) else (key,))]
+    items = _positions_of_masks(x, items)
     items = _expand_ellipsis(x, items)
     if not any(isinstance(item, (traced, np.ndarray)) for item in items):
         return _basic(x, items)
@@ -86,21 +87,23 @@ def _applied(x: Array, name: str, ins: tuple[Any, ...], attrs: dict[str, Any]) -
 
 
 def _item(x: Array, item: Any) -> Any:
-    """Converts an item of an index to an int, slice, None, Ellipsis, or integer array (NumPy or
-    traced)."""
+    """Converts an item of an index to an int, slice, None, Ellipsis, mask of NumPy, or integer
+    array (NumPy or traced)."""
     if item is None or item is Ellipsis or isinstance(item, slice):
         return item
     if isinstance(item, np.ndarray):
         x.graph.capture(item)
     if isinstance(item, (list, tuple)):
         item = np.asarray(item, dtype=None if item else np.int64)
+    if isinstance(item, np.ndarray) and item.dtype == bool and item.ndim > 0:
+        return item
     if isinstance(item, (bool, np.bool_)) or getattr(item, "dtype", None) in (
         np.dtype(bool),
         "bool",
     ):
         raise TypeError(
             located(
-                "a boolean mask selects an unknown number of elements; "
+                "a boolean mask that is traced selects an unknown number of elements; "
                 "use cutback.where(mask, x, 0)"
             )
         )
@@ -118,6 +121,31 @@ def _item(x: Array, item: Any) -> Any:
         raise TypeError(
             located(f"{item!r} is not an index; use ints, slices, None, ... and integer arrays")
         ) from None
+
+
+def _positions_of_masks(x: Array, items: list[Any]) -> list[Any]:
+    """Replaces masks of NumPy by the positions that they select, one array for each axis."""
+    masks = [item for item in items if isinstance(item, np.ndarray) and item.dtype == bool]
+    if not masks:
+        return items
+    masked = sum(mask.ndim - 1 for mask in masks)
+    n_axes = masked + sum(item is not None and item is not Ellipsis for item in items)
+    axis, found = 0, []
+    for item in items:
+        if not any(item is mask for mask in masks):
+            axis += x.ndim - n_axes if item is Ellipsis else item is not None
+            found.append(item)
+            continue
+        covered = x.shape[axis : axis + item.ndim]
+        if item.shape != covered:
+            raise IndexError(
+                located(
+                    f"a boolean mask of shape {item.shape} does not fit axes of sizes {covered}"
+                )
+            )
+        axis += item.ndim
+        found += item.nonzero()
+    return found
 
 
 def _expand_ellipsis(x: Array, items: list[Any]) -> list[Any]:

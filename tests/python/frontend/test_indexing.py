@@ -94,6 +94,28 @@ def test_index_arrays_on_empty_axes(run):
         run(lambda x, i, j: x[i, j], a, np.zeros(1, np.int64), np.zeros(1, np.int64))
 
 
+ROWS = np.array([True, False, True])
+PAIRS = np.array([[True, False, True, True], [False] * 4, [True] * 4])
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        ROWS, PAIRS, ~ROWS & ROWS, [True, False, True], (ROWS, None), (ROWS, slice(None), 1),
+        (PAIRS, 1), (..., np.array([True, False])), (ROWS, [0, 1]), (slice(1, 3), PAIRS[0]),
+    ],
+    ids=range(10),
+)  # fmt: skip
+def test_masks_of_numpy_select_a_known_number_of_elements(key, run):
+    a = np.arange(24.0).reshape(3, 4, 2)
+    np.testing.assert_array_equal(run(lambda x: x[key], a), a[key])
+
+
+def test_masks_that_do_not_fit():
+    with pytest.raises(IndexError, match=r"mask of shape \(3,\) does not fit axes of sizes \(4,\)"):
+        cutback.trace(lambda x: x[:, ROWS], np.zeros((3, 4)))
+
+
 def test_what_has_no_fixed_shape_is_refused():
     a = np.arange(6.0).reshape(2, 3)
     with pytest.raises(TypeError, match="boolean mask"):
