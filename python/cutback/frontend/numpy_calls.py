@@ -16,8 +16,11 @@ _UFUNCS = {
     "rint": "round", "true_divide": "divide", "float_power": "power",
 }  # fmt: skip
 _REDUCE = {
-    "add": "sum", "logical_and": "all", "logical_or": "any", "maximum": "max", "minimum": "min",
-    "multiply": "prod",
+    "add": "sum", "logaddexp": "logsumexp", "logical_and": "all", "logical_or": "any",
+    "maximum": "max", "minimum": "min", "multiply": "prod",
+}  # fmt: skip
+_ALONG_AN_AXIS = {
+    "reduce": _REDUCE, "accumulate": {"add": "cumsum", "multiply": "cumprod"},
 }  # fmt: skip
 _RENAMED = {
     "clip": {"a_min": "min", "a_max": "max"},
@@ -32,6 +35,11 @@ def _refused(name: str, option: str) -> NoReturn:
     hints = {
         "out": "; traced arrays cannot be written to, use the result",
         "where": "; use cutback.where on the result",
+        "dtype": "; use .astype(dtype) of the argument or the result",
+        "initial": "; combine the result with it",
+        "order": "; order='F' is x.T.reshape(shape[::-1]).T",
+        "prepend": "; use cutback.concatenate on the argument",
+        "append": "; use cutback.concatenate on the argument",
     }
     raise TypeError(
         located(f"np.{name}: {option}= is not supported for traced arrays{hints.get(option, '')}")
@@ -47,20 +55,23 @@ def _missing(shown: str, name: str) -> NoReturn:
 
 
 def ufunc_call(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs ``ufunc(*inputs)`` or ``ufunc.reduce(x, axis, keepdims=...)`` as an operation and
-    returns its result.
+    """Runs ``ufunc(*inputs)``, ``ufunc.reduce(x, axis, keepdims=...)``, ``ufunc.accumulate(x,
+    axis)`` or ``ufunc.outer(x, y)`` as an operation and returns its result.
 
     Raises:
         TypeError: if there is no such operation, or an option such as ``out=`` is given.
     """
     name = ufunc.__name__
-    if method == "reduce" and name in _REDUCE:
+    ours = _ALONG_AN_AXIS.get(method, {}).get(name)
+    if ours is not None:
         options = {key: value for key, value in kwargs.items() if value is not None}
         options.setdefault("axis", kwargs.get("axis", 0))
         for option in options.keys() - {"axis", "keepdims"}:
-            _refused(f"{name}.reduce", option)
-        return names.operation(_REDUCE[name])(*inputs, **options)
-    if method != "__call__":
+            _refused(f"{name}.{method}", option)
+        return names.operation(ours)(*inputs, **options)
+    if method == "outer":
+        inputs = _for_all_pairs(*inputs)
+    elif method != "__call__":
         _missing(f"{name}.{method}", f"{name}.{method}")
     for option in kwargs:
         _refused(name, option)
@@ -68,6 +79,13 @@ def ufunc_call(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[st
     if ours not in names.HOMES:
         _missing(name, name)
     return names.operation(ours)(*inputs)
+
+
+def _for_all_pairs(x: Any, y: Any) -> tuple[Any, Any]:
+    """Returns ``x`` with an axis of size 1 for each axis of ``y``, and ``y``."""
+    asarray = names.operation("asarray")
+    x, y = asarray(x), asarray(y)
+    return x.reshape(x.shape + (1,) * y.ndim), y
 
 
 def _operation(func: Any) -> Callable[..., Any]:

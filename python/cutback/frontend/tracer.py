@@ -69,6 +69,11 @@ def _other(graph: Builder, x: Any) -> Any:
     return NotImplemented
 
 
+def instead_of(value: Any) -> str:
+    """Returns the end of an error message about an operand: what to write for a list."""
+    return "; write np.array([...]) for numbers" if isinstance(value, (list, tuple)) else ""
+
+
 def common(graph: Builder, name: str, values: Sequence[Any]) -> list[Array]:
     """Converts operands to arrays of one dtype: NumPy's ``result_type``, with weak Python scalars.
 
@@ -79,7 +84,10 @@ def common(graph: Builder, name: str, values: Sequence[Any]) -> list[Array]:
     for given, found in zip(values, operands, strict=True):
         if found is NotImplemented:
             raise TypeError(
-                located(f"{name}: expected an array or a number, got {type(given).__name__}")
+                located(
+                    f"{name}: expected an array or a number, got {type(given).__name__}"
+                    + instead_of(given)
+                )
             )
     dtype: dtypes.Name | None = None
     try:
@@ -232,7 +240,9 @@ class Array(Methods):
     # ---- arithmetic ------------------------------------------------------------------------------
 
     def _binary(self, name: str, other: Any, *, swap: bool = False) -> Array:
-        if _other(self.graph, other) is NotImplemented:
+        if _other(self.graph, other) is NotImplemented and (
+            name in ("eq", "ne") or not isinstance(other, (list, tuple))
+        ):
             return _REFUSED
         x, y = common(self.graph, name, (other, self) if swap else (self, other))
         return x._apply(name, y)
@@ -256,7 +266,7 @@ class Array(Methods):
         return self._binary("mul", other, swap=True)
 
     def _divide(self, other: Any, *, swap: bool = False) -> Array:
-        if _other(self.graph, other) is NotImplemented:
+        if _other(self.graph, other) is NotImplemented and not isinstance(other, (list, tuple)):
             return _REFUSED
         x, y = common(self.graph, "div", (other, self) if swap else (self, other))
         dtype = (
@@ -303,7 +313,7 @@ class Array(Methods):
         return None
 
     def _power(self, other: Any, *, swap: bool = False) -> Array:
-        if _other(self.graph, other) is NotImplemented:
+        if _other(self.graph, other) is NotImplemented and not isinstance(other, (list, tuple)):
             return _REFUSED
         x, y = common(self.graph, "pow", (other, self) if swap else (self, other))
         if x.dtype not in dtypes.FLOATS:

@@ -23,6 +23,7 @@ _ARGUMENTS = {
     "size": "shape=", "axis": "dim=", "a_min": "min=", "a_max": "max=", "minimum": "min=",
     "maximum": "max=", "value": "fill_value=", "correction": "ddof=",
     "indices_or_sections": "sections=", "N": "n=", "M": "m=",
+    "order": "x.T.reshape(shape[::-1]).T for x.reshape(shape, order='F')",
 }  # fmt: skip
 _UNKNOWN = re.compile(r"(Array\.)?(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 
@@ -73,6 +74,10 @@ _REWORDED = {
     "Array.ravel() takes 1 positional argument": (
         ".flatten(", "x.flatten() makes one axis, as in NumPy; write x.reshape(x.shape[0], -1) for "
         "x.flatten(1)"
+    ),
+    "where() missing 2 required positional arguments": (
+        "", "the number of positions depends on the values of elements; write "
+        "cutback.where(condition, x, y)"
     ),
 }  # fmt: skip
 

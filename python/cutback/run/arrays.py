@@ -137,8 +137,9 @@ def as_array(value: Any, name: str, stream: int | None = None) -> tuple[Any, str
             return _native.from_dlpack(value, name)
         except (BufferError, RuntimeError) as error:
             raise ValueError(f"{name}: {error}") from error
+    hint = "; write np.array([...]) for numbers" if isinstance(value, (list, tuple)) else ""
     raise TypeError(
-        f"{name}: expected a NumPy array or a DLPack tensor, got {type(value).__name__}"
+        f"{name}: expected a NumPy array or a DLPack tensor, got {type(value).__name__}{hint}"
     )
 
 

@@ -39,7 +39,7 @@ def test_shapes_that_do_not_broadcast():
         (lambda a, b: [1, 2][a.sum()], TypeError, "use as an index"),
         (lambda a, b: np.exp(a, out=np.ones((4, 4))), TypeError, "np.exp: out= is not supported"),
         (lambda a, b: np.mean(a, where=True), TypeError, "use cutback.where on the result"),
-        (lambda a, b: np.add.accumulate(a), TypeError, "np.add.accumulate"),
+        (lambda a, b: np.maximum.accumulate(a), TypeError, "np.maximum.accumulate"),
         (
             lambda a, b: np.unique(a),
             TypeError,
@@ -390,6 +390,12 @@ def test_a_from_import_says_what_to_write():
         (lambda a, b: cutback.random.normal(size=(2,)), TypeError, "no size=; write shape="),
         (lambda a, b: cutback.random.normal(0, 1, (2,)), TypeError, "the shape must come first"),
         (lambda a, b: np.heaviside(a, 0), TypeError, r"write cutback.where\(x > 0"),
+        (lambda a, b: np.where(a > 0), TypeError, r"write cutback.where\(condition, x, y\)"),
+        (lambda a, b: a.ravel(order="F"), TypeError, r"no order=; write x.T.reshape"),
+        (lambda a, b: np.reshape(a, -1, order="F"), TypeError, r"order='F' is x.T.reshape"),
+        (lambda a, b: a * (1, 2, 3), TypeError, r"got tuple; write np.array\(\[...\]\)"),
+        (lambda a, b: np.average(a, weights=[1, 2]), TypeError, r"write np.array\(\[...\]\)"),
+        (lambda a, b: np.fft.rfft(a), TypeError, "there are no complex numbers"),
         (lambda a, b: F.relu(None), TypeError, "expected a NumPy array .*, got NoneType"),
     ],
 )

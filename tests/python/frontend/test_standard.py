@@ -76,3 +76,20 @@ def test_older_argument_names_say_the_new_ones() -> None:
     ):
         with pytest.raises(TypeError, match=text):
             cutback.trace(lambda x, find=find, options=options: find(x)(x, **options), X)
+
+
+METHODS: list[Callable[[Any, Any], Any]] = [
+    lambda a, b: np.subtract.outer(a, b[0]),
+    lambda a, b: np.multiply.outer(2, a),
+    lambda a, b: np.logaddexp.reduce(a, axis=1),
+    lambda a, b: np.add.accumulate(a),
+    lambda a, b: np.multiply.accumulate(a, axis=1),
+]
+
+
+@pytest.mark.parametrize("call", METHODS, ids=range(len(METHODS)))
+def test_methods_of_functions_of_numpy(call: Callable[[Any, Any], Any]) -> None:
+    a, b = np.array([[0.5, 2.0], [3.0, -1.0]], np.float32), np.ones((3, 2), np.float32)
+    found, expected = cutback.compile(call, argnums=None)(a, b), call(a, b)
+    assert found.dtype == expected.dtype
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
