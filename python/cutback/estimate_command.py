@@ -52,6 +52,9 @@ def _function(spec: str) -> Callable[[int], Any]:
         found = getattr(found, part, None)
     if not callable(found):
         raise ValueError(f"{spec!r}: {module} has no function {name}")
+    from .planner.estimating import check_make_step  # here, to print help fast
+
+    check_make_step(found)
     function: Callable[[int], Any] = found
     return function
 

@@ -8,7 +8,7 @@ from typing import Any
 from .. import budgets
 from ..devices import Device
 from ..optim import Optimizer
-from ..planner.estimating import MOST, Estimate, Way, estimate_with
+from ..planner.estimating import MOST, Estimate, Way, check_make_step, estimate_with
 from ..problem import Problem
 from ..run.executable import Executable
 from .tracing import Call, Traced
@@ -88,5 +88,6 @@ def estimate(
     >>> print(cutback.estimate(make_step, "1MiB", device="a100", most=64))
     """
     budgets.truth("slices", slices)
+    check_make_step(make_step)
     way = Way(lambda batch: _problem_of(make_step(batch), slices), device, measure, (None,))
     return estimate_with(way, budget, batches, most)

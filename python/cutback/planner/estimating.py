@@ -6,6 +6,7 @@ at the others they are only evaluated."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -140,6 +141,26 @@ class Estimate:
 
     def __repr__(self) -> str:
         return f"<cutback.Estimate: {self._headline()}>"
+
+
+def check_make_step(make_step: Any) -> None:
+    """Raises TypeError unless ``make_step`` is a function of the batch size."""
+    given = type(make_step).__name__
+    if callable(make_step) and not hasattr(make_step, "named_parameters"):
+        try:
+            signature = inspect.signature(make_step)
+        except ValueError:  # it has no signature
+            return
+        try:
+            signature.bind(1)
+        except TypeError:
+            given = f"{getattr(make_step, '__name__', given)}{signature}"
+        else:
+            return
+    raise TypeError(
+        "make_step: expected a function make_step(batch), which returns the step and its "
+        f"arguments for a batch size, got {given}"
+    )
 
 
 class Way(NamedTuple):

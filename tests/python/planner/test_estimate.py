@@ -129,6 +129,8 @@ def test_texts() -> None:
     ("make", "options", "error", "text"),
     [
         (lambda n: loss, {}, TypeError, "it returned function"),
+        (lambda p, x: p, {}, TypeError, r"a function make_step\(batch\).*got <lambda>\(p, x\)"),
+        (3, {}, TypeError, "for a batch size, got int"),
         (lambda n: (loss, [1]), {}, TypeError, "its arguments are list"),
         (lambda n: (loss, (1,), 3), {}, TypeError, "its optimizer is int"),
         (make_step, {"slices": 1}, TypeError, "slices"),

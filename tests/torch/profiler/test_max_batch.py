@@ -133,6 +133,8 @@ def test_wrong_use() -> None:
         ct.max_batch(made_inside, 1000, measure="arena")
     with pytest.raises(ValueError, match="start=0"):
         ct.max_batch(made_inside, 1000, start=0)
+    with pytest.raises(TypeError, match="for a batch size, got Small"):
+        ct.max_batch(Small(), 1000)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="it returned Small"):
         ct.max_batch(lambda n: Small(), 1000)
     with pytest.raises(ValueError, match="measure='total': make_step must return an optimizer"):

@@ -12,6 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ...planner.estimating import check_make_step
+
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
@@ -84,9 +86,10 @@ def made_step(make_step: Callable[[int], Any], batch: int) -> MadeStep:
     """Returns what ``make_step`` returns for a batch under fake tensors.
 
     Raises:
-        TypeError: if it returned something else.
+        TypeError: if it returned something else, or is not a function of the batch size.
         ValueError: if it needs the value of a fake tensor.
     """
+    check_make_step(make_step)
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), _Values():
             made = make_step(batch)
