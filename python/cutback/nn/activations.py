@@ -11,7 +11,7 @@ from ..frontend import ops
 from ..frontend.elementwise import _float
 from ..frontend.ops import _array
 from ..frontend.random import gumbel
-from ..frontend.tracer import Array, ArrayLike, _normalize_axis
+from ..frontend.tracer import Array, ArrayLike, _normalize_axis, common
 from ..source import located
 from .across import over_inner_axis
 from .arguments import not_built, number, older_names
@@ -40,7 +40,7 @@ def prelu(input: ArrayLike, weight: ArrayLike) -> Array:
     """Returns x where x is positive, else ``weight * x``. The weight is one number, or one for each
     channel (axis 1)."""
     x = _float(input)
-    w = x.graph.lift(weight)
+    _, w = common(x.graph, "prelu", (x, weight))
     if w.size > 1:
         if x.ndim < 2 or w.shape != x.shape[1:2]:
             raise ValueError(

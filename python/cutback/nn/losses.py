@@ -7,7 +7,7 @@ import math
 
 from ..frontend import ops
 from ..frontend.elementwise import _float, _pair
-from ..frontend.tracer import Array, ArrayLike, whole
+from ..frontend.tracer import Array, ArrayLike, common, whole
 from ..source import located
 from .activations import softplus
 from .arguments import classes_last, number
@@ -228,7 +228,7 @@ def gaussian_nll_loss(
     """Computes ``(log(var) + (input - target)**2 / var) / 2``, with var limited to at least
     ``eps``."""
     x, y = _same("gaussian_nll_loss", input, target)
-    v = ops.maximum(x.graph.lift(var), eps)
+    v = ops.maximum(common(x.graph, "gaussian_nll_loss", (x, var))[1], eps)
     loss = (ops.log(v) + ops.square(x - y) / v) * 0.5
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)

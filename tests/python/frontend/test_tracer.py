@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 import cutback
 from cutback import dtypes
+from cutback.nn import functional as F
 
 ARITHMETIC = [operator.add, operator.sub, operator.mul, operator.truediv]
 COMPARISONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
@@ -62,6 +63,15 @@ def test_python_scalars_are_weak_in_functions(module, dtype):
     found = []
     cutback.trace(lambda x: found.extend(dtypes_of(x, module)) or x, a)
     assert found == dtypes_of(a, np)
+
+
+def test_python_scalars_are_weak_as_parameters():
+    def check(x):
+        assert F.prelu(x, 0.25).dtype == "f32"
+        assert F.gaussian_nll_loss(x, x, 1.0).dtype == "f32"
+        return x
+
+    cutback.trace(check, np.ones(2, np.float32))
 
 
 @pytest.mark.parametrize("a", list(CODES))
