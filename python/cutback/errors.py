@@ -107,6 +107,14 @@ class BudgetError(ValueError):
         return BudgetError(text, **{**known, **facts})
 
     @property
+    def in_options(self) -> str:
+        """The message with options of the command line in place of arguments."""
+        if self.batch is not None or self.reason == "other":
+            return str(self)
+        named = _sentence(self).replace('budget="min"', "--budget min")
+        return named.replace("offload=True", "--offload")
+
+    @property
     def smallest_share(self) -> float | None:
         """The smallest share that can be met; if it is above 1, none can."""
         return _share(self.smallest_bytes, self.reference_bytes, up=True)

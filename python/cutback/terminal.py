@@ -64,11 +64,9 @@ def print_json(what: str) -> None:
 def tell(error: Exception) -> None:
     """Prints an error on one line of standard error. On a terminal it begins in red, unless the
     environment variable ``NO_COLOR`` is set."""
-    text = str(error)
+    text = error.in_options if isinstance(error, BudgetError) else str(error)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         text = f"{error.filename}: {error.strerror}"  # without the errno, like other commands
-    if isinstance(error, BudgetError) and error.batch is None:  # name options, not arguments
-        text = text.replace('budget="min"', "--budget min").replace("offload=True", "--offload")
     what = files.one_line(" ".join(text.split()) or type(error).__name__)
     coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     name = "\x1b[1;31mcutback:\x1b[0m" if coloured else "cutback:"

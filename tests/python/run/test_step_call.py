@@ -76,7 +76,9 @@ def test_says_what_is_wrong(arrays):
     ins, outs = arrays
     room, block = block_of(step)
     given = [*map(address, (*ins, *outs))]
-    with pytest.raises(TypeError, match="2 inputs and 2 outputs and a block, got 3"):
+    with pytest.raises(
+        TypeError, match="2 inputs and 2 outputs, a block and perhaps a seed, got 3"
+    ):
         step.call(*given[:3])
     with pytest.raises(ValueError, match=f"needs a block of {step.run_bytes} bytes"):
         step.call(*given, 0)
