@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import fx, nn
+from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import cutback
@@ -149,6 +150,26 @@ def test_real_times() -> None:
     for text in ("{", '{"key": 1}', "[]"):
         decisions.cache_file().write_text(text)
         assert decisions._Machine().get(key_of(exp)) is None
+
+
+def test_pytorch_is_measured_as_it_runs() -> None:
+    """PyTorch compiles with its dispatcher in Python, which would slow down its kernels only."""
+    with enable_python_dispatcher(), choosing._one_thread():
+        assert "PythonDispatcher" not in str(torch._C._dispatch_tls_local_include_set())
+
+
+def test_clear_differences_are_measured_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that take longer than a measurement run twice if one is much slower."""
+    monkeypatch.setattr(choosing, "_SECONDS", 0.0)
+    calls = []
+
+    def call(name: str, loops: int) -> None:
+        calls.append(name)
+        sum(range(loops))
+
+    with choosing._one_thread():
+        times = choosing._seconds(lambda: call("ours", 200_000), lambda: call("torch", 1_000))
+        assert times.is_slower and calls == ["ours", "torch"] * 2
 
 
 def test_arguments_of_all_layouts() -> None:

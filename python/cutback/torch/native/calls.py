@@ -62,6 +62,22 @@ def join_threads() -> bool:
     return any(_native.join_team(str(folder / name)) for name in names)
 
 
+_HEAP = (32 << 20) - (1 << 16)
+"""Bytes up to which the C library keeps freed blocks: just under the most that glibc allows."""
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Has the C library keep freed memory for later blocks.
+
+    At first glibc returns each freed block of over 128 KiB to the system, so every result has page
+    faults, which may take longer than writing it. Once a larger block is freed, glibc keeps blocks
+    up to that size, and up to twice as many free bytes. Steps with large tensors do so by
+    themselves.
+    """
+    _FAST((_HEAP,), (1,), torch.uint8)
+
+
 # ---- executables --------------------------------------------------------------------------------
 
 
@@ -90,6 +106,7 @@ class _Executables:
                 self._steps.move_to_end(text)
                 return step
         join_threads()
+        keep_freed_memory()
         step = builder.graph.compile(room)
         with self._lock:
             self._steps[text] = step

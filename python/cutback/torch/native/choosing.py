@@ -18,10 +18,19 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
+from torch._dispatch.python import no_python_dispatcher
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ... import get_num_threads, set_num_threads
-from .calls import CannotRunError, Group, by_nodes, bytes_of, call_of, compile_group
+from .calls import (
+    CannotRunError,
+    Group,
+    by_nodes,
+    bytes_of,
+    call_of,
+    compile_group,
+    keep_freed_memory,
+)
 from .decisions import Decisions, key_of
 from .grouping import Grouping, Item, Kinds
 from .layouts import Meta, memory_of
@@ -34,7 +43,9 @@ enabled = True
 _ROUNDS = 6  # rounds of giving up operations
 _LARGEST = 1 << 30  # largest group that is measured, in bytes
 _SECONDS = 4e-3  # seconds per measurement
-_LEAST, _MOST = 5, 100  # runs per measurement
+_LEAST, _MOST = 4, 100  # runs per measurement
+_CLEAR = 2  # runs of calls that take longer than a measurement, if the times clearly differ
+_CLOSE = 1.4  # times with a ratio below this do not differ clearly
 _ALIKE = 1.02  # ratios of times below this count as equal
 _WAITS, _WAIT = 2000, 5e-3  # how often and how long (seconds) to wait for other threads
 _FUSED = 1.3  # loss allowed for a single pointwise operation, because it gains in a group
@@ -50,6 +61,11 @@ class Times(NamedTuple):
     def is_slower(self) -> bool:
         """True if ours are slower."""
         return self.ours > self.torch * _ALIKE
+
+    @property
+    def is_close(self) -> bool:
+        """True if the times do not differ clearly."""
+        return max(self) < min(self) * _CLOSE
 
 
 _SAME = Times(0.0, 0.0)  # for groups that cannot be measured
@@ -85,9 +101,18 @@ def _set_threads(number: int) -> None:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Sets up a context with one thread, no modes, and no autograd."""
+    """Sets up a context with one thread, no modes, and no autograd.
+
+    PyTorch compiles with its dispatcher in Python, which adds microseconds to each of its
+    operations and would make our kernels look faster than they are.
+    """
     ours, theirs = get_num_threads(), torch.get_num_threads()
-    with _disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_disable_current_modes())
+        stack.enter_context(no_python_dispatcher())
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.autocast("cpu", enabled=False))
+        keep_freed_memory()
         with contextlib.suppress(RuntimeError):  # something of ours is running in another thread
             set_num_threads(1)
         torch.set_num_threads(1)
@@ -100,20 +125,24 @@ def _one_thread() -> Iterator[None]:
 
 def _seconds(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Times:
     """Returns the shortest times of calls that alternate. Ours count as slower only if a second,
-    longer measurement agrees, because other load may have interfered."""
+    longer measurement agrees, or if they are much slower."""
+    # other load on the machine does not add to the time of this thread
+    clock = time.thread_time if get_num_threads() == 1 else time.perf_counter
     best = [math.inf, math.inf]
     for budget in (_SECONDS, 3 * _SECONDS):
-        begin = time.perf_counter()
-        for turn in range(_MOST):
+        begin = clock()
+        for turn in range(1, _MOST + 1):
             for i, call in enumerate((ours, theirs)):
-                start = time.perf_counter()
+                start = clock()
                 call()
-                best[i] = min(best[i], time.perf_counter() - start)
-            if turn + 1 >= _LEAST and time.perf_counter() - begin > budget:
+                best[i] = min(best[i], clock() - start)
+            least = _LEAST if Times(*best).is_close else _CLEAR
+            if turn >= least and clock() - begin > budget:
                 break
-        if not Times(*best).is_slower:
+        times = Times(*best)
+        if not times.is_slower or not times.is_close:
             break
-    return Times(*best)
+    return times
 
 
 def _key_of_group(nodes: Sequence[fx.Node]) -> str:

@@ -28,7 +28,7 @@ from .layouts import meta_of
 if TYPE_CHECKING:
     from typing import TypeGuard
 
-_FORMAT = 1  # version of the file
+_FORMAT = 2  # version of the file
 
 
 def _type_of(val: Any) -> str:
