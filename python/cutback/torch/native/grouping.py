@@ -13,7 +13,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import fx
@@ -42,6 +42,9 @@ _UNSAFE_VIEWS = frozenset((
 ))  # fmt: skip
 """Ops that return views although their schemas do not say so."""
 
+_VIEWS: dict[Any, bool] = {}
+"""Whether an op returns views according to its schema, for the ops seen so far."""
+
 
 def is_view(node: fx.Node) -> bool:
     """True if a call returns memory of its first argument, without writing to it."""
@@ -50,8 +53,12 @@ def is_view(node: fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None:
         return False
-    returned = [r.alias_info for r in schema.returns]
-    return bool(returned) and all(a is not None and not a.is_write for a in returned)
+    known = _VIEWS.get(node.target)
+    if known is None:
+        returned = [r.alias_info for r in schema.returns]
+        known = bool(returned) and all(a is not None and not a.is_write for a in returned)
+        _VIEWS[node.target] = known
+    return known
 
 
 def _is_barrier(node: fx.Node) -> bool:
@@ -278,6 +285,7 @@ class Grouping:
         self.kinds = kinds
         self.can_run = can_run
         self.at = {node: i for i, node in enumerate(kinds.order)}
+        self.sources = {node: kinds.sources(node) for node in kinds.order}
         self.before, self.live = self._timeline()
         own = max(self.live, default=0)
         self.most = own if most is None else most if most == math.inf else min(own, most)
@@ -306,7 +314,7 @@ class Grouping:
         last: dict[fx.Node, int] = {}
         owner = self._owners()
         for i, node in enumerate(self.kinds.order):
-            for source in (node, *self.kinds.sources(node)):
+            for source in (node, *self.sources[node]):
                 last[owner.get(source, source)] = i
         dying: dict[int, int] = {}
         size: dict[fx.Node, int] = {}
@@ -392,7 +400,7 @@ class Grouping:
 
     def _with_later(self, run: list[fx.Node]) -> list[fx.Node]:
         """Returns the group of a run, with later nodes that read its values."""
-        group = list(run)
+        group = dict.fromkeys(run)  # in order
         end = self.at[run[-1]]
         for j in range(end + 1, min(end + _AHEAD, len(self.kinds.order))):
             node = self.kinds.order[j]
@@ -406,17 +414,16 @@ class Grouping:
             for i in range(end, j):
                 self.live[i] += size
                 self.before[i + 1] += size
-            group.append(node)
+            group[node] = None
             self.taken.add(node)
-        return group
+        return list(group)
 
     def _joins(self, node: fx.Node, group: Collection[fx.Node]) -> bool:
         """True if a later node reads a value of the group, and everything else that it reads exists
         by then."""
-        sources = self.kinds.sources(node)
-        known = all(s in self.there or s in group for s in sources)
-        reads = any(s in group for s in sources)
-        return known and reads and not self.kinds.is_cut_off(node, group)
+        inside = [s for s in self.sources[node] if s in group]
+        known = bool(inside) and all(s in self.there or s in inside for s in self.sources[node])
+        return known and not self.kinds.is_cut_off(node, group)
 
 
 def _is_tuple(node: fx.Node) -> bool:
