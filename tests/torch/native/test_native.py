@@ -403,6 +403,18 @@ def test_no_group_raises_the_peak() -> None:
             assert there <= grouping.most
 
 
+def test_a_saved_part_holds_its_whole_tensor() -> None:
+    """A backward that takes parts of one tensor holds all of it until the last one is read."""
+    fused = torch.randn(8, 12)
+
+    def f(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return (q @ v.t()) @ v
+
+    gm = make_fx(f, tracing_mode="fake")(*fused.chunk(3, dim=1)[::2])
+    grouping = Grouping(Kinds(gm.graph), lambda nodes, room: True)
+    assert max(grouping.live) == fused.nbytes + 4 * (8 * 8 + 8 * 4)
+
+
 def test_groups_are_cut_where_kernels_need_too_much() -> None:
     """Groups are cut down to single nodes if their kernels always need too much."""
     gm = traced(lambda x: x.exp().tanh().sin().sum(0), torch.randn(8, 8))

@@ -326,7 +326,7 @@ class Grouping:
             )
             is_part = node.op == "call_function" and node.target is operator.getitem
             if makes and not is_kept and not (is_part and node in self.kinds.views):
-                size[node] = 0 if _is_tuple(node) and node not in self.kinds.own else _bytes(node)
+                size[node] = _bytes_held(node, node in self.kinds.own)
                 dying[last[node]] = dying.get(last[node], 0) + size[node]
                 total += size[node] if node.op == "placeholder" else 0
         before, live = [], []
@@ -424,6 +424,15 @@ class Grouping:
         inside = [s for s in self.sources[node] if s in group]
         known = bool(inside) and all(s in self.there or s in inside for s in self.sources[node])
         return known and not self.kinds.is_cut_off(node, group)
+
+
+def _bytes_held(node: fx.Node, is_own: bool) -> int:
+    """Returns the bytes that live as long as a node's value. An argument may be a view, which holds
+    all memory of the tensor that it is a part of."""
+    val = node.meta.get("val")
+    if node.op == "placeholder" and isinstance(val, torch.Tensor):
+        return int(hint(val.untyped_storage().nbytes()))
+    return 0 if _is_tuple(node) and not is_own else _bytes(node)
 
 
 def _is_tuple(node: fx.Node) -> bool:
