@@ -308,6 +308,7 @@ def test_commands(tmp_path, capsys):
 # ---- what runs once ------------------------------------------------------------------------------
 
 
+@pytest.mark.very_slow
 def test_ops_that_run_once_say_why():
     """Values of an op of another library and of a random op are saved, with the reason. The text
     groups them by kind."""

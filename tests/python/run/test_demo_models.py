@@ -159,7 +159,7 @@ def test_budgets_at_targets_of_the_search_are_spent():
     assert sum(share >= 0.02 for share in unused) <= 3, unused
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_the_demo_writes_its_page(tmp_path):
     """The demo runs two steps of each run. The page has the printed table, planned and measured
     peaks are equal, and each plan has a section with pictures."""

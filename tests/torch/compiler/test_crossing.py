@@ -220,9 +220,9 @@ def _channels_last() -> tuple[nn.Module, tuple[Any, ...]]:
     return Wrapped(f, c=nn.Conv2d(8, 8, 3, padding=1)), (x,)
 
 
-FAST = (_low_precision, _residual, _expanded)
+FAST = (_low_precision, _expanded)
 SLOW = (
-    _two, _three, _tied, _skip, _transposed,
+    _residual, _two, _three, _tied, _skip, _transposed,
     _without_bias, _input, _one_transposed, _one_gradient_for_two, _read_in_the_forward_alone,
     _views, _mask, _scalar, _dropout, _channels_last,
 )  # fmt: skip

@@ -53,6 +53,7 @@ def test_import_of_the_package_leaves_torch_alone() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.very_slow
 @pytest.mark.skipif(not hooks.own_entries(), reason="before PyTorch 2.13 they share a limit")
 @torch._dynamo.config.patch(recompile_limit=3)
 def test_many_modules_of_one_forward() -> None:

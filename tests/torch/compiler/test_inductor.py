@@ -225,6 +225,7 @@ def test_second_derivatives_are_pytorchs_to_refuse() -> None:
         gradient.sum().backward()
 
 
+@pytest.mark.very_slow
 def test_graphs_from_the_cache_have_no_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

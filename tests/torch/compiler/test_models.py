@@ -199,6 +199,7 @@ def test_budget_on_saved_bytes(ran: Counter[str], train_step: Callable[..., Any]
     assert ran["backward"] == 1
 
 
+@pytest.mark.very_slow
 def test_plans_explain_themselves(tmp_path: Path) -> None:
     model, inputs = make("gpt")
     compiled = ct.compile(model, budget="0.6x")

@@ -202,6 +202,7 @@ def test_a_policy_that_says_offload(same_bits: Callable[..., bool]) -> None:
     assert memory.peak_bytes == plan.numbers["live_bytes"]
 
 
+@pytest.mark.very_slow
 def test_pinned_bounds_the_host() -> None:
     model, inputs = Layers(), (torch.randn(512, 32),)
     compiled = ct.compile(model, budget="0.8x", offload="only", pinned="400kB", device=row(1e9))

@@ -352,6 +352,7 @@ def test_graph_breaks_share_a_position(blocks: int, k: float) -> None:
     assert max(peaks[1:]) <= limit + loss
 
 
+@pytest.mark.very_slow
 def test_two_graphs_share_a_position() -> None:
     """From the second step on, the ends are those of the joint problem."""
     torch.manual_seed(0)

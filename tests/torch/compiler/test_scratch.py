@@ -303,6 +303,7 @@ def peaks_and_plans(compiled: Any, batches: list[torch.Tensor]) -> list[tuple[in
     return found
 
 
+@pytest.mark.very_slow
 @pytest.mark.parametrize("budget", [0.0, pytest.param("0.9x", marks=pytest.mark.very_slow)])
 def test_shapes_that_take_turns(budget: Any, tmp_path: Path) -> None:
     """PyTorch compiles a graph for each shape, and each graph is a whole step. Every plan counts

@@ -69,6 +69,7 @@ def test_what_is_saved_is_the_plans(
     assert ran == {"forward": 2, "backward": 2}
 
 
+@pytest.mark.very_slow
 def test_errors_come_out(without: Any) -> None:
     without()
     model, inputs = make("gpt")

@@ -103,6 +103,7 @@ def test_schedule_is_what_the_public_evaluator_counts() -> None:
     assert sum("compute" in op.get("flags", ()) for op in problem["ops"]) == 2 * 5 + 1
 
 
+@pytest.mark.very_slow
 def test_out_of_reach() -> None:
     torch.manual_seed(0)
     model, x = MODELS["gpt"]()

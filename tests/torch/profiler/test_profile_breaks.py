@@ -243,6 +243,7 @@ def test_an_optimizer_sees_each_parameter_once() -> None:
     assert profile.peak.by_category["optimizer state"] == 2 * own + 4 * count
 
 
+@pytest.mark.very_slow
 def test_no_compiled_code_is_left() -> None:
     model, x = make()
     with torch._dynamo.config.patch(recompile_limit=2):
