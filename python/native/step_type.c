@@ -432,10 +432,8 @@ static PyMethodDef step_methods[] = {
      "(norm, skipped)); count and next as for run, extras as for OptimizerTable.ask"},
     {"call", (PyCFunction)(void (*)(void))cb_py_step_call, METH_FASTCALL,
      "call(*addresses, block[, seed], /): runs on memory of the caller: the addresses of all "
-     "inputs "
-     "and outputs, then of run_bytes bytes of scratch (0 if it needs none), then the seed of "
-     "random "
-     "numbers"},
+     "inputs and outputs, then of run_bytes bytes of scratch (0 if it needs none), then the seed "
+     "of random numbers"},
     {"text", (PyCFunction)step_text, METH_O,
      "text(what, /): \"joint\", \"plan\", ... see cb_step_text"},
     {NULL, NULL, 0, NULL},
