@@ -16,6 +16,7 @@ import numpy as np
 
 from .. import dtypes
 from ..integers import index
+from ..run.arrays import instead_of
 from ..source import located
 from .methods import Methods
 
@@ -67,11 +68,6 @@ def _other(graph: Builder, x: Any) -> Any:
     if isinstance(x, (np.ndarray, np.generic)) or hasattr(x, "__dlpack__"):
         return graph.constant(x)
     return NotImplemented
-
-
-def instead_of(value: Any) -> str:
-    """Returns the end of an error message about an operand: what to write for a list."""
-    return "; write np.array([...]) for numbers" if isinstance(value, (list, tuple)) else ""
 
 
 def common(graph: Builder, name: str, values: Sequence[Any]) -> list[Array]:

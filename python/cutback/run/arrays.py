@@ -94,6 +94,11 @@ class RawArray:
         return f"RawArray(bf16, shape={self.shape})"
 
 
+def instead_of(value: Any) -> str:
+    """Returns the end of an error message about an operand: what to write for a list."""
+    return "; write np.array([...]) for numbers" if isinstance(value, (list, tuple)) else ""
+
+
 def as_array(value: Any, name: str, stream: int | None = None) -> tuple[Any, str]:
     """Converts a NumPy array, NumPy scalar, RawArray or tensor of another library. Returns an array
     over the same memory and the name of its dtype. The array is an ndarray or, for GPU memory, a
@@ -137,9 +142,9 @@ def as_array(value: Any, name: str, stream: int | None = None) -> tuple[Any, str
             return _native.from_dlpack(value, name)
         except (BufferError, RuntimeError) as error:
             raise ValueError(f"{name}: {error}") from error
-    hint = "; write np.array([...]) for numbers" if isinstance(value, (list, tuple)) else ""
     raise TypeError(
-        f"{name}: expected a NumPy array or a DLPack tensor, got {type(value).__name__}{hint}"
+        f"{name}: expected a NumPy array or a DLPack tensor, got {type(value).__name__}"
+        + instead_of(value)
     )
 
 
