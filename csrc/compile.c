@@ -102,17 +102,7 @@ static bool is_packed_better(const both *b) {
 static cb_status refuse(both *b, const cb_error *whole) {
     const cb_refusal other = b->err->refusal;
     *b->err = *whole;
-    cb_refusal *r = &b->err->refusal;
-    if (other.reason == r->reason && other.smallest_bytes > 0 &&
-        (r->smallest_bytes == 0 || other.smallest_bytes < r->smallest_bytes)) {
-        r->smallest_bytes = other.smallest_bytes;
-        memcpy(r->op, other.op, sizeof r->op);
-        memcpy(r->location, other.location, sizeof r->location);
-    }
-    if (other.floor_bytes < r->floor_bytes) {
-        r->floor_bytes = other.floor_bytes;
-        memcpy(r->floor_op, other.floor_op, sizeof r->floor_op);
-    }
+    cb_join_refusals(&b->err->refusal, &other);
     return whole->status;
 }
 

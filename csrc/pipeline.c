@@ -281,9 +281,7 @@ static cb_lowered single_ops_of(const cb_step *step) {
                         .fuses = step->backend->fuses};
 }
 
-/* Handles the case that neither groups nor single ops have a plan for the budget: `out` gets the
- * facts that hold for both. */
-static void join_refusals(cb_refusal *out, const cb_refusal *other) {
+void cb_join_refusals(cb_refusal *out, const cb_refusal *other) {
     const bool known = other->smallest_bytes > 0 && other->reason == out->reason;
     if (known && (out->smallest_bytes == 0 || other->smallest_bytes < out->smallest_bytes)) {
         out->smallest_bytes = other->smallest_bytes;
@@ -302,7 +300,7 @@ static cb_status refuse_both(const cb_error *groups, double share, uint64_t whol
     if (groups->status == CB_INFEASIBLE) {
         const cb_refusal single = err->refusal;
         *err = *groups;
-        join_refusals(&err->refusal, &single);
+        cb_join_refusals(&err->refusal, &single);
     } else if (whole > 0) {
         err->refusal.share = share;
         err->refusal.save_all_bytes = whole;
@@ -378,7 +376,7 @@ static cb_status try_groups(cb_step *step, const cb_compile_options *o, cb_plan_
     if (status == CB_OK) return dump(step, o, "problem", err);
     leave_groups(step);
     if (status != CB_INFEASIBLE && status != CB_UNSUPPORTED) return status;
-    if (has_groups && status == CB_INFEASIBLE) join_refusals(&why.refusal, &err->refusal);
+    if (has_groups && status == CB_INFEASIBLE) cb_join_refusals(&why.refusal, &err->refusal);
     *err = why;
     return CB_INFEASIBLE;
 }

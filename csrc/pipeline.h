@@ -79,5 +79,8 @@ CB_MUST_CHECK cb_status cb_plan_variant(cb_context *ctx, const cb_graph *forward
                                         cb_step **out, cb_error *err);
 /* Makes such a step ready to run. After a failure it can only be freed. */
 CB_MUST_CHECK cb_status cb_step_finish(cb_step *step, const cb_compile_options *o, cb_error *err);
+/* Handles the case that neither of two ways to plan a step has a plan for the budget: `out`, the
+ * refusal of one way, gets the facts that hold for both. */
+void cb_join_refusals(cb_refusal *out, const cb_refusal *other);
 
 #endif
