@@ -28,6 +28,11 @@ static cb_status check(cb_step *step, const cb_run *run, const cb_update *update
             err, CB_INVALID,
             "capture: needs arrays on the device, and supports neither a block nor extras");
     CB_TRY(cb_step_check_run(step, run, err));
+    if (update && update->optimizer && !cb_step_has_kernels(step, update->optimizer))
+        return cb_fail(err, CB_UNSUPPORTED,
+                       "capture: the backend \"%s\" steps %s in the host's memory, which cannot be "
+                       "part of a graph; call the step itself",
+                       step->backend->name, update->optimizer->name);
     return update ? cb_step_check_update(step, update, err) : CB_OK;
 }
 

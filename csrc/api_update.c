@@ -11,10 +11,39 @@ static const cb_argument *gradient_of(const cb_step *step, uint32_t k) {
     return &p->output[p->n_output - step->n_gradients + k];
 }
 
+static const double *hyper_of(const cb_update *u, uint32_t k) {
+    return u->hyper + (size_t)u->group[k] * u->optimizer->n_hyper;
+}
+
 /* Returns the number of states of a parameter's group. */
 static uint32_t n_used(const cb_update *u, uint32_t k) {
+    return cb_optimizer_n_used(u->optimizer, hyper_of(u, k));
+}
+
+/* Returns a row without arrays: what the forms of its states depend on. */
+static cb_optim_row row_of(const cb_step *step, const cb_update *u, uint32_t k) {
+    const cb_argument *gradient = gradient_of(step, k);
+    cb_optim_row row = {
+        .n = cb_numel(&gradient->shape), .t = u->t, .dtype = gradient->dtype, .group = u->group[k]};
+    (void)cb_optimizer_see(u->optimizer, gradient->shape.rank, gradient->shape.dim, &row);
+    return row;
+}
+
+static uint64_t state_bytes(const cb_step *step, const cb_update *u, uint32_t s, uint32_t k) {
+    const cb_optim_row row = row_of(step, u, k);
+    return cb_optim_state_bytes(u->optimizer, s, hyper_of(u, k), &row);
+}
+
+/* Adds the memory of one state to the step's list. */
+static cb_status add_state(cb_step *step, uint32_t *n, const cb_update *u, uint32_t s, uint32_t k,
+                           cb_error *err) {
     const cb_optimizer *o = u->optimizer;
-    return cb_optimizer_n_used(o, u->hyper + (size_t)u->group[k] * o->n_hyper);
+    const cb_state_kind kind = cb_optimizer_state_kind(o, s);
+    cb_argument state = *gradient_of(step, k);
+    state.bytes = state_bytes(step, u, s, k);
+    if (kind == CB_STATE_CODES) state.dtype = CB_U8;
+    if (kind == CB_STATE_SCALES) state.dtype = CB_F32;
+    return cb_step_add_range(step, n, o->state[s], &state, u->states[s][k], true, err);
 }
 
 /* Adds one parameter of an update, with the states of its group. */
@@ -34,9 +63,15 @@ static cb_status add_parameter(cb_step *step, uint32_t *n, const cb_update *u, u
                        "%s: parameter \"%s\" is in group %u, but there are %u groups", o->name,
                        gradient->name, u->group[k], u->n_groups);
     }
+    cb_optim_row row = {.n = 0};
+    if (!cb_optimizer_see(o, gradient->shape.rank, gradient->shape.dim, &row)) {
+        return cb_fail(err, CB_INVALID,
+                       "%s: parameter \"%s\" has %d axes; only matrices are stepped, so take the "
+                       "gradients of the other parameters and step them with another optimizer",
+                       o->name, gradient->name, gradient->shape.rank);
+    }
     CB_TRY(cb_step_add_range(step, n, "parameter", gradient, u->params[k], true, err));
-    for (uint32_t s = 0; s < n_used(u, k); s++)
-        CB_TRY(cb_step_add_range(step, n, o->state[s], gradient, u->states[s][k], true, err));
+    for (uint32_t s = 0; s < n_used(u, k); s++) CB_TRY(add_state(step, n, u, s, k, err));
     return CB_OK;
 }
 
@@ -108,13 +143,6 @@ static cb_status check_lists(const cb_step *step, const cb_update *u, cb_error *
     const char *name = u->optimizer->name;
     if (!step->keep_gradients)
         return cb_fail(err, CB_INVALID, "%s: the step was compiled without keep_gradients", name);
-    for (uint32_t s = 0; s < u->optimizer->n_state; s++) {
-        if (cb_optimizer_state_kind(u->optimizer, s) == CB_STATE_ALIKE) continue;
-        return cb_fail(
-            err, CB_UNSUPPORTED,
-            "%s keeps %s in its own format, so it steps arrays only outside of compiled steps",
-            name, u->optimizer->state[s]);
-    }
     if (!step->backend->update) {
         return cb_fail(err, CB_UNSUPPORTED, "%s: the backend \"%s\" has no optimizers", name,
                        step->backend->name);
@@ -141,13 +169,9 @@ static void numbers_before(const cb_update *u, uint32_t k, double *number) {
 
 /* Fills a row: the caller's parameter and states, and the gradient in the backend's memory. */
 static void fill_row(const cb_step *step, const cb_update *u, uint32_t k, cb_optim_row *row) {
-    const cb_argument *gradient = gradient_of(step, k);
-    *row = (cb_optim_row){.param = u->params[k],
-                          .grad = step->backend->address(step->state, gradient->operand),
-                          .n = cb_numel(&gradient->shape),
-                          .t = u->t,
-                          .dtype = gradient->dtype,
-                          .group = u->group[k]};
+    *row = row_of(step, u, k);
+    row->param = u->params[k];
+    row->grad = step->backend->address(step->state, gradient_of(step, k)->operand);
     for (uint32_t s = 0; s < n_used(u, k); s++) row->state[s] = u->states[s][k];
     numbers_before(u, k, row->number);
 }
@@ -161,9 +185,9 @@ cb_status cb_step_fill_rows(cb_step *step, const cb_update *u, cb_error *err) {
         CB_TRY(cb_stage(&step->staging, gradient->input, row->param, gradient->bytes,
                         u->there && u->there[k], &row->param, err));
         for (uint32_t s = 0; s < n_used(u, k); s++)
-            CB_TRY(cb_stage(&step->staging, state_slot(step, s, k), row->state[s], gradient->bytes,
-                            u->there && u->there[(1 + s) * step->n_gradients + k], &row->state[s],
-                            err));
+            CB_TRY(cb_stage(
+                &step->staging, state_slot(step, s, k), row->state[s], state_bytes(step, u, s, k),
+                u->there && u->there[(1 + s) * step->n_gradients + k], &row->state[s], err));
     }
     return CB_OK;
 }
@@ -184,7 +208,7 @@ static cb_status move_rows(const cb_step *step, const cb_update *u, stage_fn sta
                      gradient->bytes, err));
         for (uint32_t s = 0; s < n_used(u, k); s++)
             CB_TRY(stage(&step->staging, step->turn.stream, state_slot(step, s, k), u->states[s][k],
-                         gradient->bytes, err));
+                         state_bytes(step, u, s, k), err));
     }
     return CB_OK;
 }
@@ -192,6 +216,8 @@ static cb_status move_rows(const cb_step *step, const cb_update *u, stage_fn sta
 cb_optim_table cb_step_table(const cb_step *step, const cb_update *u) {
     return (cb_optim_table){.optimizer = u->optimizer,
                             .grad_factor = 1,
+                            .scratch = step->scratch,
+                            .products = &step->ctx->products,
                             .rows = step->rows,
                             .hyper = u->hyper,
                             .n_rows = step->n_gradients,
@@ -199,31 +225,37 @@ cb_optim_table cb_step_table(const cb_step *step, const cb_update *u) {
                             .n_hyper = u->optimizer->n_hyper};
 }
 
-/* Checks before the run, because the results of a run would be lost if its update were refused. */
-static cb_status check_scratch(cb_step *step, const cb_update *u, cb_error *err) {
-    for (uint32_t k = 0; k < step->n_gradients; k++)
-        step->rows[k] = (cb_optim_row){.n = cb_numel(&gradient_of(step, k)->shape),
-                                       .t = u->t,
-                                       .dtype = gradient_of(step, k)->dtype,
-                                       .group = u->group[k]};
+/* Allocates what the update needs before the run, because updates do not allocate and their failure
+ * would lose the results of the run. */
+static cb_status make_room(cb_step *step, const cb_update *u, cb_error *err) {
+    for (uint32_t k = 0; k < step->n_gradients; k++) step->rows[k] = row_of(step, u, k);
     const cb_optim_table table = cb_step_table(step, u);
-    return cb_optim_check_scratch(&table, err);
+    const bool is_device = !step->backend->is_host;
+    if (is_device && cb_step_has_kernels(step, u->optimizer)) return CB_OK;
+    CB_TRY(cb_optim_check_sizes(u->optimizer, &table, err));
+    const uint64_t scratch =
+        cb_optim_scratch(u->optimizer, u->hyper, step->rows, step->n_gradients);
+    const uint64_t beside = is_device ? cb_host_update_bytes(step, u) : 0;
+    if (scratch + beside <= step->n_scratch) return CB_OK;
+    void *made = cb_malloc(&step->ctx->alloc, scratch + beside);
+    if (!made) return cb_no_memory(err);
+    cb_free(&step->ctx->alloc, step->scratch);
+    step->scratch = made;
+    step->n_scratch = scratch + beside;
+    return CB_OK;
 }
 
 cb_status cb_step_check_update(cb_step *step, const cb_update *u, cb_error *err) {
     uint32_t n = 0;
     CB_TRY(check_lists(step, u, err));
-    if (u->optimizer->axes != CB_AXES_NONE)
-        return cb_fail(err, CB_UNSUPPORTED,
-                       "%s steps matrices, so it steps arrays only outside of compiled steps",
-                       u->optimizer->name);
     CB_TRY(cb_optimizer_check(u->optimizer, u->hyper, u->n_groups, err));
     for (uint32_t k = 0; k < step->n_gradients; k++) CB_TRY(add_parameter(step, &n, u, k, err));
-    CB_TRY(check_scratch(step, u, err));
+    CB_TRY(make_room(step, u, err));
     CB_TRY(check_extras(step, &n, u, err));
     if (step->updates_inside) CB_TRY(check_inside(step, &n, u, err));
     CB_TRY(cb_ranges_check(step->ranges, n, &step->update_ranges, err));
-    if (step->backend->ready) CB_TRY(step->backend->ready(step->state, u->optimizer, err));
+    if (step->backend->ready && cb_step_has_kernels(step, u->optimizer))
+        CB_TRY(step->backend->ready(step->state, u->optimizer, err));
     const bool is_staged = u->on_host && !step->backend->is_host;
     return is_staged ? cb_step_fill_rows(step, u, err)
                      : CB_OK; /* allocates the memory for copies */
@@ -237,6 +269,7 @@ static cb_status put_update(cb_step *step, const cb_update *u, cb_optim_outcome 
     if (outcome->skipped) return CB_OK;
     CB_TRY(step->backend->record(step->device, step->turn.stream, step->stepping, err));
     step->has_update = true;
+    if (!cb_step_has_kernels(step, u->optimizer)) return cb_host_update_do(step, u, &table, err);
     return step->backend->update(step->device, step->state, step->turn.stream, u->optimizer, &table,
                                  err);
 }

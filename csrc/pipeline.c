@@ -618,6 +618,7 @@ void cb_step_free(cb_step *step) {
     cb_problem_free(step->problem);
     cb_problem_free(step->single);
     cb_graph_free(step->joint);
+    cb_free(&step->ctx->alloc, step->scratch);
     cb_arena arena = step->arena; /* the step is allocated in it */
     cb_arena_free(&arena);
 }
@@ -628,6 +629,7 @@ static uint64_t event_bytes(const cb_step *step, const cb_event *event) {
 
 uint64_t cb_step_bytes(const cb_step *step) {
     uint64_t bytes = cb_arena_bytes(&step->arena) + cb_graph_bytes(step->joint);
+    if (step->scratch) bytes += cb_block_bytes(step->scratch);
     bytes += cb_arena_bytes(&step->problem->arena) + cb_arena_bytes(&step->plan->arena);
     if (step->single) bytes += cb_arena_bytes(&step->single->arena);
     bytes += cb_arena_bytes(&step->program->arena) + step->backend->bytes(step->state);

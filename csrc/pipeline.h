@@ -61,6 +61,8 @@ struct cb_step {
     cb_range *ranges; /* room for the checks of a run or an optimizer step: neither allocates */
     cb_known_ranges run_ranges, update_ranges; /* the addresses that passed the latest check */
     cb_optim_row *rows;                        /* [n_gradients] */
+    void *scratch; /* memory for updates on the host, of n_scratch bytes; NULL: none was needed */
+    uint64_t n_scratch;
     void *squares; /* data about all gradients, for the extras of an update; NULL: gradients are not
                       kept inside */
 };

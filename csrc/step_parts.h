@@ -37,6 +37,18 @@ CB_MUST_CHECK cb_status cb_step_fill_rows(cb_step *step, const cb_update *u, cb_
 /* The table of step->rows. */
 cb_optim_table cb_step_table(const cb_step *step, const cb_update *u);
 
+/* ---- host_update.c --------------------------------------------------------------------------- */
+
+/* True if the backend steps this optimizer where its arrays are. */
+bool cb_step_has_kernels(const cb_step *step, const cb_optimizer *optimizer);
+/* Bytes of the copies that an update on the host needs; step->rows have their sizes. */
+uint64_t cb_host_update_bytes(const cb_step *step, const cb_update *u);
+/* Waits for the run, and steps copies of the table's arrays on the host. */
+CB_MUST_CHECK cb_status cb_host_update_do(cb_step *step, const cb_update *u,
+                                          const cb_optim_table *table, cb_error *err);
+
+/* ---- updates inside runs --------------------------------------------------------------------- */
+
 /* Updates of a run with updates inside. */
 typedef struct cb_inner_updates {
     cb_step *step;

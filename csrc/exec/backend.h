@@ -225,6 +225,9 @@ typedef struct cb_backend {
 
     /* ---- optimizers ---- */
 
+    /* True if `update` supports the optimizer; others are stepped in the host's memory. NULL: all
+     * are. */
+    bool (*steps)(const cb_optimizer *optimizer);
     /* Prepares for steps of this optimizer; may block. Called before the run that computes the
      * step's gradients. NULL: nothing is needed. */
     cb_status (*ready)(void *executable, const cb_optimizer *optimizer, cb_error *err);

@@ -565,6 +565,10 @@ CB_API const char *cb_optimizer_state_name(const cb_optimizer *optimizer, uint32
 CB_API const char *cb_optimizer_hyper_name(const cb_optimizer *optimizer, uint32_t i);
 CB_API cb_state_kind cb_optimizer_state_kind(const cb_optimizer *optimizer, uint32_t i);
 CB_API cb_axes cb_optimizer_axes(const cb_optimizer *optimizer);
+/* Sets the height and width of a row whose parameter has these sizes. Returns false if the
+ * optimizer supports only matrices and the parameter is not one. */
+CB_API bool cb_optimizer_see(const cb_optimizer *optimizer, int rank, const int64_t *dim,
+                             cb_optim_row *row);
 /* Number of elements of state i for a row (its n, height and width are read) in a group with these
  * hyper-parameters; 0: the row does not have this state. */
 CB_API int64_t cb_optimizer_state_size(const cb_optimizer *optimizer, uint32_t i,
@@ -672,9 +676,10 @@ CB_API cb_optim_outcome cb_tensor_table_outcome(const cb_tensor_table *table);
 CB_API CB_MUST_CHECK cb_status cb_tensor_table_step(cb_tensor_table *table, const double *hyper,
                                                     uint32_t n_groups, cb_error *err);
 
-/* One optimizer step on the parameters `wrt` of a step that was compiled with keep_gradients. All
- * states of the optimizer must be CB_STATE_ALIKE. Parameters and states are updated in place;
- * states that a parameter's group does not use may be NULL. */
+/* One optimizer step on the parameters `wrt` of a step that was compiled with keep_gradients.
+ * Parameters and states are updated in place; states that a parameter does not have, or that its
+ * group does not use, may be NULL. A backend without kernels for the optimizer copies its arrays to
+ * the host, steps them there, and copies them back, which waits. */
 typedef struct cb_update {
     const cb_optimizer *optimizer;
     void *const *params;        /* [n_wrt] */

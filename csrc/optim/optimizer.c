@@ -212,9 +212,8 @@ cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_optim_table *x, c
 }
 
 cb_status cb_optim_check_scratch(const cb_optim_table *x, cb_error *err) {
-    if (!cb_optim_scratch(x->optimizer, x->hyper, x->rows, x->n_rows)) return CB_OK;
-    return cb_fail(err, CB_UNSUPPORTED,
-                   "%s needs scratch memory, so it steps arrays only outside of compiled steps",
+    if (x->scratch || !cb_optim_scratch(x->optimizer, x->hyper, x->rows, x->n_rows)) return CB_OK;
+    return cb_fail(err, CB_UNSUPPORTED, "%s needs scratch memory, but the table has none",
                    x->optimizer->name);
 }
 

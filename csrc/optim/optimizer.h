@@ -110,12 +110,11 @@ CB_MUST_CHECK cb_status cb_optim_check_row(const cb_optimizer *o, const cb_optim
 CB_MUST_CHECK cb_status cb_optim_check_sizes(const cb_optimizer *o, const cb_optim_table *x,
                                              cb_error *err);
 
-/* Checks that a step of these rows needs no scratch. */
+/* Checks that the table has scratch if a step of these rows needs it. */
 CB_MUST_CHECK cb_status cb_optim_check_scratch(const cb_optim_table *x, cb_error *err);
 
 /* Makes one step of a table. The caller must have checked that rows and extras do not share memory;
- * everything else is checked before anything is written. Optimizers that need scratch are refused:
- * they step only the tables of table.h. */
+ * everything else is checked before anything is written. */
 CB_MUST_CHECK cb_status cb_optim_step(const cb_optim_table *table, cb_threads *pool, cb_error *err);
 
 #endif

@@ -37,6 +37,16 @@ cb_state_kind cb_optimizer_state_kind(const cb_optimizer *o, uint32_t i) {
 
 cb_axes cb_optimizer_axes(const cb_optimizer *o) { return o->axes; }
 
+bool cb_optimizer_see(const cb_optimizer *o, int rank, const int64_t *dim, cb_optim_row *row) {
+    if (o->axes == CB_AXES_NONE) return true;
+    if (o->axes == CB_AXES_TWO && rank != 2) return false;
+    if (rank < 2) return true;
+    row->height = o->axes == CB_AXES_FIRST ? dim[0] : dim[rank - 2];
+    row->width = dim[rank - 1];
+    for (int k = 1; o->axes == CB_AXES_FIRST && k < rank - 1; k++) row->width *= dim[k];
+    return true;
+}
+
 const char *cb_optimizer_hyper_name(const cb_optimizer *o, uint32_t i) {
     return i < o->n_hyper ? o->hyper[i].name : NULL;
 }

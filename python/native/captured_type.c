@@ -48,7 +48,7 @@ static void captured_dealloc(cb_py_captured *self) {
 /* Copies the step's current claim on the memory that the optimizer writes. */
 static int keep_claim(cb_py_captured *self) {
     cb_py_step *step = self->step;
-    cb_py_claim_step(step, self->arrays.n_state, NULL);
+    cb_py_claim_step(step, &self->arrays, NULL);
     self->claim = (cb_py_claim){.n = step->claim.n};
     self->claim.own = PyMem_New(cb_written, step->claim.n + 1);
     if (!self->claim.own) {

@@ -187,7 +187,7 @@ static void add(cb_py_claim *claim, uint32_t row, uint32_t array, const void *da
         (cb_written){.begin = begin, .end = begin + bytes, .row = row, .array = array};
 }
 
-void cb_py_claim_step(cb_py_step *step, uint32_t n_state, const cb_extra_row *extra) {
+void cb_py_claim_step(cb_py_step *step, const cb_py_run_arrays *run, const cb_extra_row *extra) {
     const size_t before = (size_t)cb_step_n_inputs(step->core) + cb_step_n_outputs(step->core);
     void *const *params = step->pointers + before;
     cb_py_claim *claim = &step->claim;
@@ -196,8 +196,10 @@ void cb_py_claim_step(cb_py_step *step, uint32_t n_state, const cb_extra_row *ex
     claim->written = claim->own;
     for (uint32_t k = 0; k < step->n_wrt; k++) {
         const cb_argument_info info = cb_step_input(step->core, step->wrt[k]);
-        for (uint32_t s = 0; s <= n_state; s++)
-            add(claim, k, s, params[(size_t)s * step->n_wrt + k], info.bytes);
+        add(claim, k, 0, params[k], info.bytes);
+        for (uint32_t s = 0; s < run->n_state; s++)
+            add(claim, k, 1 + s, params[(size_t)(1 + s) * step->n_wrt + k],
+                cb_py_state_info(step, run->optimizer, s, k).bytes);
         if (!extra) continue;
         const uint64_t n = (uint64_t)cb_numel(&info.shape);
         add(claim, k, 1 + CB_MAX_STATES, extra[k].average, info.bytes);

@@ -262,8 +262,9 @@ PyObject *cb_py_outcome(cb_optim_outcome outcome); /* (norm, skipped) */
 /* Raises RuntimeError (and returns -1) if another running step writes some of the same memory. */
 int cb_py_claim_take(cb_py_context *context, cb_py_claim *claim, const cb_py_rows *rows);
 void cb_py_claim_drop(cb_py_context *context, const cb_py_claim *claim);
+typedef struct cb_py_run_arrays cb_py_run_arrays;
 /* Lists the memory that a step with bound arrays writes. `extra`: [n_wrt], or NULL. */
-void cb_py_claim_step(cb_py_step *step, uint32_t n_state, const cb_extra_row *extra);
+void cb_py_claim_step(cb_py_step *step, const cb_py_run_arrays *run, const cb_extra_row *extra);
 
 /* ---- signature.c ----------------------------------------------------------------------------- */
 
@@ -273,13 +274,19 @@ PyObject *cb_py_on_device(PyObject *module, PyObject *arrays);
 /* ---- step_arrays.c --------------------------------------------------------------------------- */
 
 /* The arrays of one run; the tuples keep them alive while the GIL is released. */
-typedef struct cb_py_run_arrays {
+struct cb_py_run_arrays {
     PyObject *inputs, *outputs;      /* tuples */
     PyObject *states[CB_MAX_STATES]; /* tuples, NULL from `n_state` on */
     bool is_stepped;                 /* an optimizer updates the parameters */
     uint32_t n_state;
+    const cb_optimizer *optimizer; /* NULL: none */
     const char *state_name[CB_MAX_STATES];
-} cb_py_run_arrays;
+};
+
+/* Returns the type and the shape of state `s` of parameter k, where the parameter has this state.
+ */
+cb_argument_info cb_py_state_info(const cb_py_step *step, const cb_optimizer *core, uint32_t s,
+                                  uint32_t k);
 
 /* Checks every array and fills step->pointers and ->there: inputs, outputs, then for an optimizer
  * parameters and each of its states. */

@@ -114,6 +114,34 @@ static int take(cb_py_step *self, PyObject *array, const cb_argument_info *info,
     return refuse(array, info, p);
 }
 
+/* Returns the type and the shape of a parameter's state, where the parameter has the state. */
+cb_argument_info cb_py_state_info(const cb_py_step *self, const cb_optimizer *core, uint32_t s,
+                                  uint32_t k) {
+    cb_argument_info info = cb_step_input(self->core, self->wrt[k]);
+    const cb_state_kind kind = cb_optimizer_state_kind(core, s);
+    int64_t *dim = info.shape.dim;
+    if (kind == CB_STATE_ALIKE || kind == CB_STATE_WHOLE) return info;
+    cb_optim_row row = {.n = cb_numel(&info.shape)};
+    (void)cb_optimizer_see(core, info.shape.rank, dim, &row);
+    if (kind == CB_STATE_CODES) {
+        info.dtype = CB_U8;
+    } else if (kind == CB_STATE_SCALES) {
+        info.dtype = CB_F32;
+        info.shape =
+            (cb_shape){.rank = 2, .dim = {(row.n + CB_STATE_BLOCK - 1) / CB_STATE_BLOCK, 2}};
+    } else if (kind == CB_STATE_ROWS && info.shape.rank > 1) {
+        info.shape.rank--;
+    } else if (kind == CB_STATE_COLUMNS && info.shape.rank > 1) {
+        info.shape.rank--;
+        dim[info.shape.rank - 1] = row.width;
+    } else if (kind == CB_STATE_LEFT || kind == CB_STATE_RIGHT) {
+        const int64_t side = kind == CB_STATE_LEFT ? row.height : row.width;
+        info.shape = (cb_shape){.rank = 3, .dim = {2, side, side}};
+    }
+    info.bytes = (uint64_t)cb_numel(&info.shape) * cb_dtype_size(info.dtype);
+    return info;
+}
+
 /* Checks the state arrays of an optimizer. None means that a parameter lacks a state, which the
  * core reports if its group needs the state. */
 static int bind_states(cb_py_step *self, const cb_py_run_arrays *run, void **params) {
@@ -128,7 +156,7 @@ static int bind_states(cb_py_step *self, const cb_py_run_arrays *run, void **par
         if (cb_py_check_count(run->states[s], self->n_wrt, "arrays of an optimizer state") < 0)
             return -1;
         for (uint32_t k = 0; k < self->n_wrt; k++) {
-            const cb_argument_info info = cb_step_input(self->core, self->wrt[k]);
+            const cb_argument_info info = cb_py_state_info(self, run->optimizer, s, k);
             PyObject *array = PyTuple_GET_ITEM(run->states[s], k);
             state[k] = NULL;
             self->there[state + k - self->pointers] = false;

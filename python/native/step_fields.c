@@ -66,6 +66,7 @@ int cb_py_take_arrays(const cb_py_run_fields *given, cb_py_run_arrays *run) {
 int cb_py_parse_states(PyObject *states, const cb_optimizer *core, cb_py_run_arrays *out) {
     PyObject *rows = PySequence_Tuple(states);
     if (!rows) return -1;
+    out->optimizer = core;
     while (out->n_state < CB_MAX_STATES && cb_optimizer_state_name(core, out->n_state)) {
         out->state_name[out->n_state] = cb_optimizer_state_name(core, out->n_state);
         out->n_state++;

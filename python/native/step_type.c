@@ -187,7 +187,7 @@ static PyObject *claim_and_execute(cb_py_step *self, const cb_py_run_arrays *run
                                    const cb_py_draw_count *draws) {
     const cb_py_rows rows = {.owner = self, .name = parameter_name, .n = self->n_wrt};
     if (!call) return execute(self, run, settings, call, draws);
-    cb_py_claim_step(self, run->n_state, call->extras ? call->extras->rows : NULL);
+    cb_py_claim_step(self, run, call->extras ? call->extras->rows : NULL);
     if (cb_py_claim_take(self->context, &self->claim, &rows) < 0) return NULL;
     PyObject *result = execute(self, run, settings, call, draws);
     cb_py_claim_drop(self->context, &self->claim);

@@ -52,18 +52,6 @@ static inline cb_optim_row cb_py_table_row(const cb_py_table *self, uint32_t i, 
                           .stream = self->first_row + i,
                           .seed = self->seed};
 }
-/* Sets the row's matrix sizes; returns false if the optimizer supports only matrices and the row is
- * not one. */
-static inline bool cb_py_table_see(const cb_py_table *self, int rank, const int64_t *dim,
-                                   cb_optim_row *row) {
-    if (self->axes == CB_AXES_NONE) return true;
-    if (self->axes == CB_AXES_TWO && rank != 2) return false;
-    if (rank < 2) return true;
-    row->height = self->axes == CB_AXES_FIRST ? dim[0] : dim[rank - 2];
-    row->width = dim[rank - 1];
-    for (int k = 1; self->axes == CB_AXES_FIRST && k < rank - 1; k++) row->width *= dim[k];
-    return true;
-}
 /* Runs the step with the GIL released; -1: an exception is set. */
 int cb_py_table_run(cb_py_table *self, const cb_py_optimizer *numbers);
 

@@ -367,7 +367,8 @@ static int read_row(cb_py_table *self, reading *r, uint32_t i, uint32_t group,
     row.param = param.data;
     row.dtype = param.dtype;
     row.n = param.n;
-    (void)cb_py_table_see(self, param.rank, param.shape, &row); /* checked by read_param */
+    (void)cb_optimizer_see(self->optimizer, param.rank, param.shape,
+                           &row); /* checked by read_param */
     if (gradient) {
         if (read_tensor(r, i, GRAD, gradient, &param, &param, &grad) < 0) return -1;
         const bool is_noisy = is_half(&param) && self->half == CB_HALF_STOCHASTIC;

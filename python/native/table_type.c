@@ -213,7 +213,7 @@ static int set_row(cb_py_table *self, const columns *x, const double *hyper, uin
     if (take_param(self, i, x->param[i], &param) < 0) return -1;
     row.param = param.data;
     row.dtype = param.dtype;
-    if (!cb_py_table_see(self, param.shape.rank, param.shape.dim, &row)) {
+    if (!cb_optimizer_see(self->optimizer, param.shape.rank, param.shape.dim, &row)) {
         PyErr_Format(PyExc_ValueError, "%s has %d axes, but %s supports only matrices",
                      cb_py_table_name(self, i), param.shape.rank,
                      cb_optimizer_name(self->optimizer));

@@ -230,24 +230,41 @@ def plain(p: Any, g: Any, *, lr: float = 0.1) -> Any:
     return p - lr * g
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "text"),
-    [
-        (cb.optim.Adafactor, TypeError, "Adafactor does not support compiled steps"),
-        (cb.optim.SOAP, TypeError, "SOAP does not support compiled steps"),
-        (cb.optim.AdamW8bit, TypeError, "AdamW8bit does not support compiled steps"),
-        (cb.optim.Muon, NotImplementedError, "muon steps matrices, so it steps arrays only"),
-        (plain, NotImplementedError, "plain: the cuda backend does not support this optimizer"),
-    ],
-)
-def test_an_optimizer_without_a_kernel_is_named(
-    gpu: Driver, make: Any, error: type[Exception], text: str
-) -> None:
-    w = np.ones((3, 4), np.float32)
-    optimizer = make()
-    with pytest.raises(error, match=text):
-        cb.compile(lambda w: (w * w).sum(), optimizer=optimizer, device="cuda")(w)
-    assert (w == 1).all() and optimizer.t == 0
+OTHERS: dict[str, Any] = {
+    "adafactor": cb.optim.Adafactor,
+    "soap": lambda: cb.optim.SOAP(precondition_frequency=1),
+    "adamw8bit": cb.optim.AdamW8bit,
+    "muon": cb.optim.Muon,
+    "normuon": cb.optim.NorMuon,
+    "foreach": plain,
+}
+ON_HOST = ("adafactor", "soap", "muon", "normuon", "foreach", "adamw8bit")
+
+
+def of_elements(params: Any, x: Any) -> Any:
+    """A loss whose gradients have the same bits on the device as on a CPU."""
+    return sum(((p * p) * x).sum() for p in params.values())
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_optimizer_with_other_states(gpu: Driver, name: str) -> None:
+    """Parameters and states have the bits of the CPU where the step is the CPU's; arrays may be on
+    either side. What steps in the host's memory cannot be captured."""
+    rng, found = np.random.default_rng(2), []
+    first = {"a": rng.standard_normal((40, 9), np.float32), "b": np.ones((9, 7), np.float32)}
+    for backend, there in (("cpu", False), ("cuda", False), ("cuda", True)):
+        params, optimizer = {k: v.copy() for k, v in first.items()}, OTHERS[name]()
+        step = cb.compile(of_elements, optimizer=optimizer, backend=backend)
+        params = cuda.to_device(params) if there else params
+        for x in (1.0, 0.5, -2.0):
+            step(params, np.float32(x))
+        held = optimizer.state_dict()
+        found.append([np.asarray(a).tobytes() for a in (*params.values(), *held.values())])
+    assert found[0] == found[1] == found[2]
+    if name in ON_HOST:
+        with pytest.raises(NotImplementedError, match="in the host's memory, which cannot be part"):
+            step.capture(params)(np.float32(1))
+    assert optimizer.t == 3
 
 
 def test_the_cache_is_told_and_cleared(

@@ -412,6 +412,7 @@ const cb_backend cb_backend_cuda = {
     .code = code_text,
     .bytes = bytes,
     .destroy = destroy,
+    .steps = cb_cu_update_steps,
     .ready = ready,
     .resident = resident,
     .capturing = &cb_cu_capturing,

@@ -145,9 +145,11 @@ static cb_status compile(cb_cu_update *u, const cb_cu_gpu *d, const cb_optimizer
     return status;
 }
 
+bool cb_cu_update_steps(const cb_optimizer *o) { return o->factors && o->formula < N_FORMULA; }
+
 cb_status cb_cu_update_ready(cb_cu_update *u, const cb_cu_gpu *d, const cb_optimizer *optimizer,
                              cb_error *err) {
-    if (!optimizer->factors || optimizer->formula >= N_FORMULA)
+    if (!cb_cu_update_steps(optimizer))
         return cb_fail(err, CB_UNSUPPORTED, "%s: the cuda backend does not support this optimizer",
                        optimizer->name);
     if (u->room == 0 || u->optimizer == optimizer) return CB_OK;

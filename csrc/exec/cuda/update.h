@@ -25,6 +25,7 @@ typedef struct cb_cu_update {
 CB_MUST_CHECK cb_status cb_cu_update_init(cb_cu_update *u, const cb_cu_gpu *d, uint32_t rows,
                                           bool has_f64, cb_arena *memory, cb_error *err);
 void cb_cu_update_release(cb_cu_update *u, const cb_cu_gpu *d);
+bool cb_cu_update_steps(const cb_optimizer *optimizer); /* like cb_backend.steps */
 /* Loads the kernels of the optimizer, replacing those of another one. */
 CB_MUST_CHECK cb_status cb_cu_update_ready(cb_cu_update *u, const cb_cu_gpu *d,
                                            const cb_optimizer *optimizer, cb_error *err);

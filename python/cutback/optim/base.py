@@ -360,17 +360,12 @@ class Optimizer(_InTheCore):
         """Checks that compiled steps support this optimizer.
 
         Raises:
-            TypeError: if the optimizer only steps arrays.
+            TypeError: if the optimizer has ``half=``, which only steps arrays.
         """
         if self._halves[0] is not None:
             raise TypeError(
                 f"{type(self).__name__}: half={self._halves[0]!r} needs arrays, "
                 "optimizer.step(params, grads); compiled steps update only f32 and f64"
-            )
-        if any(self._form(state) != "alike" for state in self._state_names()):
-            raise TypeError(
-                f"{type(self).__name__} does not support compiled steps, because its states do not "
-                "have the shapes and types of the parameters; use optimizer.step(params, grads)"
             )
 
     def prepare(self, names: list[str], params: Sequence[Array]) -> tuple[State, list[Row]]:

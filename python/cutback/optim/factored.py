@@ -53,7 +53,7 @@ class Adafactor(Optimizer):
 
     Parameters with fewer than two axes store v in full: ``variance <- variance + b *
     (g**2 - variance)``. Parameters with more than two axes are stacks of matrices over the last
-    two. Compiled steps do not support this optimizer; it only steps arrays.
+    two.
 
     Args:
         lr: the largest step, relative to the rms of the parameter.

@@ -69,8 +69,7 @@ class Muon(_Orthogonal):
         s = sqrt(max(1, height / width)), or 0.2 * sqrt(max(height, width)) to match AdamW's steps
 
     PyTorch computes x in bf16; here it has the type of the parameters. Parameters must have two
-    axes; use another optimizer for biases, embeddings and similar parameters. Compiled steps do not
-    support this optimizer; it only steps arrays.
+    axes; use another optimizer for biases, embeddings and similar parameters.
 
     Args:
         lr: step size.

@@ -24,8 +24,7 @@ class AdamW8bit(Adaptive):
     and codes 1 to 255 are nearly evenly spaced in the logarithm of ``w``, from the block's least
     nonzero ``w``, ``v_scale[:, 0]``, to its largest, ``v_scale[:, 1]``. ``m`` is
     ``s * (m_scale[:, 0] * w + m_scale[:, 1])`` with s in -127 .. 127 (a byte in two's complement).
-    Codes are rounded stochastically, without bias, with the same noise in each run. Compiled steps
-    do not support this optimizer; it only steps arrays.
+    Codes are rounded stochastically, without bias, with the same noise in each run.
 
     ``state_dict`` has an entry ``"codes"``, the version of the codes. States of version 1, which
     had one scale per block and no ``"codes"``, are converted when they are loaded.

@@ -46,7 +46,6 @@ class SOAP(Moments, Optimizer):
     treated as matrices of the first axis by all others. Sides longer than ``max_precond_dim`` and
     parameters with fewer than two axes have no basis; without any basis, this is Adam. In the first
     step, the eigenvectors of a side of length n take about ``9 n**3`` operations on one thread.
-    Compiled steps do not support this optimizer; it only steps f32 and f64 arrays.
 
     Args:
         lr: step size.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import cutback
 from cutback import optim
 
 F4 = np.float32
@@ -288,11 +287,6 @@ def test_a_parameter_that_changes_after_a_step(kind, change):
         optimizer.step(others, [np.ones_like(others[0])])
     assert others[0].tobytes() == value and str(optimizer.state_dict()) == before
     optimizer.step(params, [np.ones((4, 3), "f4")])
-
-
-def test_compiled_steps_refuse_it():
-    with pytest.raises(TypeError, match="AdamW8bit does not support compiled steps"):
-        cutback.compile(lambda p: (p["w"] ** 2).sum(), optimizer=optim.AdamW8bit())
 
 
 @pytest.mark.parametrize(("key", "value"), [("m_scale", np.nan), ("v_scale", np.inf)])

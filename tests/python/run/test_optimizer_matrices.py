@@ -139,6 +139,41 @@ def test_what_cannot_be_is_said():
         optim.Muon(ns_steps=100)
     with pytest.raises(ValueError, match="lr=nan must be finite"):
         optim.Muon(lr=float("nan"))
-    step = cutback.compile(lambda p: (p * p).sum(), optimizer=optim.Muon())
-    with pytest.raises(NotImplementedError, match="outside of compiled steps"):
-        step(np.ones((3, 3), "f4"))
+
+
+OTHERS = {
+    "adafactor": optim.Adafactor,
+    "8bit": optim.AdamW8bit,
+    "muon": optim.Muon,
+    "normuon": optim.NorMuon,
+    "soap": lambda: optim.SOAP(precondition_frequency=1),
+}
+
+
+@pytest.mark.parametrize("updates", ["after", "inside"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_compiled_steps_have_the_bits_of_steps_on_arrays(name, updates):
+    rng = np.random.default_rng(4)
+    first = {"u": rng.standard_normal((9, 20), "f4"), "v": rng.standard_normal((20, 4), "f4")}
+    x, made = rng.standard_normal((3, 9), "f4"), (OTHERS[name](), OTHERS[name]())
+
+    def loss(p, x):
+        return ((x @ p["u"] @ p["v"]) ** 2).mean()
+
+    step = cutback.compile(loss, optimizer=made[0], updates=updates)
+    gradients = cutback.value_and_grad(loss)
+    params, others = ({k: v.copy() for k, v in first.items()} for _ in range(2))
+    for _ in range(3):
+        step(params, x)
+        made[1].step(others, gradients(others, x)[1])
+    held = [[*p.values(), *o.state_dict().values()] for p, o in zip((params, others), made)]  # noqa: B905
+    assert [np.asarray(a).tobytes() for a in held[0]] == [np.asarray(a).tobytes() for a in held[1]]
+    assert (params["u"] != first["u"]).any()
+
+
+def test_compiled_steps_of_matrices_refuse_other_parameters():
+    params = {"w": np.ones((3, 3), "f4"), "b": np.ones(3, "f4")}
+    step = cutback.compile(lambda p: (p["w"] * p["b"]).sum(), optimizer=optim.Muon())
+    with pytest.raises(ValueError, match=r"has 1 axes; only matrices are stepped"):
+        step(params)
+    assert (params["w"] == 1).all()
