@@ -1,5 +1,5 @@
 # The CPU kernels (csrc/exec/cpu/*/kern_*.c) and the formulas of the optimizers (csrc/optim/kern_*.c) are compiled once
-# for each instruction set; exec/cpu/dispatch.c and optim/formulas.c choose at run time. Nothing else is compiled above
+# for each instruction set; exec/cpu/dispatch.c and optim/elements.c choose at run time. Nothing else is compiled above
 # the baseline, so a binary runs wherever the baseline does.
 # Adding a kernel file to a folder of exec/cpu: name it kern_<x>.c and add <x> to CB_KERN_FILES in csrc/exec/cpu/kern.h.
 # Its plain_*.c are compiled once, as the baseline's.

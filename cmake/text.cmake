@@ -16,7 +16,9 @@ set(files
   ../../../optim/formula_factors.h=optim/formula_factors.h
   ../../../optim/formulas_impl.h=optim/formulas_impl.h
   ../../../optim/both_reals.h=optim/both_reals.h
+  ../../../optim/blocks_8bit.h=optim/blocks_8bit.h
   adam_factors.h=optim/algorithms/adam_factors.h
+  adamw_8bit_factors.h=optim/algorithms/adam_factors.h
   adadelta_factors.h=optim/algorithms/adadelta_factors.h
   adagrad_factors.h=optim/algorithms/adagrad_factors.h
   adamax_factors.h=optim/algorithms/adamax_factors.h

@@ -383,9 +383,9 @@ static void CB_TYPED(schedule_free)(const double *factor, const cb_optim_row *ro
  * narrowed after encoding, because loops of one width vectorise best. Magnitudes are compared by
  * their bits, which have the same order, with NaN above all other values. */
 typedef struct CB_TYPED(cb_block) {
-    int32_t m_code[CB_STATE_BLOCK], v_code[CB_STATE_BLOCK];
-    real update[CB_STATE_BLOCK]; /* exp_avg / (sqrt(exp_avg_sq) root_correction + eps) */
-    float root[CB_STATE_BLOCK];  /* sqrt(exp_avg_sq) */
+    int32_t m_code[CB_BLOCK_ROOM], v_code[CB_BLOCK_ROOM];
+    real update[CB_BLOCK_ROOM]; /* exp_avg / (sqrt(exp_avg_sq) root_correction + eps) */
+    float root[CB_BLOCK_ROOM];  /* sqrt(exp_avg_sq) */
     uint32_t update_most, root_most, root_least;
 } CB_TYPED(cb_block);
 
@@ -417,9 +417,9 @@ CB_INLINE void CB_TYPED(moments_8bit)(const double *factor, const cb_optim_row *
         block->update[i] = update;
         block->root[i] = (float)root;
     }
-    block->update_most = update_most;
-    block->root_most = root_most;
-    block->root_least = root_least;
+    block->update_most = CB_MOST_ACROSS(update_most);
+    block->root_most = CB_MOST_ACROSS(root_most);
+    block->root_least = CB_LEAST_ACROSS(root_least);
 }
 
 /* Writes the parameters and the codes. */
@@ -431,8 +431,9 @@ CB_INLINE void CB_TYPED(encode_8bit)(const double *factor, const cb_optim_row *r
     const real step_size = CB_FACTOR(CB_ADAM_STEP_SIZE);
     const cb_root_codes codes = root_codes_of(scales.v[0], scales.v[1]);
     const float v_inverse = 1 / (float)codes.step;
-    const uint32_t noise =
-        noise_of((uint32_t)(at / CB_STATE_BLOCK) + (uint32_t)factor[CB_ADAMW_8BIT_NOISE_SEED]);
+    const uint32_t noise = noise_at(
+        noise_of((uint32_t)(at / CB_STATE_BLOCK) + (uint32_t)factor[CB_ADAMW_8BIT_NOISE_SEED]),
+        (int32_t)(at % CB_STATE_BLOCK));
     for (int32_t i = 0; i < n; i++) {
         const uint32_t here = noise_at(noise, i);
         const float update = (float)block->update[i];
@@ -453,6 +454,8 @@ CB_INLINE void CB_TYPED(leave_out_8bit)(int32_t n, CB_TYPED(cb_block) * block) {
             update_most = update_size;
         if (root_size < CB_INFINITE_BITS && root_size > root_most) root_most = root_size;
     }
+    update_most = CB_MOST_ACROSS(update_most);
+    root_most = CB_MOST_ACROSS(root_most);
     for (int32_t i = 0; i < n; i++) {
         uint32_t root_size = cb_bits_of_f32(block->root[i]);
         if (root_size >= CB_INFINITE_BITS) root_size = root_most;
@@ -461,7 +464,7 @@ CB_INLINE void CB_TYPED(leave_out_8bit)(int32_t n, CB_TYPED(cb_block) * block) {
     }
     block->update_most = update_most;
     block->root_most = root_most;
-    block->root_least = root_least;
+    block->root_least = CB_LEAST_ACROSS(root_least);
 }
 
 CB_INLINE void CB_TYPED(update_8bit)(const double *factor, const cb_optim_row *row, int64_t at,
@@ -481,6 +484,7 @@ CB_INLINE void CB_TYPED(update_8bit)(const double *factor, const cb_optim_row *r
         const float size = fabsf((float)block->update[i]);
         if (cb_bits_of_f32(size) >= CB_UPDATE_LIMIT_BITS) block->m_code[i] = 0;
     }
+    if (!CB_WRITES_SCALES) return;
     float *m_scale = (float *)row->state[2] + at / CB_STATE_BLOCK * 2;
     float *v_scale = (float *)row->state[3] + at / CB_STATE_BLOCK * 2;
     m_scale[0] = scales.unit * (float)factor[CB_ADAM_ROOT_CORRECTION];

@@ -69,8 +69,8 @@ static uint64_t table_bytes(const cb_cu_update *u) {
 
 #define ID_OF(ID, name) #ID,
 #define NAME_OF(ID, name) #name,
-static const char *const ids[] = {CB_ELEMENT_FORMULAS(ID_OF)};
-static const char *const names[] = {CB_ELEMENT_FORMULAS(NAME_OF)};
+static const char *const ids[] = {CB_FORMULAS(ID_OF)};
+static const char *const names[] = {CB_FORMULAS(NAME_OF)};
 enum { N_FORMULA = sizeof names / sizeof names[0] };
 
 static struct cb_cu_rows *new_rows(cb_arena *memory, uint32_t n) {
@@ -128,11 +128,12 @@ static cb_status compile(cb_cu_update *u, const cb_cu_gpu *d, const cb_optimizer
     char text[400], counts[64] = "cb_counts_nothing";
     cb_cu_image image;
     if (o->n_number) snprintf(counts, sizeof counts, "cb_%s_count_on", o->name);
+    const bool blocks = o->formula == CB_FORMULA_ADAMW_8BIT;
     snprintf(text, sizeof text,
-             "%s#include \"optim.cuh\"\n#include \"%s_factors.h\"\n"
-             "OPTIMIZER(%s, %s, cb_%s_factors, %s)\n",
-             u->has_f64 ? "" : "#define CB_F32_ALONE\n", o->name, ids[o->formula],
-             names[o->formula], o->name, counts);
+             "%s%s#include \"optim.cuh\"\n#include \"%s_factors.h\"\n"
+             "OPTIMIZER(%s, %s%s, cb_%s_factors, %s)\n",
+             u->has_f64 ? "" : "#define CB_F32_ALONE\n", blocks ? "#define CB_BLOCKS\n" : "",
+             o->name, ids[o->formula], names[o->formula], blocks ? "_block" : "", o->name, counts);
     const cb_cu_source source = {.text = text,
                                  .headers = cb_cu_headers,
                                  .n_header = cb_cu_n_header,

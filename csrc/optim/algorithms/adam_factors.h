@@ -29,4 +29,18 @@ static inline void cb_adamw_factors(const double *hyper, int64_t t, const double
         cb_set_weight_decay(factor, hyper[LEARNING_RATE], hyper[WEIGHT_DECAY], true);
 }
 
+/* Of AdamW with 8-bit moments; its hyper-parameters are Adam's without AMSGRAD. */
+enum { EIGHT_MAXIMIZE = AMSGRAD, N_EIGHT };
+static inline void cb_adamw_8bit_factors(const double *hyper, int64_t t, const double *number,
+                                         double *factor) {
+    const double least_eps = 0x1p-126;
+    double adam[N_HYPER] = {0};
+    for (int i = 0; i < AMSGRAD; i++) adam[i] = hyper[i];
+    adam[MAXIMIZE] = hyper[EIGHT_MAXIMIZE];
+    cb_adamw_factors(adam, t, number, factor);
+    /* With eps = 0, the update of an element that never had a gradient would be 0 / 0. */
+    if (!(factor[CB_ADAM_EPS] > least_eps)) factor[CB_ADAM_EPS] = least_eps;
+    factor[CB_ADAMW_8BIT_NOISE_SEED] = (double)((uint32_t)t * 0x9E3779B9u);
+}
+
 #endif

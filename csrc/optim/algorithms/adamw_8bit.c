@@ -28,12 +28,9 @@
 #include "../elements.h"
 #include "../optimizers.h"
 
-#include <float.h>
 #include <math.h>
 
 #include "adam_factors.h"
-
-enum { EIGHT_MAXIMIZE = AMSGRAD, N_EIGHT }; /* Adam's hyper-parameters without AMSGRAD */
 
 static const char *const states[] = {"m", "v", "m_scale", "v_scale"};
 static const cb_state_kind kinds[] = {CB_STATE_CODES, CB_STATE_CODES, CB_STATE_SCALES,
@@ -43,13 +40,5 @@ static const cb_hyper hypers[N_EIGHT] = {
     [EIGHT_MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
-static void factors_of(const double *hyper, int64_t t, const double *number, double *factor) {
-    double adam[N_HYPER] = {[MAXIMIZE] = hyper[EIGHT_MAXIMIZE]};
-    for (int i = 0; i < AMSGRAD; i++) adam[i] = hyper[i];
-    cb_adamw_factors(adam, t, number, factor);
-    /* With eps = 0, the update of an element that never had a gradient would be 0 / 0. */
-    factor[CB_ADAM_EPS] = fmax(factor[CB_ADAM_EPS], FLT_MIN);
-    factor[CB_ADAMW_8BIT_NOISE_SEED] = (double)((uint32_t)t * UINT32_C(0x9E3779B9));
-}
-
-CB_ELEMENTWISE(adamw_8bit, CB_FORMULA_ADAMW_8BIT, factors_of, states, hypers, .kind = kinds);
+CB_ELEMENTWISE(adamw_8bit, CB_FORMULA_ADAMW_8BIT, cb_adamw_8bit_factors, states, hypers,
+               .kind = kinds);

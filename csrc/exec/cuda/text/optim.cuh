@@ -48,7 +48,35 @@ struct failure { /* as in prelude.cuh */
 };
 
 #define CB_INLINE static __forceinline__
+
+#ifdef CB_BLOCKS
+/* A thread block steps a block of CB_STATE_BLOCK elements, a thread each. */
+enum { CB_STATE_BLOCK = THREADS };
+#define CB_BLOCK_ROOM 1
+#define CB_MOST_ACROSS(x) across<true>(x)
+#define CB_LEAST_ACROSS(x) across<false>(x)
+#define CB_WRITES_SCALES (threadIdx.x == 0)
+
+/* Returns the largest or smallest x of the thread block. */
+template <bool MOST> static __forceinline__ uint32_t across(uint32_t x) {
+    __shared__ uint32_t of_warp[THREADS / 32];
+    for (int step = 16; step; step /= 2) {
+        const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, x, step);
+        x = MOST == (other > x) ? other : x;
+    }
+    __syncthreads(); /* the previous results have been read */
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
+    __syncthreads();
+    for (int k = 0; k < THREADS / 32; k++) {
+        const uint32_t other = of_warp[k];
+        x = MOST == (other > x) ? other : x;
+    }
+    return x;
+}
+#include "../../../optim/blocks_8bit.h"
+#else
 #define CB_ELEMENTS_ALONE /* leaves out the 8-bit formulas of formulas_impl.h */
+#endif
 
 #define restrict __restrict__
 #define CB_IMPL "../../../optim/formulas_impl.h"
@@ -78,9 +106,15 @@ static __forceinline__ void step_chunk(const device_row *row, const double *fact
                                        F formula) {
     const stretch s = stretch_of(row, chunk);
     const cb_optim_row arrays = row->arrays;
+#ifdef CB_BLOCKS /* threads without an element take part in the sums of their block */
+#pragma unroll 1
+    for (int64_t at = s.begin; at < s.end; at += THREADS)
+        formula(factor, &arrays, at + threadIdx.x, at + threadIdx.x < s.end);
+#else
 #pragma unroll 1
     for (int64_t i = s.begin + threadIdx.x; i < s.end; i += THREADS)
         formula(factor, &arrays, i, 1);
+#endif
 }
 
 #define STEPPER(ID, it)                                                                         \
@@ -191,3 +225,4 @@ NO_QUADS(ADOPT)
 NO_QUADS(ASGD)
 NO_QUADS(RPROP)
 NO_QUADS(SCHEDULE_FREE)
+NO_QUADS(ADAMW_8BIT)
