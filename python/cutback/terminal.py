@@ -81,6 +81,14 @@ def _told(best: Best | None, budgets: int) -> str:
     return f"{which}: {found}"
 
 
+def _columns() -> int:
+    """Returns the width of the terminal, or 0 where it is unknown, as in a notebook."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except (AttributeError, OSError, ValueError):  # io.UnsupportedOperation is both of the latter
+        return 0
+
+
 def is_watched() -> bool:
     """Returns True if a user sees standard error as it is written: on a terminal, or in a
     notebook."""
@@ -123,9 +131,18 @@ class _Search:
         """Updates the progress line. Returns True if the search should end."""
         if self.watched and seconds >= self.after:
             self.offers = best is not None
-            ends = "take it" if self.offers else "end"
-            self._write(f"searching, {seconds:.1f} s{_told(best, self.budgets)} (Ctrl-C: {ends}) ")
+            self._write(self._line(seconds, best))
         return self.stop
+
+    def _line(self, seconds: float, best: Best | None) -> str:
+        """Returns the longest form of the line that the terminal does not fold: a line that is
+        folded cannot be replaced."""
+        ends = "(Ctrl-C: take it) " if self.offers else "(Ctrl-C: end) "
+        short = f"{seconds:.1f} s{_told(best, self.budgets)} {ends}"
+        shorter = "" if best is None else f": best {text(best.bytes)}"
+        forms = f"searching, {short}", short, f"{seconds:.0f} s{shorter} {ends}"
+        columns = _columns() or len(forms[0]) + 1
+        return next((form for form in forms if len(form) < columns), forms[-1][: columns - 1])
 
     def _write(self, line: str) -> None:
         sys.stderr.write("\r" + line.ljust(self.wide))  # notebooks support no escape to erase

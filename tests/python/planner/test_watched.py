@@ -7,6 +7,7 @@ import pty
 import signal
 import subprocess
 import sys
+import termios
 import threading
 
 import numpy as np
@@ -68,6 +69,33 @@ def test_long_searches_say_what_they_have(watch):
         assert "best 1.00 MiB, +10.0 %, gap 2.0 % (Ctrl-C: take it)" in shown.text
     lines = shown.text.split("\r")
     assert lines[-1] == "" and not lines[-2].strip()  # erased
+
+
+SHORT = "2.0 s, budget 1 of 3: best 1.00 MiB, +10.0 %, gap 2.0 % (Ctrl-C: take it) "
+
+
+@pytest.mark.parametrize(
+    "columns, expected",
+    [
+        (
+            100,
+            "searching, 2.0 s, budget 1 of 3: best 1.00 MiB, +10.0 %, gap 2.0 % (Ctrl-C: take it) ",
+        ),
+        (80, "2.0 s, budget 1 of 3: best 1.00 MiB, +10.0 %, gap 2.0 % (Ctrl-C: take it) "),
+        (40, "2 s: best 1.00 MiB (Ctrl-C: take it) "),
+        (10, "2 s: best"),
+    ],
+)
+def test_the_line_is_never_folded(watch, columns, expected):
+    """A carriage return goes back to the start of one row only."""
+    shown = watch()
+    keyboard, end = pty.openpty()
+    with os.fdopen(keyboard), os.fdopen(end):
+        termios.tcsetwinsize(end, (24, columns))
+        shown.fileno = lambda: end
+        with terminal.interruptible(3, after=1.0) as progress:
+            assert not progress(2.0, BEST)
+            assert shown.text == "\r" + expected
 
 
 def test_ctrl_c_takes_a_plan_that_is_shown(watch):
