@@ -286,13 +286,15 @@ def _plan_several(options: argparse.Namespace, problem: _native.Problem, device:
         size = text(bytes_of(n, measure))
         print_text(f"{spec!s:>12} {size:>12} {extra:>10} {bound:>8} {gap:>8} {n['recomputed']:>10}")
         if options.output:
-            document = {
-                **answer.document,
-                "file": os.path.relpath(options.file, os.path.abspath(options.output)),
-            }
-            path = Path(options.output) / f"{spec}.json"
-            files.write_text(path, json.dumps(document) + "\n")
+            _write_plan(Path(options.output) / f"{spec}.json", answer, options.file)
     return 0
+
+
+def _write_plan(path: str | Path, plan: Plan, graph: str) -> None:
+    """Writes a plan with the name of its graph's file, unless that is not Unicode."""
+    name = os.path.relpath(graph, os.path.dirname(os.path.abspath(path)))
+    named = {} if re.search("[\ud800-\udfff]", name) else {"file": name}
+    files.write_text(path, json.dumps({**plan.document, **named}) + "\n")
 
 
 def _check_options(options: argparse.Namespace) -> None:
@@ -368,9 +370,7 @@ def _plan(options: argparse.Namespace) -> int:
     if options.output and options.explain:
         files.write_text(options.output, explained.rstrip("\n") + "\n")
     elif options.output:
-        folder = os.path.dirname(os.path.abspath(options.output))
-        document = {**answer.document, "file": os.path.relpath(options.file, folder)}
-        files.write_text(options.output, json.dumps(document) + "\n")
+        _write_plan(options.output, answer, options.file)
     if options.json:
         print_json(answer.to_json())
     elif not options.explain:

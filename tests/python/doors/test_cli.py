@@ -105,6 +105,15 @@ def test_an_error_in_a_file_names_it(command, text, where, capsys, tmp_path):
     assert capsys.readouterr().err.startswith(f"cutback: {path}: {where}")
 
 
+def test_a_plan_of_a_file_with_any_name_can_be_read(problem, capsys, tmp_path):
+    graph, plan = tmp_path / os.fsdecode(b"not-\xff-utf8.json"), str(tmp_path / "plan.json")
+    graph.write_bytes(Path(problem).read_bytes())
+    assert cli.main(["plan", str(graph), "-o", plan]) == 0
+    assert cli.main(["explain", plan, str(graph)]) == 0
+    assert cli.main(["explain", plan]) == 2
+    assert "does not name its graph; pass it as the last argument" in capsys.readouterr().err
+
+
 def test_an_error_in_a_plan_names_the_plan(problem, capsys, tmp_path):
     plan = tmp_path / "plan.json"
     plan.write_text("{}\n")
