@@ -122,6 +122,13 @@ def write_text(path: str | os.PathLike[str], text: str, private: bool = False) -
     except OSError as error:
         reason = error.strerror or str(error)
         raise type(error)(error.errno, f"not written: {reason}", name) from None
+    except ValueError:
+        raise _not_a_name(name) from None
+
+
+def _not_a_name(name: str) -> ValueError:
+    """Returns an error for a NUL, or a character that the file system's encoding does not have."""
+    return ValueError(f"{name!r} is not a file name")
 
 
 @contextmanager
@@ -193,8 +200,8 @@ def _open(path: str | os.PathLike[str]) -> IO[bytes]:
     name = os.fspath(path)
     try:
         handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except ValueError:  # a NUL, or a character that the file system's encoding does not have
-        raise ValueError(f"{name!r} is not a file name") from None
+    except ValueError:
+        raise _not_a_name(name) from None
     file = os.fdopen(handle, "rb") if stat.S_ISREG(os.fstat(handle).st_mode) else None
     if file is None:
         folder = stat.S_ISDIR(os.fstat(handle).st_mode)

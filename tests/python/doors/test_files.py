@@ -155,6 +155,8 @@ def test_errors_name_the_file_that_was_asked_for(tmp_path):
         files.write_text(tmp_path / "nowhere" / "file", "x")
     with pytest.raises(IsADirectoryError):
         files.write_text(tmp_path, "x")
+    with pytest.raises(ValueError, match=r"'a\\x00b' is not a file name"):
+        files.write_text("a\0b", "x")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="pipe"):  # nobody reads the pipe; there is no wait
         files.write_text(tmp_path / "pipe", "x")
