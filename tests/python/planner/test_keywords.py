@@ -292,6 +292,7 @@ def test_a_graph_of_nodes_is_named_as_what_it_is():
         cutback.plans(cutback.Graph(), [None])
 
 
+@pytest.mark.skipif(not DATA.exists(), reason="no traced graphs")
 def test_a_joint_graph_takes_them_too():
     """Uses a graph traced with PyTorch, given as a path and as its problem."""
     path = DATA / "transformer_encoder.json.gz"
