@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from .arrays import NAMES, Array, Graph
-from .layouts import Meta, Sizes, Window, axes_of, meta_of
+from .layouts import Meta, Sizes, Window, axes_of, meta_of, reach_of
 
 if TYPE_CHECKING:
     from torch.fx.node import Argument
@@ -37,7 +37,7 @@ class Views(Protocol):
 
     def block(self, node: fx.Node, sizes: Sizes) -> tuple[fx.Node, Window] | None:
         """Returns the node in whose memory a node's tensor is a block, with the block's position,
-        or None if it is not such a block."""
+        or None if it is not such a block. It may be the node itself."""
         ...
 
 
@@ -58,6 +58,7 @@ class Builder:
         """The tensor with the seed of the group's random numbers."""
         self.values: dict[fx.Node, Results] = {}
         self._views = views
+        self._gapped: dict[fx.Node, Array] = {}
 
     # ---- tensors of PyTorch's graph -----------------------------------------------------------
 
@@ -86,12 +87,25 @@ class Builder:
         block = self._views.block(node, self.sizes)
         if block is not None:
             root, window = block
-            return self._block(self.value(root).array, window, meta)
+            return self._block(self._memory_of(root), window, meta)
         axes = axes_of(meta)
         assert axes is not None, node
+        return Value(self._input(node, [meta.shape[a] for a in axes]), axes, meta)
+
+    def _input(self, node: fx.Node, shape: Sequence[int]) -> Array:
+        """Adds an argument."""
         self.inputs.append(node)
-        array = self.graph.input([meta.shape[a] for a in axes], NAMES[meta.dtype])
-        return Value(array, axes, meta)
+        return self.graph.input(shape, NAMES[self.meta(node).dtype])
+
+    def _memory_of(self, node: fx.Node) -> Array:
+        """Returns the memory of a tensor. If the tensor has gaps, its last row in memory may reach
+        beyond that of the tensor that it is a part of, where nothing is read."""
+        meta = self.meta(node)
+        if axes_of(meta) is not None:
+            return self.value(node).array
+        if node not in self._gapped:
+            self._gapped[node] = self._input(node, [reach_of(meta)])
+        return self._gapped[node]
 
     def as_view(self, value: Value, meta: Meta) -> Value:
         """Returns the same memory with another shape."""

@@ -23,10 +23,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ..graph.sizes import hint
 from .building import tensors_of
 from .decisions import Decisions
-from .layouts import Sizes, Window, elements_of, meta_of, window_of
+from .layouts import Sizes, Window, elements_of, meta_of, reach_of, window_of
 from .masks import draw
 from .symbols import Symbols
-from .table import FASTER, ROWS, is_exact, why_foreign, why_no_array
+from .table import FASTER, ROWS, is_exact, why_foreign, why_no_array, why_not_ours
 
 _AHEAD = 200  # number of nodes after a group that are considered
 _MOST = 64  # nodes per group
@@ -172,23 +172,27 @@ class Kinds:
         return node
 
     def is_block(self, node: fx.Node) -> bool:
-        """True if a view is a block of an array (:func:`layouts.window_of`)."""
+        """True if a tensor is a block of an array (:func:`layouts.window_of`)."""
         return self.block(node, hint) is not None
 
     def block(self, node: fx.Node, sizes: Sizes) -> tuple[fx.Node, Window] | None:
-        """Returns the tensor in whose memory a view is a block, with the block's position, or None
-        if it is not a block."""
+        """Returns the tensor in whose memory a tensor with gaps is a block, with the block's
+        position, or None if it is not a block. An argument of the graph is a block of its own
+        memory."""
         root = self.root(node)
         new, old = node.meta.get("val"), root.meta.get("val")
-        if root is node or not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
+        if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
             return None
-        if new.dtype != old.dtype or why_no_array(old) is not None or _is_lazy(new):
+        if new.dtype != old.dtype or why_not_ours(old) is not None or _is_lazy(new):
             return None
         elements = elements_of(meta_of(old, sizes))
-        offset = sizes(new.storage_offset()) - sizes(old.storage_offset())
-        if elements is None or offset < 0:
+        if elements is not None and root is node:
             return None
-        window = window_of(meta_of(new, sizes), offset, elements)
+        offset = sizes(new.storage_offset()) - sizes(old.storage_offset())
+        if offset < 0:
+            return None
+        reach = reach_of(meta_of(old, sizes)) if elements is None else elements
+        window = window_of(meta_of(new, sizes), offset, reach)
         return None if window is None else (root, window)
 
     def is_cut_off(self, node: fx.Node, group: Collection[fx.Node]) -> bool:

@@ -73,6 +73,12 @@ def memory_of(meta: Meta) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(meta.shape, meta.stride, strict=True))
 
 
+def reach_of(meta: Meta) -> int:
+    """Returns the number of elements from the first element of a tensor to the place where another
+    one along its slowest axis would begin. Without gaps these are the elements of its memory."""
+    return max((n * s for n, s in zip(meta.shape, meta.stride, strict=True) if n != 1), default=1)
+
+
 class Window(NamedTuple):
     """The position of a tensor in larger memory."""
 

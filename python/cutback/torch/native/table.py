@@ -98,19 +98,25 @@ were faster on one thread of an AMD EPYC, both on their own and next to the oper
 them in transformers."""
 
 
-def why_no_array(val: torch.Tensor) -> str | None:
-    """Returns why a tensor cannot be an argument or a result, or None."""
+def why_not_ours(val: torch.Tensor) -> str | None:
+    """Returns why our kernels cannot read a tensor, whatever its strides, or None."""
     if val.layout is not torch.strided:
         return f"a tensor has layout {val.layout}"
     if val.dtype not in NAMES:
         return f"a tensor is {val.dtype}"
     if val.device.type not in ("cpu", "meta"):
         return f"it is on {val.device}"
-    if axes_of(meta_of(val, hint)) is None:
-        return "a tensor has gaps between its elements"
     if val.is_neg() or val.is_conj():
         return "a tensor is negated or conjugated lazily"
     return None
+
+
+def why_no_array(val: torch.Tensor) -> str | None:
+    """Returns why a tensor cannot be an argument or a result, or None."""
+    why = why_not_ours(val)
+    if why is None and axes_of(meta_of(val, hint)) is None:
+        return "a tensor has gaps between its elements"
+    return why
 
 
 def _results(node: fx.Node) -> str | None:
