@@ -515,13 +515,14 @@ def test_dropout(dtype: torch.dtype) -> None:
 
 def test_scratch_of_single_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node whose kernels need too much scratch stays with PyTorch."""
-    from cutback.torch.native import choosing
+    from cutback.torch.native import choosing, table
 
     x = torch.randn(64, 4096)
     _, note = lower(traced(lambda x: x.exp().sum(0), x), "forward")
     assert not note.foreign
     monkeypatch.setattr(choosing, "_SCRATCH", 256)
-    monkeypatch.setattr(choosing, "_PART", 1 << 20)
+    row = table.ROWS[torch.ops.aten.sum.dim_IntList]
+    monkeypatch.setitem(table.ROWS, torch.ops.aten.sum.dim_IntList, row._replace(scratch=0.0))
     _, note = lower(traced(lambda x: x.exp().sum(0), x), "forward")
     assert note.foreign[0].op == "aten.sum.dim_IntList"
     assert "bytes of scratch" in note.foreign[0].reason

@@ -309,18 +309,19 @@ def decide(graph: fx.Graph, decisions: Decisions) -> None:
 
 
 _SCRATCH = 1 << 14
-_PART = 8
+"""Bytes of scratch that each operation may need."""
 
 
 def leave_wasteful(kinds: Kinds) -> None:
-    """Leaves nodes to PyTorch's kernels if ours need much scratch: over 16 KiB and over an eighth
-    of what they read and return. This depends only on the node, so the bits do, too."""
+    """Leaves nodes to PyTorch's kernels if ours need much scratch: over 16 KiB and over the share
+    of what they read and return that their row allows. This depends only on the node, so the bits
+    do, too."""
     for node in [n for n in kinds.order if n in kinds.own]:
         if ROWS[node.target].by_element:
             continue
         try:
             group, _ = compile_group([node], kinds, None)
-            room = max(_SCRATCH, bytes_of(group) // _PART)
+            room = max(_SCRATCH, int(bytes_of(group) * ROWS[node.target].scratch))
             if group.step.run_bytes > room and not compile_group([node], kinds, room)[1]:
                 kinds.make_foreign(node, f"it needs {group.step.run_bytes} bytes of scratch")
         except MemoryError:

@@ -30,6 +30,8 @@ class Row(NamedTuple):
     """True if PyTorch's kernel gives the same bits in f32 and f64."""
     by_element: bool = False
     """True if it computes element by element, and needs no memory besides its result."""
+    scratch: float = 0.125
+    """How much scratch it may need, as a share of what it reads and returns."""
 
 
 Kind = Literal["float", "compare", "select", "logical"]

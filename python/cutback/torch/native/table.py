@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from ..graph.sizes import hint
-from . import norms, pointwise, reductions
+from . import attention, norms, pointwise, reductions
 from .arrays import NAMES
 from .building import tensors_of
 from .layouts import axes_of, meta_of, repeats
@@ -23,7 +23,9 @@ from .pointwise import Row
 
 aten = torch.ops.aten
 
-ROWS: dict[Any, Row] = {**pointwise.ROWS, **reductions.ROWS, **norms.ROWS}
+ROWS: dict[Any, Row] = {
+    **pointwise.ROWS, **reductions.ROWS, **norms.ROWS, **attention.ROWS,
+}  # fmt: skip
 """Operations that are expressed in ours."""
 
 _PRODUCT = "products stay with PyTorch"
@@ -38,9 +40,6 @@ FOREIGN: dict[Any, str] = {
                      aten.mv.default, aten.dot.default), _PRODUCT),
     **dict.fromkeys((aten.convolution.default, aten.convolution_backward.default),
                     "convolutions stay with PyTorch"),
-    **dict.fromkeys((aten._scaled_dot_product_flash_attention_for_cpu.default,
-                     aten._scaled_dot_product_flash_attention_for_cpu_backward.default),
-                    "attention stays PyTorch's"),
     **dict.fromkeys((draw, aten.native_dropout.default, aten.bernoulli.p, aten.rand.default),
                     _RANDOM),
     **dict.fromkeys((aten.embedding.default, aten.embedding_dense_backward.default,
@@ -80,6 +79,10 @@ def _never(node: fx.Node) -> bool:
     return False
 
 
+def _sees_all(node: fx.Node) -> bool:
+    return not attention.is_causal(node)
+
+
 def _always(node: fx.Node) -> bool:
     return True
 
@@ -88,6 +91,7 @@ SLOWER: dict[Any, Callable[[fx.Node], bool]] = {
     aten.gelu.default: _by_erf,  # PyTorch's kernel takes 0.4 to 0.5 of our time
     aten.gelu_backward.default: _by_erf,  # 0.8
     aten.native_layer_norm_backward.default: _in_cache,  # 0.7; 1.5 for large tensors
+    **dict.fromkeys(attention.ROWS, _sees_all),  # 0.84 to 1.13
     aten._log_softmax_backward_data.default: _always,  # 0.8 to 0.97
     aten._softmax_backward_data.default: _always,  # 0.9
     aten.sum.dim_IntList: _is_half,  # 0.6
