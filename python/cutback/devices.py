@@ -135,10 +135,8 @@ def cache_file() -> Path:
     >>> print(cutback.devices.cache_file().suffix)
     .json
     """
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    folder = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
     digest = hashlib.sha256(json.dumps(_key(), sort_keys=True).encode()).hexdigest()
-    return folder / "cutback" / f"device-{digest[:16]}.json"
+    return files.cache_folder() / f"device-{digest[:16]}.json"
 
 
 def trusted(path: Path) -> bool:
@@ -189,6 +187,11 @@ def _write(path: Path, row: dict[str, Any]) -> None:
         files.write_text(path, text, private=True)
     except OSError:
         _homeless[str(path)] = row
+
+
+def is_kept() -> bool:
+    """Returns True if this machine's row was read from a file or written to one."""
+    return str(cache_file()) not in _homeless
 
 
 _measuring = threading.Lock()  # concurrent measurements would disturb each other

@@ -163,7 +163,8 @@ def lines(verbose: bool = False) -> Iterator[tuple[str, str]]:
     yield "matrix product", _matrix_product(machine)
     row = devices.measured()
     yield "cost model", f"device cpu (fixed numbers); measured: {devices.text(row)}"
-    yield "measured row", f"{devices.cache_file()} (used with device='measured')"
+    kept = "" if devices.is_kept() else ", but it cannot be written there"
+    yield "measured row", f"{devices.cache_file()} (used with device='measured'{kept})"
     yield "kernel cache", "not used: kernels are compiled into the package"
     cuda = list(cuda_libraries.lines(verbose))
     yield from cuda

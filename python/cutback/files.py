@@ -131,6 +131,16 @@ def _not_a_name(name: str) -> ValueError:
     return ValueError(f"{name!r} is not a file name")
 
 
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Returns the folder of caches: ``$XDG_CACHE_HOME/cutback`` or ``~/.cache/cutback``. For a user
+    who has no home directory, returns a path at which no folder can be created."""
+    top = environment.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(top):
+        home = os.path.expanduser("~")  # unchanged if there is no home
+        top = os.path.join(home if os.path.isabs(home) else os.devnull, ".cache")
+    return Path(top) / "cutback"
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Holds a lock for a file. The lock is a file next to it; if that cannot be created, the body

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import files
+
 _CODE = re.compile(r"[0-9a-f]{2}")  # subfolders of compiled code
 _FILES = {
     "code": re.compile(r"[0-9a-f]{62}\.bin"),
@@ -30,8 +32,7 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     named = environment.get("CUTBACK_CACHE_DIR")
     if named:
         return Path(named)
-    top = environment.get("XDG_CACHE_HOME")
-    return (Path(top) if top else Path.home() / ".cache") / "cutback" / "kernels"
+    return files.cache_folder(environment) / "kernels"
 
 
 @dataclass(frozen=True)

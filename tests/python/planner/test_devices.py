@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import pwd
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ import pytest
 
 import cutback
 from cutback import _native, cli, devices
+from cutback.kernel_cache import cache_folder
 from cutback.nn import functional as F
 
 TESTS = Path(__file__).parents[2]
@@ -171,6 +173,18 @@ def test_no_place_for_a_cache(monkeypatch, tmp_path):
     assert devices.measured() == ROW
     monkeypatch.setattr(devices, "measure", lambda: pytest.fail("measured again"))
     assert devices.measured() == ROW  # kept by the process
+
+
+def test_a_user_without_a_home(monkeypatch, tmp_path):
+    """A container may run as a user that its system does not know."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(devices, "measure", lambda: ROW)
+    assert devices.measured() == ROW and not devices.is_kept()
+    assert cache_folder({}).parts[:2] == devices.cache_file().parts[:2] == ("/", "dev")
+    assert not os.listdir(tmp_path)
 
 
 def test_threads_measure_once(cache, monkeypatch):
