@@ -21,7 +21,7 @@ from . import _native, estimate_command, files
 from .budgets import MEASURES, PRESETS, Budget, parse_bytes, parse_preset, text, whole_number
 from .devices import resolve
 from .schedule import bytes_of
-from .terminal import CommandParser, interruptible, print_json, print_text, tell
+from .terminal import CommandParser, exit_status, interruptible, print_json, print_text
 
 if TYPE_CHECKING:
     from .planner.plan import Plan
@@ -568,30 +568,24 @@ _COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command. Returns 0 on success, and 2 after an error, which is printed on one line."""
+    return exit_status(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = _parser()
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         importlib.import_module("argcomplete").autocomplete(parser)
     options = parser.parse_args(arguments)
-    try:
-        if options.command in _COMMANDS:
-            _check_outputs(options)
-            return _COMMANDS[options.command](options)
-        if options.command == "ops":
-            return _ops()
-        if options.command == "cache":
-            return _cache(options.action)
-        from .doctor import main as doctor
+    if options.command in _COMMANDS:
+        _check_outputs(options)
+        return _COMMANDS[options.command](options)
+    if options.command == "ops":
+        return _ops()
+    if options.command == "cache":
+        return _cache(options.action)
+    from .doctor import main as doctor
 
-        return doctor(options.verbose)
-    except BrokenPipeError:  # the reader, such as head, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (OSError, ValueError, TypeError, NotImplementedError, MemoryError) as error:
-        tell(error)
-        return 2
-    except KeyboardInterrupt:
-        sys.stderr.write("cutback: interrupted\n")
-        return 130
+    return doctor(options.verbose)
 
 
 if __name__ == "__main__":

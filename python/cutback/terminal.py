@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import signal
@@ -65,12 +66,36 @@ def tell(error: Exception) -> None:
     """Prints an error on one line of standard error. On a terminal it begins in red, unless the
     environment variable ``NO_COLOR`` is set."""
     text = error.in_options if isinstance(error, BudgetError) else str(error)
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        text = f"{error.filename}: {error.strerror}"  # without the errno, like other commands
+    if isinstance(error, OSError) and error.strerror:  # without the errno, like other commands
+        text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     what = files.one_line(" ".join(text.split()) or type(error).__name__)
     coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     name = "\x1b[1;31mcutback:\x1b[0m" if coloured else "cutback:"
     sys.stderr.write(f"{name} {what}\n")
+
+
+def exit_status(command: Callable[[], int]) -> int:
+    """Runs a command and returns its exit status. After an error, prints it and returns 2."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the program was started with it closed
+            setattr(sys, name, io.StringIO())
+    try:
+        status = command()
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
+        return 0
+    except (OSError, ValueError, TypeError, NotImplementedError, MemoryError) as error:
+        tell(error)
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("cutback: interrupted\n")
+        return 130
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError:  # has been dealt with; Python would print it when the program ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _told(best: Best | None, budgets: int) -> str:

@@ -114,6 +114,24 @@ def test_a_plan_of_a_file_with_any_name_can_be_read(problem, capsys, tmp_path):
     assert "does not name its graph; pass it as the last argument" in capsys.readouterr().err
 
 
+def test_output_that_cannot_be_written(monkeypatch, capsys):
+    """Python itself would print errors of the last flush, and exit with status 120."""
+    with open("/dev/full", "w") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        assert cli.main(["ops"]) == 2
+        full.flush()
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as pipe, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", pipe)
+        assert cli.main(["ops"]) == 0
+    assert capsys.readouterr().err == "cutback: No space left on device\n"
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)
+        patch.setattr(sys, "stderr", None)
+        assert cli.main(["ops"]) == 0 and cli.main(["plan", "nowhere.json"]) == 2
+
+
 def test_an_error_in_a_plan_names_the_plan(problem, capsys, tmp_path):
     plan = tmp_path / "plan.json"
     plan.write_text("{}\n")
