@@ -2,8 +2,8 @@
  * includer defines CB_INLINE and
  *
  *     CB_BLOCK_ROOM                               elements of a block that one call handles,
- *     CB_MOST_ACROSS(x), CB_LEAST_ACROSS(x)       the largest and smallest x of all calls of a block,
- *     CB_WRITES_SCALES                            true in the call that writes the block's scales. */
+ *     CB_MOST_ACROSS(x), CB_LEAST_ACROSS(x)       largest and smallest x of all calls of a block,
+ *     CB_WRITES_SCALES                            true in the call that writes the scales. */
 #ifndef CB_OPTIM_BLOCKS_8BIT_H
 #define CB_OPTIM_BLOCKS_8BIT_H
 
