@@ -17,6 +17,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "cutback.torch needs PyTorch: pip install 'cutback[torch]'", name="torch"
+    ) from None
+
 from . import hooks, optim, rerun
 from .eager.contexts import checkpoint_contexts
 from .eager.regions import checkpoint, checkpoint_plan, checkpoint_sequential

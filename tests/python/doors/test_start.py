@@ -150,6 +150,12 @@ def test_public_functions_of_modules_say_what_they_take(name: str) -> None:
         assert all(p in (thing.__doc__ or "") for p in taken), f"{name}.{public}"
 
 
+def test_the_bridge_without_pytorch_says_how_to_install_it() -> None:
+    code = "import sys; sys.modules['torch'] = None; import cutback.torch"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
+    assert said.endswith("cutback.torch needs PyTorch: pip install 'cutback[torch]'\n")
+
+
 REMOVED = [
     (module, name, use) for module, table in REPLACEMENTS.items() for name, use in table.items()
 ]
