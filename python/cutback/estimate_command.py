@@ -43,6 +43,9 @@ def _function(spec: str) -> Callable[[int], Any]:
     module, colon, name = spec.partition(":")
     if not module or not colon or not name:
         raise ValueError(f"{spec!r}: expected MODULE:FUNCTION, such as train:make_step")
+    if module.endswith(".py"):
+        module = ".".join(module.removesuffix(".py").split(os.sep))
+        raise ValueError(f"{spec!r}: MODULE is the name of a module; write {module}:{name}")
     sys.path.insert(0, os.getcwd())
     try:
         found: Any = importlib.import_module(module)

@@ -159,6 +159,7 @@ def test_command(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
     assert cli.main(["estimate", f"{name}:make", "--batches", "8,9", "--json"]) == 0
     assert [p["batch"] for p in json.loads(capsys.readouterr().out)["points"]] == [8, 9]
     for spec, text in [(f"{name}:other", "no function other"), ("make", "MODULE:FUNCTION"),
+                       ("a/b.py:make", "write a.b:make"),
                        ("no_such_module:make", "no_such_module")]:  # fmt: skip
         assert cli.main(["estimate", spec]) == 2
         assert text in capsys.readouterr().err
