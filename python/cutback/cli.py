@@ -273,7 +273,9 @@ def _plan_several(options: argparse.Namespace, problem: _native.Problem, device:
     print_text(f"{titles} recomputed")
     for spec, answer in zip(asked, answers, strict=True):
         if not isinstance(answer, Plan):
-            print_text(f"{spec!s:>12} {'-':>12}  out of reach")
+            least = answer.smallest_bytes
+            found = "" if least is None else f": the smallest plan found takes {text(least)}"
+            print_text(f"{spec!s:>12} {'-':>12}  out of reach{found}")
             continue
         n = answer.numbers
         extra, bound = (
