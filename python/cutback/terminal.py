@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -66,6 +67,7 @@ def tell(error: Exception) -> None:
     """Prints an error on one line of standard error. On a terminal it begins in red, unless the
     environment variable ``NO_COLOR`` is set."""
     text = error.in_options if isinstance(error, BudgetError) else str(error)
+    text = re.sub("^budget=", "--budget ", text)  # as it is written here
     if isinstance(error, OSError) and error.strerror:  # without the errno, like other commands
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     what = files.one_line(" ".join(text.split()) or type(error).__name__)

@@ -87,6 +87,7 @@ def test_a_mistake_is_one_line(problem, arguments, capsys):
     assert cli.main(["plan", problem, *arguments]) == 2
     err = capsys.readouterr().err
     assert err.startswith("cutback: ") and err.count("\n") == 1
+    assert "budget=" not in err
 
 
 def test_a_file_that_is_not_there(capsys, tmp_path):
