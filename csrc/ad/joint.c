@@ -15,6 +15,7 @@
 #include "../base/bitset.h"
 #include "../ir/verify.h"
 #include "backward.h"
+#include "rewrites/joins.h"
 #include "rewrites/packs.h"
 #include "rewrites/split_norms.h"
 #include "strips/cut.h"
@@ -236,25 +237,38 @@ static cb_status build_in_pieces(cb_backward *j, const cb_graph *forward,
     return CB_OK;
 }
 
+/* Replaces *g by the ops of `from` that outputs need, and frees both. */
+static cb_status prune(cb_graph *from, cb_alloc *alloc, cb_graph **g, cb_error *err) {
+    cb_graph *pruned = NULL;
+    const cb_status status = cb_graph_prune(from, alloc, &pruned, err);
+    cb_graph_free(from);
+    CB_TRY(status);
+    cb_graph_free(*g);
+    *g = pruned;
+    return CB_OK;
+}
+
 static cb_status build_whole(cb_backward *j, const cb_graph *forward,
                              const cb_joint_options *options, cb_alloc *alloc, cb_error *err) {
-    CB_TRY(cb_graph_copy(forward, alloc, &j->g, err));
+    CB_TRY(cb_join_products(forward, alloc, &j->g, err));
+    if (!j->g) CB_TRY(cb_graph_copy(forward, alloc, &j->g, err));
     return differentiate(j, options, err);
+}
+
+/* Replaces a graph by one with joined sums, if there are any. */
+static cb_status join(cb_alloc *alloc, cb_graph **g, cb_error *err) {
+    cb_graph *joined = NULL;
+    CB_TRY(cb_join_sums(*g, alloc, &joined, err));
+    return joined ? prune(joined, alloc, g, err) : CB_OK;
 }
 
 /* Replaces a graph by one with packed values, if there are any. */
 static cb_status pack(const cb_joint_options *options, cb_alloc *alloc, cb_graph **g,
                       cb_error *err) {
-    cb_graph *packed = NULL, *pruned = NULL;
+    cb_graph *packed = NULL;
     if (!options->packed) return CB_OK;
     CB_TRY(cb_pack_saves(*g, alloc, &packed, err));
-    if (!packed) return CB_OK;
-    const cb_status status = cb_graph_prune(packed, alloc, &pruned, err);
-    cb_graph_free(packed);
-    CB_TRY(status);
-    cb_graph_free(*g);
-    *g = pruned;
-    return CB_OK;
+    return packed ? prune(packed, alloc, g, err) : CB_OK;
 }
 
 cb_status cb_joint_build(const cb_graph *forward, const cb_joint_options *options, cb_alloc *alloc,
@@ -272,6 +286,7 @@ cb_status cb_joint_build(const cb_graph *forward, const cb_joint_options *option
         split = pruned;
         pruned = NULL;
     }
+    if (!options->slices) CB_TRY_DONE(join(alloc, &split, err));
     CB_TRY_DONE(pack(options, alloc, &split, err));
     CB_TRY_DONE(cb_graph_verify(split, CB_SPEC_JOINT, err));
     *out = split;
