@@ -29,17 +29,17 @@ static CB_REAL CB_TYPED(shift_of)(CB_REAL most) { return most == LOWEST ? 0 : mo
  * s->factor. */
 static void CB_TYPED(weigh)(const attention *a, const CB_TYPED(slot) * s, int64_t i0, int64_t j0,
                             int64_t keys) {
-    const int64_t line = a->t.line;
+    const int64_t line = a->t.line, used = used_columns(a, i0);
     CB_REAL shift[CB_ATTENTION_QUERIES], total[CB_ATTENTION_QUERIES] = {0};
-    for (int64_t i = 0; i < line; i++) shift[i] = s->most[i];
+    for (int64_t i = 0; i < used; i++) shift[i] = s->most[i];
     for (int64_t j = 0; j < keys; j++) {
         CB_REAL *x = s->scores + j * line;
         const int64_t begin = CB_TYPED(begin_line)(a, i0, j0 + j, LOWEST, x);
-        const int64_t n = line - begin;
+        const int64_t n = used - begin;
         if (a->mask) CB_TYPED(add_to)(s->mask + j * line + begin, x + begin, n);
         CB_TYPED(take_larger)(x + begin, s->most + begin, n);
     }
-    for (int64_t i = 0; i < line; i++) {
+    for (int64_t i = 0; i < used; i++) {
         const CB_REAL before = shift[i];
         shift[i] = CB_TYPED(shift_of)(s->most[i]);
         s->factor[i] = TILE_EXP(before - shift[i]);
@@ -47,12 +47,12 @@ static void CB_TYPED(weigh)(const attention *a, const CB_TYPED(slot) * s, int64_
     for (int64_t j = 0; j < keys; j++) {
         CB_REAL *x = s->scores + j * line;
         const int64_t first = a->is_causal ? max_i64(j0 + j - i0, 0) : 0;
-        const int64_t begin = first / TILE_VECTOR * TILE_VECTOR, n = line - begin;
+        const int64_t begin = first / TILE_VECTOR * TILE_VECTOR, n = used - begin;
         CB_TYPED(weigh_line)(x + begin, shift + begin, total + begin, n);
         if (a->drops) CB_TYPED(multiply_line)(s->kept + j * line + begin, x + begin, n);
         CB_TYPED(clear_before)(x, begin);
     }
-    for (int64_t i = 0; i < line; i++) s->total[i] = s->total[i] * s->factor[i] + total[i];
+    for (int64_t i = 0; i < used; i++) s->total[i] = s->total[i] * s->factor[i] + total[i];
 }
 
 static void CB_TYPED(finish_rows)(const attention *a, const CB_TYPED(slot) * s, int64_t item,
@@ -162,14 +162,15 @@ static void CB_TYPED(slope_line)(CB_REAL *restrict x, CB_REAL *restrict slope,
 static void CB_TYPED(slope_tile)(const attention *a, const CB_TYPED(slot) * s,
                                  const CB_TYPED(queries) * x, int64_t j0, CB_TYPED(block) k,
                                  CB_TYPED(block) v) {
-    const int64_t line = a->t.line, keys = keys_seen(a, x->i0, x->n, j0);
+    const int64_t line = a->t.line, used = used_columns(a, x->i0);
+    const int64_t keys = keys_seen(a, x->i0, x->n, j0);
     CB_TYPED(fill_tiles)(a, s, x->item, x->i0, x->n, j0, keys);
     CB_TYPED(multiply_tile)(a, k, keys, a->t.e, s->columns_e, x->i0, j0, s->scores);
     CB_TYPED(multiply_tile)(a, v, keys, a->t.d, s->columns_d, x->i0, j0, s->slopes);
     for (int64_t j = 0; j < keys; j++) {
         CB_REAL *score = s->scores + j * line, *slope = s->slopes + j * line;
         const int64_t begin = CB_TYPED(begin_line)(a, x->i0, j0 + j, LOWEST, score);
-        const int64_t n = line - CB_TYPED(begin_line)(a, x->i0, j0 + j, 0, slope);
+        const int64_t n = used - CB_TYPED(begin_line)(a, x->i0, j0 + j, 0, slope);
         const CB_REAL *kept = s->kept + j * line + begin;
         if (a->mask) CB_TYPED(add_to)(s->mask + j * line + begin, score + begin, n);
         if (a->drops) CB_TYPED(multiply_line)(kept, slope + begin, n);

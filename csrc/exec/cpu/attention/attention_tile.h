@@ -10,7 +10,6 @@
 #define CB_REAL double
 #define CB_TYPED(name) name##_f64
 #endif
-#define TILE_VECTOR 16 /* lines are multiples of this many elements */
 #define LOWEST ((CB_REAL) - INFINITY)
 
 /* The parts of a slot (attention_tiles.h). */
@@ -171,9 +170,9 @@ static CB_TYPED(gemm_out) CB_TYPED(part_of)(CB_TYPED(sums) out, int64_t row, int
 static void CB_TYPED(multiply_tile)(const attention *a, CB_TYPED(block) rows, int64_t keys,
                                     int64_t inner, const CB_REAL *columns, int64_t i0, int64_t j0,
                                     CB_REAL *tile) {
-    const int64_t line = a->t.line;
-    for (int64_t c = 0; c < line; c += GEMM_WIDTH) {
-        const int64_t width = gemm_least(GEMM_WIDTH, line - c);
+    const int64_t line = a->t.line, used = used_columns(a, i0);
+    for (int64_t c = 0; c < used; c += GEMM_WIDTH) {
+        const int64_t width = gemm_least(GEMM_WIDTH, used - c);
         CB_TYPED(gemm_add_panel)
         ((CB_TYPED(gemm_left)){rows.at, rows.ld, 1}, min_i64(keys, keys_seen(a, i0 + c, width, j0)),
          (CB_TYPED(gemm_right)){columns + c, line}, inner,

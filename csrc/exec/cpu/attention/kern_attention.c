@@ -21,6 +21,7 @@
 #include "../kern.h"
 
 #define CHUNK 12 /* queries or keys that the diagonal cuts off together, on every instruction set */
+#define TILE_VECTOR 16    /* lines are multiples of this many elements */
 #define ONE_PASS_IDLE 1.4 /* time of two passes divided by that of one */
 
 typedef struct attention {
@@ -67,6 +68,11 @@ static int64_t lse_offset(const cb_tensor *t, int64_t item, int64_t row) {
 static int64_t keys_seen(const attention *a, int64_t i0, int64_t n, int64_t j0) {
     const int64_t keys = min_i64(a->t.keys, a->t.s - j0);
     return a->is_causal ? max_i64(min_i64(keys, i0 + n - j0), 0) : keys;
+}
+
+/* Returns how many columns of a tile's lines are used for the block of queries at i0. */
+static int64_t used_columns(const attention *a, int64_t i0) {
+    return div_up(min_i64(a->t.queries, a->t.l - i0), TILE_VECTOR) * TILE_VECTOR;
 }
 
 #define REAL_BITS 32
