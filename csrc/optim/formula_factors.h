@@ -233,4 +233,64 @@ static inline void cb_set_decay(double *factor, double decay) {
 
 static inline double cb_sign_of(double maximize) { return maximize != 0.0 ? -1.0 : 1.0; }
 
+/* ---- Muon and NorMuon (orthogonal.h) --------------------------------------------------------- */
+
+/* Their hyper-parameters. */
+enum {
+    CB_MUON_LEARNING_RATE,
+    CB_MUON_WEIGHT_DECAY,
+    CB_MUON_MOMENTUM,
+    CB_MUON_NESTEROV,
+    CB_MUON_COEFFICIENT_A,
+    CB_MUON_COEFFICIENT_B,
+    CB_MUON_COEFFICIENT_C,
+    CB_MUON_EPS,
+    CB_MUON_NS_STEPS,
+    CB_MUON_SCALES_TO_RMS,
+    CB_N_MUON
+};
+enum { CB_NORMUON_BETA2 = CB_MUON_SCALES_TO_RMS, CB_NORMUON_ROW_EPS, CB_N_NORMUON };
+
+/* Their factors, which do not depend on a parameter's shape: fields of cb_orthogonal. */
+enum {
+    CB_MUON_REST = CB_FIRST,
+    CB_MUON_AHEAD,
+    CB_MUON_A,
+    CB_MUON_B,
+    CB_MUON_C,
+    CB_MUON_LEAST,
+    CB_MUON_KEEP,
+    CB_MUON_RATE,
+    CB_MUON_MATCH_RMS,
+    CB_MUON_BETA,
+    CB_MUON_ROW_EPS
+};
+
+static inline void cb_orthogonal_factors(const double *hyper, double *factor) {
+    factor[CB_GRAD_SCALE] = 1;
+    factor[CB_MUON_REST] = 1 - hyper[CB_MUON_MOMENTUM];
+    factor[CB_MUON_AHEAD] = hyper[CB_MUON_NESTEROV];
+    factor[CB_MUON_A] = hyper[CB_MUON_COEFFICIENT_A];
+    factor[CB_MUON_B] = hyper[CB_MUON_COEFFICIENT_B];
+    factor[CB_MUON_C] = hyper[CB_MUON_COEFFICIENT_C];
+    factor[CB_MUON_LEAST] = hyper[CB_MUON_EPS];
+    factor[CB_MUON_KEEP] = 1 - hyper[CB_MUON_LEARNING_RATE] * hyper[CB_MUON_WEIGHT_DECAY];
+    factor[CB_MUON_RATE] = hyper[CB_MUON_LEARNING_RATE];
+}
+
+static inline void cb_muon_factors(const double *hyper, int64_t t, const double *number,
+                                   double *factor) {
+    (void)t, (void)number;
+    cb_orthogonal_factors(hyper, factor);
+    factor[CB_MUON_MATCH_RMS] = hyper[CB_MUON_SCALES_TO_RMS];
+}
+
+static inline void cb_normuon_factors(const double *hyper, int64_t t, const double *number,
+                                      double *factor) {
+    (void)t, (void)number;
+    cb_orthogonal_factors(hyper, factor);
+    factor[CB_MUON_BETA] = hyper[CB_NORMUON_BETA2];
+    factor[CB_MUON_ROW_EPS] = hyper[CB_NORMUON_ROW_EPS];
+}
+
 #endif

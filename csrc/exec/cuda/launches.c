@@ -66,6 +66,7 @@ static cb_status put_update(writing *x, const cb_cu_update *u) {
     } kernel[] = {{"cb_optim_count", u->count, CB_CU_COUNT_THREADS},
                   {"cb_optim_step", u->step, CB_CU_STEP_THREADS}};
     for (size_t i = 0; u->optimizer && i < sizeof kernel / sizeof *kernel; i++) {
+        if (!kernel[i].function) continue;
         cb_json_begin(&x->w, NULL, '{');
         const cb_status status =
             put_kernel(x, kernel[i].name, kernel[i].function, kernel[i].threads, 0);

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "../../optim/elements.h"
+#include "../../optim/optimizers.h"
 #include "text/text.h"
 
 enum { CHUNK = 4096, HYPERS_MOST = 16 }; /* the values of optim.cuh */
@@ -90,6 +91,7 @@ cb_status cb_cu_update_init(cb_cu_update *u, const cb_cu_gpu *d, uint32_t rows, 
     u->wanted = new_rows(memory, rows);
     u->there = new_rows(memory, rows);
     if (!u->wanted || !u->there) return cb_no_memory(err);
+    CB_TRY(cb_cu_matrices_init(&u->matrices, rows, memory, err));
     CB_TRY(cb_cu_take(d, table_bytes(u), &u->table, err));
     CB_CU(&d->driver, cuMemsetD8Async(words_at(u), 0, sizeof(device_words), d->stream));
     CB_CU(&d->driver, cuStreamSynchronize(d->stream));
@@ -98,17 +100,19 @@ cb_status cb_cu_update_init(cb_cu_update *u, const cb_cu_gpu *d, uint32_t rows, 
 
 static void unload(cb_cu_update *u, const cb_cu_gpu *d) {
     if (u->library) (void)d->driver.cuLibraryUnload(u->library);
-    u->library = NULL;
+    u->library = u->count = u->step = NULL;
     u->optimizer = NULL;
 }
 
 void cb_cu_update_release(cb_cu_update *u, const cb_cu_gpu *d) {
     if (u->table) (void)d->driver.cuMemFree(u->table);
+    cb_cu_matrices_release(&u->matrices, d);
     unload(u, d);
 }
 
-static cb_status find(const cb_cu_update *u, const cb_cu_gpu *d, const char *name, void **function,
+static cb_status find(const void *update, const cb_cu_gpu *d, const char *name, void **function,
                       cb_error *err) {
+    const cb_cu_update *u = update;
     void *kernel;
     CB_CU(&d->driver, cuLibraryGetKernel(&kernel, u->library, name));
     CB_CU(&d->driver, cuKernelGetFunction(function, kernel));
@@ -119,21 +123,38 @@ static cb_status load(cb_cu_update *u, const cb_cu_gpu *d, const cb_cu_image *im
                       cb_error *err) {
     CB_CU(&d->driver, cuLibraryLoadData(&u->library, image->code, NULL, NULL, 0, NULL, NULL, 0));
     CB_TRY(find(u, d, "cb_optim_count", &u->count, err));
+    if (u->matrices.is_used) return cb_cu_matrices_load(&u->matrices, d, u->has_f64, find, u, err);
     return find(u, d, "cb_optim_step", &u->step, err);
+}
+
+/* Writes the source of an optimizer's kernels, which includes everything else. */
+static void write_source(const cb_cu_update *u, const cb_optimizer *o, char *text, size_t room) {
+    const char *f32 = u->has_f64 ? "" : "#define CB_F32_ALONE\n", *blocks = "", *by_block = "";
+    char counts[64] = "cb_counts_nothing";
+    if (u->matrices.is_used) {
+        (void)snprintf(text, room,
+                       "%s#include \"optim.cuh\"\nCOUNTER(cb_%s_factors, cb_counts_nothing)\n"
+                       "#include \"orthogonal.cuh\"\n",
+                       f32, o->name);
+        return;
+    }
+    if (o->n_number) (void)snprintf(counts, sizeof counts, "cb_%s_count_on", o->name);
+    if (o->formula == CB_FORMULA_ADAMW_8BIT) blocks = "#define CB_BLOCKS\n", by_block = "_block";
+    (void)snprintf(text, room,
+                   "%s%s#include \"optim.cuh\"\n#include \"%s_factors.h\"\n"
+                   "OPTIMIZER(%s, %s%s, cb_%s_factors, %s)\n",
+                   f32, blocks, o->name, ids[o->formula], names[o->formula], by_block, o->name,
+                   counts);
 }
 
 static cb_status compile(cb_cu_update *u, const cb_cu_gpu *d, const cb_optimizer *o,
                          cb_error *err) {
     const cb_cuda_options *options = &d->runtime->cuda;
-    char text[400], counts[64] = "cb_counts_nothing";
+    char text[400];
     cb_cu_image image;
-    if (o->n_number) snprintf(counts, sizeof counts, "cb_%s_count_on", o->name);
-    const bool blocks = o->formula == CB_FORMULA_ADAMW_8BIT;
-    snprintf(text, sizeof text,
-             "%s%s#include \"optim.cuh\"\n#include \"%s_factors.h\"\n"
-             "OPTIMIZER(%s, %s%s, cb_%s_factors, %s)\n",
-             u->has_f64 ? "" : "#define CB_F32_ALONE\n", blocks ? "#define CB_BLOCKS\n" : "",
-             o->name, ids[o->formula], names[o->formula], blocks ? "_block" : "", o->name, counts);
+    u->matrices.is_used = cb_cu_is_of_matrices(o);
+    u->matrices.by_lines = o == &cb_optimizer_normuon;
+    write_source(u, o, text, sizeof text);
     const cb_cu_source source = {.text = text,
                                  .headers = cb_cu_headers,
                                  .n_header = cb_cu_n_header,
@@ -146,7 +167,9 @@ static cb_status compile(cb_cu_update *u, const cb_cu_gpu *d, const cb_optimizer
     return status;
 }
 
-bool cb_cu_update_steps(const cb_optimizer *o) { return o->factors && o->formula < N_FORMULA; }
+bool cb_cu_update_steps(const cb_optimizer *o) {
+    return cb_cu_is_of_matrices(o) || (o->factors && o->formula < N_FORMULA);
+}
 
 cb_status cb_cu_update_ready(cb_cu_update *u, const cb_cu_gpu *d, const cb_optimizer *optimizer,
                              cb_error *err) {
@@ -191,12 +214,15 @@ static uint32_t set_of(struct cb_cu_rows *r, const cb_optim_table *table, const 
 }
 
 /* Fills in the wanted table, without rows that have no elements. Returns the number of chunks. */
-static int64_t fill(struct cb_cu_rows *r, const cb_optimizer *o, const cb_optim_table *table) {
+static int64_t fill(cb_cu_update *u, const cb_optimizer *o, const cb_optim_table *table) {
+    struct cb_cu_rows *const r = u->wanted;
+    const bool sorted = cb_cu_is_of_matrices(o);
     int64_t chunks = 0;
+    if (sorted) cb_cu_matrices_sort(&u->matrices, table);
     r->n = r->n_set = r->n_group = 0;
     r->grad_factor = table->grad_factor;
     for (uint32_t i = 0; i < table->n_rows; i++) {
-        const cb_optim_row *from = &table->rows[i];
+        const cb_optim_row *from = &table->rows[sorted ? u->matrices.order[i] : i];
         const double *hyper = table->hyper + (size_t)from->group * table->n_hyper;
         if (from->n == 0) continue;
         device_row *to = &r->row[r->n++];
@@ -221,6 +247,7 @@ static bool same(const void *a, uint32_t n, const void *b, uint32_t m, size_t si
  * unknown. */
 static cb_status bring(cb_cu_update *u, const cb_cu_gpu *d, void *stream, cb_error *err) {
     struct cb_cu_rows *const to = u->there, *const from = u->wanted;
+    if (u->matrices.is_used) CB_TRY(cb_cu_matrices_make_room(&u->matrices, d, err));
     const size_t rows = from->n * sizeof *from->row, sets = from->n_set * sizeof *from->set,
                  hyper = from->n_group * sizeof *from->hyper;
     const bool same_rows = same(to->row, to->n, from->row, from->n, sizeof *from->row),
@@ -273,6 +300,10 @@ static cb_status put(cb_cu_update *u, const cb_cu_gpu *d, void *stream, uint64_t
     const unsigned blocks = (unsigned)((n_set + CB_CU_COUNT_THREADS - 1) / CB_CU_COUNT_THREADS);
     CB_CU(&d->driver, cuLaunchKernel(u->count, blocks, 1, 1, CB_CU_COUNT_THREADS, 1, 1, 0, stream,
                                      counted, NULL));
+    if (u->matrices.is_used) {
+        const cb_cu_numbers numbers = {u->table, factors, failed, words};
+        return cb_cu_matrices_put(&u->matrices, d, stream, &numbers, sizeof(device_row), err);
+    }
     CB_CU(&d->driver, cuLaunchKernel(u->step, (unsigned)chunks, 1, 1, CB_CU_STEP_THREADS, 1, 1, 0,
                                      stream, stepped, NULL));
     return CB_OK;
@@ -293,7 +324,7 @@ cb_status cb_cu_update_put(cb_cu_update *u, const cb_cu_gpu *d, void *stream, ui
     CB_TRY(check_room(u, table, err));
     CB_TRY(cb_cu_is_captured(d, stream, &captured, err));
     if (!captured) CB_TRY(cb_cu_update_ready(u, d, optimizer, err));
-    const int64_t chunks = fill(u->wanted, optimizer, table);
+    const int64_t chunks = fill(u, optimizer, table);
     if (u->wanted->n == 0) return CB_OK;
     const bool is_there =
         u->optimizer == optimizer &&
@@ -317,7 +348,8 @@ cb_status cb_cu_update_bring(cb_cu_update *u, const cb_cu_gpu *d, void *stream,
                              const cb_optimizer *optimizer, const cb_optim_table *table,
                              cb_error *err) {
     CB_TRY(check_room(u, table, err));
-    (void)fill(u->wanted, optimizer, table);
+    if (u->wanted->n) CB_TRY(cb_cu_matrices_check(&u->matrices, table, err));
+    (void)fill(u, optimizer, table);
     return u->wanted->n ? bring(u, d, stream, err) : CB_OK;
 }
 
@@ -331,6 +363,7 @@ bool cb_cu_update_continues(const cb_cu_update *u, int64_t t) {
 cb_status cb_cu_update_bring_hyper(cb_cu_update *u, const cb_cu_gpu *d, void *stream,
                                    const cb_optim_table *table, cb_error *err) {
     struct cb_cu_rows *const r = u->there;
+    CB_TRY(cb_cu_matrices_check(&u->matrices, table, err));
     for (uint32_t k = 0; k < r->n_group; k++) {
         const double *wanted = table->hyper + (size_t)r->group[k] * table->n_hyper;
         const size_t bytes = table->n_hyper * sizeof *wanted;

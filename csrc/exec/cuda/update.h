@@ -3,6 +3,7 @@
 #define CB_EXEC_CUDA_UPDATE_H
 
 #include "device/device.h"
+#include "matrices.h"
 
 enum {
     CB_CU_COUNT_THREADS = 32,
@@ -17,6 +18,7 @@ typedef struct cb_cu_update {
     uint64_t table;                    /* its device address; 0: there are no updates */
     uint32_t room;                     /* maximum number of rows */
     bool has_f64;
+    cb_cu_matrices matrices;
     bool was_captured; /* a replay may change the device's numbers at any time */
 } cb_cu_update;
 
