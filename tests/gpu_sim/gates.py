@@ -259,6 +259,18 @@ def optimizers() -> str:
     return "\n".join(lines) + "\n"
 
 
+def steps() -> dict[str, str]:
+    """Returns the sources of the optimizers with kernels of their own, as update.c writes them."""
+    begin, moments = '#define CB_F32_ALONE\n{}#include "optim.cuh"\n', "adamw_8bit"
+    return {
+        "steps of blocks": begin.format("#define CB_BLOCKS\n")
+        + f'#include "{moments}_factors.h"\n'
+        + f"OPTIMIZER(ADAMW_8BIT, {moments}_block, cb_{moments}_factors, cb_counts_nothing)\n",
+        "steps of matrices": begin.format("")
+        + 'COUNTER(cb_muon_factors, cb_counts_nothing)\n#include "orthogonal.cuh"\n',
+    }
+
+
 def sources(folder: Path) -> dict[str, str]:
     """Returns the CUDA C of each program, compiled into an empty folder that keeps sources."""
     import cutback as cb
@@ -278,8 +290,15 @@ def every(
     folder: Path, architectures: Sequence[int] = ARCHITECTURES
 ) -> dict[str, dict[str, dict[str, int]]]:
     """Maps program and kernel, then architecture, to numbers."""
+    return numbers(sources(folder), architectures)
+
+
+def numbers(
+    programs: dict[str, str], architectures: Sequence[int] = ARCHITECTURES
+) -> dict[str, dict[str, dict[str, int]]]:
+    """Does the same for the sources of programs."""
     out: dict[str, dict[str, dict[str, int]]] = {}
-    for program, source in sources(folder).items():
+    for program, source in programs.items():
         for architecture in architectures:
             for name, kernel in measure(cubin(source, architecture)).items():
                 row = out.setdefault(f"{program} {name}", {})
@@ -319,7 +338,7 @@ if __name__ == "__main__":
             "CUTBACK_CACHE_DIR": kept,
             "CUTBACK_CUDA_KEEP_SOURCES": "1",
         }
-        measured = every(Path(kept))
+        measured = every(Path(kept)) | numbers(steps())
     known = json.loads(GATES.read_text()) if GATES.exists() else {}
     print("\n".join(changes(known, measured)) or "nothing has changed")
     GATES.write_text(dump(measured))

@@ -37,10 +37,10 @@ struct part { /* what a block works on */
 static __forceinline__ part part_of(const device_row *rows, const double *factors,
                                     uint64_t chunks) {
     part p;
-    p.matrix = blockIdx.x / chunks;
+    p.matrix = blockIdx.x / (uint32_t)chunks;
     p.row = rows + p.matrix;
     p.factor = factors + p.row->set * FACTORS_MOST;
-    p.begin = blockIdx.x % chunks * CHUNK;
+    p.begin = (int64_t)(blockIdx.x % (uint32_t)chunks) * CHUNK;
     p.end = p.begin + CHUNK < p.row->n ? p.begin + CHUNK : p.row->n;
     return p;
 }
@@ -81,10 +81,10 @@ static __forceinline__ void scale(const part &p, T *x, const double *sums, uint6
 template <class T>
 static __forceinline__ void multiply(const T *x, const T *y, T *out, int64_t n, int64_t k,
                                      int64_t m, bool x_turned, bool y_turned, const T *gram,
-                                     const double *factor, int64_t tile) {
+                                     const double *factor, uint32_t tile) {
     __shared__ T xs[SLICE][TILE + 4], ys[SLICE][TILE + 4];
-    const int64_t across = (m + TILE - 1) / TILE, row = tile / across * TILE,
-                  column = tile % across * TILE;
+    const uint32_t across = (uint32_t)((m + TILE - 1) / TILE);
+    const int64_t row = (int64_t)(tile / across) * TILE, column = (int64_t)(tile % across) * TILE;
     const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
     const int along = threadIdx.x % SLICE, line = threadIdx.x / SLICE; /* contiguous inner axis */
     const int beside = threadIdx.x % TILE, deep = threadIdx.x / TILE;  /* contiguous outer axis */
@@ -167,7 +167,7 @@ static __forceinline__ void apply(const part &p, const T *x, const double *sums,
         param[i] = param[i] * keep - by * from[i];
 }
 
-#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
+#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, 4)
 #define COMMON                                                                               \
     const device_row *rows, const double *factors, const failure *failed,                    \
         const device_words *words
@@ -183,7 +183,8 @@ static __forceinline__ void apply(const part &p, const T *x, const double *sums,
     KERNEL cb_gram_##type(COMMON, const T *x, T *gram, uint64_t stride, uint64_t height,     \
                           uint64_t width, uint64_t tiles) {                                  \
         if (is_off(failed, words)) return;                                                   \
-        const uint64_t matrix = blockIdx.x / tiles, tile = blockIdx.x % tiles;               \
+        const uint32_t matrix = blockIdx.x / (uint32_t)tiles,                                \
+            tile = blockIdx.x % (uint32_t)tiles;                                             \
         const bool is_tall = height > width;                                                 \
         const uint64_t side = is_tall ? width : height;                                      \
         const T *const of = x + matrix * stride;                                             \
@@ -192,7 +193,8 @@ static __forceinline__ void apply(const part &p, const T *x, const double *sums,
     }                                                                                        \
     KERNEL cb_mix_##type(COMMON, const T *gram, T *square, uint64_t side, uint64_t tiles) {  \
         if (is_off(failed, words)) return;                                                   \
-        const uint64_t matrix = blockIdx.x / tiles, tile = blockIdx.x % tiles;               \
+        const uint32_t matrix = blockIdx.x / (uint32_t)tiles,                                \
+            tile = blockIdx.x % (uint32_t)tiles;                                             \
         const T *const of = gram + matrix * side * side;                                     \
         multiply<T>(of, of, square + matrix * side * side, side, side, side, false, false,   \
                     of, factors + rows[matrix].set * FACTORS_MOST, tile);                    \
@@ -200,7 +202,8 @@ static __forceinline__ void apply(const part &p, const T *x, const double *sums,
     KERNEL cb_next_##type(COMMON, const T *x, const T *square, T *y, uint64_t stride,        \
                           uint64_t height, uint64_t width, uint64_t tiles) {                 \
         if (is_off(failed, words)) return;                                                   \
-        const uint64_t matrix = blockIdx.x / tiles, tile = blockIdx.x % tiles;               \
+        const uint32_t matrix = blockIdx.x / (uint32_t)tiles,                                \
+            tile = blockIdx.x % (uint32_t)tiles;                                             \
         const bool is_tall = height > width;                                                 \
         const uint64_t side = is_tall ? width : height;                                      \
         const T *const of = x + matrix * stride, *const by = square + matrix * side * side;  \
@@ -210,7 +213,8 @@ static __forceinline__ void apply(const part &p, const T *x, const double *sums,
     KERNEL cb_lines_##type(COMMON, T *x, double *sums, uint64_t stride, uint64_t height,     \
                            uint64_t width) {                                                 \
         if (is_off(failed, words)) return;                                                   \
-        const uint64_t matrix = blockIdx.x / height, line = blockIdx.x % height;             \
+        const uint32_t matrix = blockIdx.x / (uint32_t)height,                               \
+            line = blockIdx.x % (uint32_t)height;                                            \
         const device_row *const row = rows + matrix;                                         \
         divide_line(row, factors + row->set * FACTORS_MOST,                                  \
                     x + matrix * stride + line * width, sums, width, line);                  \
