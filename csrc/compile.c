@@ -6,6 +6,7 @@
  * the other plan is made. Only the smaller end of a position is that of the smaller plan. */
 #include "following.h"
 #include "pipeline.h"
+#include "planning.h"
 
 #include "lower/within.h"
 #include "plan/ends.h"
@@ -15,7 +16,7 @@ typedef struct both {
     cb_context *ctx;
     const cb_graph *forward;
     const cb_compile_options *o;
-    bool opens_device;
+    bool opens_device, brief;
     cb_step *whole, *packed; /* NULL: there is none */
     cb_error *err;
 } both;
@@ -23,6 +24,7 @@ typedef struct both {
 static cb_status plan(const both *b, cb_variant v, cb_step **out) {
     cb_step *step = NULL;
     v.opens_device = b->opens_device;
+    v.brief = b->brief;
     CB_TRY(cb_plan_variant(b->ctx, b->forward, b->o, &v, &step, b->err));
     cb_step_free(*out);
     *out = step;
@@ -163,24 +165,36 @@ static cb_status plan_best(both b, cb_step **out) {
 
 /* ---- the public functions -------------------------------------------------------------------- */
 
-cb_status cb_compile(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
-                     cb_step **out, cb_error *err) {
+static cb_status compile(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
+                         bool brief, cb_step **out, cb_error *err) {
     cb_error own = {0};
     cb_step *step = NULL;
     if (!err) err = &own; /* stages read the errors of earlier tries */
     CB_TRY(check_options(o, err));
-    CB_TRY(plan_best((both){ctx, forward, o, true, NULL, NULL, err}, &step));
+    const both b = {
+        .ctx = ctx, .forward = forward, .o = o, .opens_device = true, .brief = brief, .err = err};
+    CB_TRY(plan_best(b, &step));
     const cb_status status = cb_step_finish(step, o, err);
     if (status == CB_OK) *out = step;
     else cb_step_free(step);
     return status;
 }
 
+cb_status cb_compile(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
+                     cb_step **out, cb_error *err) {
+    return compile(ctx, forward, o, false, out, err);
+}
+
+cb_status cb_compile_briefly(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
+                             cb_step **out, cb_error *err) {
+    return compile(ctx, forward, o, true, out, err);
+}
+
 /* Makes a step with all stages up to the program, and nothing on a device. */
 static cb_status plan_step(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,
                            cb_step **out, cb_error *err) {
     CB_TRY(check_options(o, err));
-    return plan_best((both){ctx, forward, o, false, NULL, NULL, err}, out);
+    return plan_best((both){.ctx = ctx, .forward = forward, .o = o, .err = err}, out);
 }
 
 cb_status cb_compile_text(cb_context *ctx, const cb_graph *forward, const cb_compile_options *o,

@@ -357,6 +357,11 @@ static cb_status make_in_groups(cb_step *step, cb_plan_options options, cb_error
     return CB_OK;
 }
 
+/* True if the refusal `err` leaves out the smallest plan. */
+static bool is_brief(const cb_plan_options *options, const cb_error *err) {
+    return options->brief && err->refusal.smallest_bytes == 0;
+}
+
 static bool any_group(const cb_grouping *x) {
     bool any = false;
     for (uint32_t op = 0; op < x->n_op; op++) any |= cb_group_size(x, op) > 1;
@@ -364,11 +369,14 @@ static bool any_group(const cb_grouping *x) {
 }
 
 /* Single ops cannot meet the budget, as err says. Plans groups if they can; otherwise err also
- * counts what the smallest plan in groups takes. */
+ * counts what the smallest plan in groups takes. It leaves out the smallest plan if both do. */
 static cb_status try_groups(cb_step *step, const cb_compile_options *o, cb_plan_options options,
                             cb_error *err) {
+    const cb_budget asked = options.budget;
+    const bool brief = is_brief(&options, err);
     cb_error why = *err;
     uint64_t whole;
+    options.brief = brief;
     CB_TRY(share_in_bytes(step, &options, &options.budget, &whole, err));
     CB_TRY(enter_groups(step, o, CB_GROUPS_FOUND, err));
     const bool has_groups = any_group(&step->grouping);
@@ -376,7 +384,18 @@ static cb_status try_groups(cb_step *step, const cb_compile_options *o, cb_plan_
     if (status == CB_OK) return dump(step, o, "problem", err);
     leave_groups(step);
     if (status != CB_INFEASIBLE && status != CB_UNSUPPORTED) return status;
-    if (has_groups && status == CB_INFEASIBLE) cb_join_refusals(&why.refusal, &err->refusal);
+    const cb_refusal groups = err->refusal;
+    const bool knows = has_groups && status == CB_INFEASIBLE && !is_brief(&options, err);
+    if (knows && brief) {
+        options.brief = false;
+        options.budget = asked;
+        const cb_status single = make_within(step, &options, &why);
+        if (single != CB_INFEASIBLE) {
+            *err = why;
+            return single;
+        }
+    }
+    if (knows) cb_join_refusals(&why.refusal, &groups);
     *err = why;
     return CB_INFEASIBLE;
 }
@@ -440,6 +459,7 @@ static cb_status make_plan(cb_step *step, const cb_compile_options *o, cb_error 
                                      .device = device,
                                      .poll = {o->poll, o->poll_user},
                                      .progress = o->progress,
+                                     .brief = step->brief,
                                      .threads = step->ctx->runtime.pool};
     if (step->single && !step->merges)
         return cb_plan_make(step->problem, &options, &step->ctx->alloc, &step->plan, err);
@@ -586,6 +606,7 @@ cb_status cb_plan_variant(cb_context *ctx, const cb_graph *forward, const cb_com
     cb_step *step = step_new(ctx, o);
     if (!step) return cb_no_memory(err);
     step->packs = v->packs;
+    step->brief = v->brief;
     step->only_follows = v->only_follows;
     CB_TRY_DONE(find_backend(&ctx->alloc, o->backend, &step->backend, err));
     if (v->opens_device)

@@ -45,6 +45,7 @@ struct cb_step {
         uint32_t group, gradient;
     } *due; /* [n_gradients] with updates inside: the group after which each update comes, rising */
     bool packs;            /* the joint graph has packed values */
+    bool brief;            /* a refusal may leave out the smallest plan */
     cb_str sliced;         /* a line for each chain in pieces; empty without slices */
     bool follows;          /* the plan follows the caller's decisions */
     bool only_follows;     /* it is made for these decisions only */
@@ -71,6 +72,7 @@ struct cb_step {
 typedef struct cb_variant {
     cb_budget budget;
     bool packs;        /* the joint graph has packed values (ad/rewrites/packs.h) */
+    bool brief;        /* a refusal may leave out the smallest plan */
     bool only_follows; /* CB_UNSUPPORTED if the plan cannot follow the caller's decisions */
     bool opens_device; /* it will run, so its device must be there */
 } cb_variant;

@@ -67,4 +67,10 @@ CB_MUST_CHECK cb_status cb_planning_frontier_json(cb_context *ctx, const cb_prob
 const cb_problem *cb_step_problem(const cb_step *step);
 const cb_plan *cb_step_plan(const cb_step *step);
 
+/* Like cb_compile, but if no plan can meet the budget, the refusal may leave out the smallest plan
+ * (smallest_bytes 0), which takes long to find. */
+CB_MUST_CHECK cb_status cb_compile_briefly(cb_context *ctx, const cb_graph *forward,
+                                           const cb_compile_options *o, cb_step **out,
+                                           cb_error *err);
+
 #endif

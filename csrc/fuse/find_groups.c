@@ -385,3 +385,13 @@ cb_status cb_find_groups(const cb_graph *joint, const cb_problem *single, cb_fus
                                   .reader = x.reader.at};
     return status;
 }
+
+void cb_mark_separate(const cb_graph *g, const cb_grouping *x, uint32_t n_op, bool *out) {
+    for (uint32_t op = 0; op < n_op; op++) {
+        out[op] = false;
+        const bool is_one = !x || cb_group_size(x, op) == 1;
+        if (!is_one) continue;
+        const cb_opcode code = g->ops.at[x ? x->member[x->begin[op]] : op].code;
+        out[op] = code == CB_OP_CONCAT || cb_op_def_of(code)->flags & CB_OPF_COMPUTE;
+    }
+}

@@ -17,4 +17,8 @@ CB_MUST_CHECK cb_status cb_find_groups(const cb_graph *joint, const cb_problem *
                                        cb_fuses_fn fuses, cb_arena *arena, cb_group_request *out,
                                        cb_error *err);
 
+/* Marks in `out` [n_op] ops of a problem that run as groups of one in every program: products and
+ * concatenations. `x` NULL: the problem has the ops of the graph. */
+void cb_mark_separate(const cb_graph *g, const cb_grouping *x, uint32_t n_op, bool *out);
+
 #endif

@@ -2,8 +2,11 @@
  * budget, the one at position 0 (planner.h), and the smallest at any cost. */
 #include "within.h"
 
+#include "../fuse/find_groups.h"
+#include "../plan/model/device.h"
 #include "../plan/requests.h"
 #include "../plan/schedule/goal.h"
+#include "../plan/search/floor.h"
 
 typedef struct both {
     cb_plan *plan;
@@ -136,6 +139,26 @@ static cb_status try_smallest(within *w, uint64_t limit, both *out) {
     return CB_INFEASIBLE;
 }
 
+/* Refuses a budget that no program can meet, without a search for the smallest plan. */
+static cb_status refuse_hopeless(const within *w, uint64_t limit) {
+    const cb_device *device = w->options->device;
+    uint64_t least = 0;
+    cb_arena scratch;
+    cb_arena_init(&scratch, w->alloc);
+    bool *separate = CB_NEW(&scratch, bool, w->of->p->n_op);
+    cb_status status = separate ? CB_OK : cb_no_memory(w->err);
+    if (status == CB_OK) {
+        cb_mark_separate(w->of->joint, w->of->grouping, w->of->p->n_op, separate);
+        status = cb_find_program_floor(w->of->p, device ? device : cb_device_find("cpu"), separate,
+                                       &scratch, &least, w->err);
+    }
+    cb_arena_free(&scratch);
+    if (status != CB_OK || least <= limit) return status;
+    const cb_refusal refusal = {
+        .reason = CB_REFUSED_BUDGET, .measure = w->asked.measure, .budget_bytes = limit};
+    return cb_refuse(w->err, &refusal);
+}
+
 /* Finds the answer to a budget in bytes that is too small for saving everything. */
 static cb_status choose_within(within *w, uint64_t limit, both *out) {
     const cb_status status = make(w, &w->asked, out);
@@ -160,6 +183,7 @@ static cb_status choose_smallest(within *w, both *out) {
 /* Chooses a smaller program. `taken` has the bytes of the program that saves everything. */
 static cb_status choose_smaller(within *w, uint64_t taken, uint64_t limit, both *out) {
     if (taken <= limit) return CB_OK;
+    if (w->options->brief && !cb_is_smallest(&w->asked)) CB_TRY(refuse_hopeless(w, limit));
     return cb_is_smallest(&w->asked) ? choose_smallest(w, out) : choose_within(w, limit, out);
 }
 
@@ -189,7 +213,9 @@ static cb_status improve(within *w, both *fast) {
     CB_TRY(resolve(w, taken, &ends));
     const uint64_t limit = limit_of(&w->asked, fast->plan);
     const cb_status status = choose_smaller(w, taken, limit, &other);
-    if (status == CB_INFEASIBLE) { /* the floor holds only for ops that run one by one */
+    const bool is_brief = w->options->brief && w->err->refusal.smallest_bytes == 0;
+    if (status == CB_INFEASIBLE &&
+        !is_brief) { /* the floor holds only for ops that run one by one */
         note_program(w, fast, w->err);
         w->err->refusal.floor_bytes = 0;
         w->err->refusal.floor_op[0] = 0;

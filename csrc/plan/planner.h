@@ -16,6 +16,7 @@ typedef struct cb_plan_options {
     cb_threads *threads;   /* threads for the search; NULL: only the caller's. They do not affect
                               the plan */
     bool ignores_finish;   /* CB_POLL_FINISH does not end a search */
+    bool brief;            /* a refusal need not name the smallest plan: smallest_bytes may be 0 */
     bool until_met;        /* of several budgets, those after the first that is met get no answer */
 } cb_plan_options;
 

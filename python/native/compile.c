@@ -58,6 +58,7 @@ typedef struct request {
     uint32_t *wrt;
     PyObject *dump_function, *progress, *memory;
     double time_limit;
+    bool brief;
 } request;
 
 /* Returns a new reference to the memory that the step will run in: the given memory, or a new
@@ -100,8 +101,9 @@ static PyObject *make(cb_py_graph *graph, request *r, cb_py_run_memory *memory) 
     cb_context *context = graph->context->core;
     cb_py_search_begin(&search, graph->context, r->time_limit, r->progress);
     const cb_status status =
-        !memory ? cb_decisions_make(context, graph->core, options, &m.decisions, &error)
-                : cb_compile(context, graph->core, options, &m.step, &error);
+        !memory    ? cb_decisions_make(context, graph->core, options, &m.decisions, &error)
+        : r->brief ? cb_compile_briefly(context, graph->core, options, &m.step, &error)
+                   : cb_compile(context, graph->core, options, &m.step, &error);
     cb_py_work_end(&search.work);
     if (PyErr_Occurred()) { /* raised by the dump function, `progress` or a signal handler */
         drop_made(&m);
@@ -129,26 +131,43 @@ static bool is_joint(const cb_graph *graph) {
 }
 
 static int read_request(PyObject *args, PyObject *kwargs, request *r) {
-    static char *names[] = {
-        "wrt",          "preset",    "budget",         "backend", "device",     "keep_gradients",
-        "static_bytes", "plan_json", "groups",         "dump",    "time_limit", "progress",
-        "memory",       "decisions", "updates_inside", "slices",  "packed",     NULL};
+    static char *names[] = {"wrt",
+                            "preset",
+                            "budget",
+                            "backend",
+                            "device",
+                            "keep_gradients",
+                            "static_bytes",
+                            "plan_json",
+                            "groups",
+                            "dump",
+                            "time_limit",
+                            "progress",
+                            "memory",
+                            "decisions",
+                            "updates_inside",
+                            "slices",
+                            "packed",
+                            "brief",
+                            NULL};
     cb_compile_options *o = &r->options;
     PyObject *wrt_items, *budget = Py_None, *decisions = Py_None;
-    int preset = CB_PRESET_AUTOGRAD, keep_gradients = 0, updates_inside = 0, slices = 0, packed = 0;
+    int preset = CB_PRESET_AUTOGRAD, keep_gradients = 0, updates_inside = 0, slices = 0, packed = 0,
+        brief = 0;
     unsigned long long static_bytes = 0;
     *r = (request){.dump_function = Py_None, .progress = Py_None, .memory = Py_None};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iOzzpKzzOdOOOppp:compile", names, &wrt_items,
-                                     &preset, &budget, &o->backend, &o->device, &keep_gradients,
-                                     &static_bytes, &o->plan_json, &o->groups, &r->dump_function,
-                                     &r->time_limit, &r->progress, &r->memory, &decisions,
-                                     &updates_inside, &slices, &packed))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iOzzpKzzOdOOOpppp:compile", names,
+                                     &wrt_items, &preset, &budget, &o->backend, &o->device,
+                                     &keep_gradients, &static_bytes, &o->plan_json, &o->groups,
+                                     &r->dump_function, &r->time_limit, &r->progress, &r->memory,
+                                     &decisions, &updates_inside, &slices, &packed, &brief))
         return -1;
     if (parse_decisions(decisions, &o->decisions) < 0) return -1;
     o->keep_gradients = keep_gradients;
     o->updates_inside = updates_inside;
     o->slices = slices;
     o->packed = packed;
+    r->brief = brief;
     o->static_bytes = static_bytes;
     if (cb_py_parse_preset(preset, &o->preset) < 0 || cb_py_parse_budget(budget, &o->budget) < 0)
         return -1;

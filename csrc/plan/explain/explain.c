@@ -6,6 +6,7 @@
 #include "../../base/sort.h"
 #include "../model/names.h"
 #include "../schedule/decisions.h"
+#include "../search/local/ledger.h"
 
 #define LOOK_BACK 2000 /* compare a line with this many before it */
 #define EXPLAIN_EFFORT \

@@ -35,6 +35,7 @@
 #include "../../base/sort.h"
 #include "../../flow/maxflow.h"
 #include "../model/over.h"
+#include "local/ledger.h"
 #include "tuning.h"
 
 enum { SOURCE = 0, SINK = 1, FIRST = 2 };
@@ -189,21 +190,6 @@ static uint32_t choose(const cb_ledger *l, const uint32_t *last, uint64_t *stays
     return most < 5 ? 5 : most;
 }
 
-/* Finds the largest working set. While an op runs, its inputs, outputs and scratch are in memory,
- * unless it is always inlined or each of its runs makes only a part. */
-static cb_floor largest_working_set(const cb_ledger *l) {
-    cb_floor floor = {0, CB_NONE, 0};
-    for (uint32_t k = 0; k < l->n; k++) {
-        const uint32_t op = l->f->base[k];
-        const bool inlined = l->f->inlines && l->f->inlines[op];
-        if (l->f->p->op_flags[op] & CB_POP_VIEW) continue;
-        if (inlined || cb_has_inside(l->f->p, op)) continue;
-        const uint64_t bytes = working_set(l, op);
-        if (floor.op == CB_NONE || bytes > floor.bytes) floor = (cb_floor){bytes, op, 0};
-    }
-    return floor;
-}
-
 /* True if the storage is alive from its op's place in the base order to the end, in every plan. */
 static bool is_kept(const cb_ledger *l, uint32_t storage) {
     const cb_facts *f = l->f;
@@ -213,23 +199,47 @@ static bool is_kept(const cb_ledger *l, uint32_t storage) {
     return !cb_may_rerun(f, unit) || cb_makes_only_held(f, cb_unit_op(f, unit));
 }
 
+/* Adds the bytes of the kept values that `op` makes to `made`, and of those that it reads to
+ * `read`. */
+static void add_kept(const cb_ledger *l, uint32_t op, uint64_t *made, uint64_t *read) {
+    for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++)
+        if (is_kept(l, l->made[j])) *made += l->f->p->storage_bytes[l->made[j]];
+    for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++)
+        if (is_kept(l, l->read[j])) *read += l->f->p->storage_bytes[l->read[j]];
+}
+
+/* True if an op always has its working set in memory while it runs. */
+static bool has_whole_set(const cb_ledger *l, uint32_t op) {
+    const bool inlined = l->f->inlines && l->f->inlines[op];
+    return !(l->f->p->op_flags[op] & CB_POP_VIEW) && !inlined && !cb_has_inside(l->f->p, op);
+}
+
 /* Raises the floor to the largest working set with the kept values that were made before. Values
  * that the op reads are in its working set already. */
 static void count_kept(const cb_ledger *l, cb_floor *floor) {
-    const cb_facts *f = l->f;
     uint64_t kept = 0;
-    for (uint32_t k = f->base_backward; k < l->n; k++) {
-        const uint32_t op = f->base[k];
-        const bool inlined = f->inlines && f->inlines[op];
-        const bool counts = !(f->p->op_flags[op] & CB_POP_VIEW) && !inlined;
-        uint64_t bytes = working_set(l, op) + kept;
-        for (uint32_t j = l->read_begin[op]; j < l->read_begin[op + 1]; j++)
-            if (is_kept(l, l->read[j])) bytes -= f->p->storage_bytes[l->read[j]];
-        if (counts && !cb_has_inside(f->p, op) && bytes > floor->bytes)
+    for (uint32_t k = l->f->base_backward; k < l->n; k++) {
+        const uint32_t op = l->f->base[k];
+        uint64_t made = 0, read = 0;
+        add_kept(l, op, &made, &read);
+        const uint64_t bytes = working_set(l, op) + kept - read;
+        if (has_whole_set(l, op) && bytes > floor->bytes)
             *floor = (cb_floor){bytes, op, floor->apart};
-        for (uint32_t j = l->made_begin[op]; j < l->made_begin[op + 1]; j++)
-            if (is_kept(l, l->made[j])) kept += f->p->storage_bytes[l->made[j]];
+        kept += made;
     }
+}
+
+/* Finds the largest working set. While an op runs, its inputs, outputs and scratch are in memory,
+ * unless it is always inlined or each of its runs makes only a part. */
+static cb_floor largest_working_set(const cb_ledger *l) {
+    cb_floor floor = {0, CB_NONE, 0};
+    for (uint32_t k = 0; k < l->n; k++) {
+        const uint32_t op = l->f->base[k];
+        if (!has_whole_set(l, op)) continue;
+        const uint64_t bytes = working_set(l, op);
+        if (floor.op == CB_NONE || bytes > floor.bytes) floor = (cb_floor){bytes, op, 0};
+    }
+    return floor;
 }
 
 cb_status cb_find_floor(const cb_ledger *l, cb_arena *scratch, cb_floor *out, cb_error *err) {
@@ -252,6 +262,36 @@ cb_status cb_find_floor(const cb_ledger *l, cb_arena *scratch, cb_floor *out, cb
     }
     out->apart = out->op == CB_NONE ? 0 : out->bytes;
     count_kept(l, out);
+    return CB_OK;
+}
+
+/* Ledgers have the tables of reads. */
+static cb_status init_tables(cb_ledger *l, const cb_facts *f, cb_arena *scratch, cb_error *err) {
+    bool *may_rerun = CB_NEW(scratch, bool, f->n_unit);
+    if (!may_rerun) return cb_no_memory(err);
+    cb_facts_mark_free(f, may_rerun);
+    return cb_ledger_init(l, f, may_rerun, f->alloc, err);
+}
+
+cb_status cb_find_program_floor(const cb_problem *p, const cb_device *device, const bool *separate,
+                                cb_arena *scratch, uint64_t *bytes, cb_error *err) {
+    cb_facts f;
+    cb_ledger l;
+    uint64_t kept = 0;
+    *bytes = 0;
+    CB_TRY(cb_facts_make(p, device, scratch, &f, err));
+    if (f.n_base < CB_FEW_OPS) return CB_OK; /* spare ops */
+    CB_TRY(init_tables(&l, &f, scratch, err));
+    for (uint32_t k = 0; k < l.n; k++) {
+        const uint32_t op = f.base[k];
+        uint64_t made = 0, read = 0;
+        if (k >= f.base_backward) add_kept(&l, op, &made, &read);
+        const uint64_t held = working_set(&l, op) - p->op_workspace[op] + kept - read;
+        if (separate[op] && has_whole_set(&l, op) && held > *bytes) *bytes = held;
+        kept += made;
+    }
+    if (kept > *bytes) *bytes = kept;
+    cb_ledger_free(&l);
     return CB_OK;
 }
 

@@ -52,6 +52,17 @@ def _with_slices(traced: Traced, options: CompileOptions, error: BudgetError) ->
     return error.replace(sliced_bytes=size)
 
 
+def _whole(traced: Traced, options: CompileOptions, error: BudgetError) -> BudgetError:
+    """Returns the refusal with the smallest plan, for which a brief one did not search."""
+    if error.smallest_bytes is not None:
+        return error
+    try:
+        Executable(traced.graph, traced.wrt_positions, **options._asdict())
+    except type(error) as whole:
+        return whole
+    return error
+
+
 def compiled_within(traced: Traced, options: CompileOptions) -> Executable:
     """Compiles a traced function and returns the program. If no plan meets the budget with updates
     after the backward, the program updates inside it, where gradients take less memory and results
@@ -61,14 +72,15 @@ def compiled_within(traced: Traced, options: CompileOptions) -> Executable:
         BudgetError: if no plan meets the budget in either way.
     """
     graph, wrt = traced.graph, traced.wrt_positions
+    is_after = options.keep_gradients and options.updates == "after" and options.plan is None
+    brief = is_after and not options.packed and options.on_infeasible == "error"
     try:
-        return Executable(graph, wrt, **options._asdict())
+        return Executable(graph, wrt, **options._replace(brief=brief)._asdict())
     except ValueError as error:
         from ..errors import BudgetError  # imported late, to save start-up time
 
         if not isinstance(error, BudgetError) or error.reason != "budget":
             raise
-        is_after = options.keep_gradients and options.updates == "after" and options.plan is None
         if not is_after:
             raise _with_slices(traced, options, error) from None
         # a share refers to the step with updates after the backward, so pass its bytes
@@ -77,7 +89,8 @@ def compiled_within(traced: Traced, options: CompileOptions) -> Executable:
         try:
             run = Executable(graph, wrt, **inside._asdict())
         except BudgetError as other:
-            raise _with_slices(traced, inside, _smaller(error, other)) from None
+            whole = _smaller(_whole(traced, options, error), other)
+            raise _with_slices(traced, inside, whole) from None
         if not run.runs_inside:
-            raise _with_slices(traced, options, error) from None
+            raise _with_slices(traced, options, _whole(traced, options, error)) from None
         return run

@@ -117,6 +117,7 @@ class CompileOptions(NamedTuple):
     updates: str = "after"
     slices: bool = False
     packed: bool = False
+    brief: bool = False
 
     @property
     def searches(self) -> bool:
@@ -168,6 +169,7 @@ class CompileOptions(NamedTuple):
             "updates_inside": self.keep_gradients and self.updates == "inside",
             "slices": self.slices,
             "packed": self.packed,
+            "brief": self.brief,
             "static_bytes": integer("static_bytes", self.static_bytes, 0, 2**63 - 1),
         }
 

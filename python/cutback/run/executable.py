@@ -107,6 +107,8 @@ class Executable:
             :func:`cutback.compile`.
         slices: run chains of operations by rows in pieces, see :func:`cutback.compile`.
         packed: save masks as bits where that is better, see :func:`cutback.compile`.
+        brief: a BudgetError may leave out the smallest plan if it is certain that none meets the
+            budget; then its ``smallest_bytes`` is None, and it comes earlier.
         on_infeasible, time_limit, progress: see :func:`cutback.compile`.
         memory: a :class:`cutback.Memory` shared with other steps. None: a block of its own.
         static_bytes: bytes of parameters and optimizer states, counted by the measure ``total``.
@@ -142,6 +144,7 @@ class Executable:
         updates: str = "after",
         slices: bool = False,
         packed: bool = False,
+        brief: bool = False,
     ) -> None:
         budgets.choice("backend", backend, backends())
         budgets.choice("on_infeasible", on_infeasible, budgets.INFEASIBLE)
@@ -150,7 +153,7 @@ class Executable:
         backend, device = on_gpu(backend, device)
         options = CompileOptions(
             budget, measure, preset, backend, device, plan, groups, keep_gradients, static_bytes,
-            on_infeasible, time_limit, progress, memory, decisions, updates, slices, packed,
+            on_infeasible, time_limit, progress, memory, decisions, updates, slices, packed, brief,
         )  # fmt: skip
         self.place = place_in(memory, "an Executable")
         self.native = compile_graph(graph, wrt, options, self.place.native)
@@ -168,8 +171,7 @@ class Executable:
         ]
         bits = dtypes.to_numpy("bf16") == np.uint16
         self._halves = {i for i, row in enumerate(self._outputs) if bits and row[1] == "bf16"}
-        self._wrt = list(wrt)
-        self._wrt_names = [self.names[i] for i in wrt]
+        self._wrt, self._wrt_names = list(wrt), [self.names[i] for i in wrt]
         # The optimizer of the latest call, its state, and which inputs were on a device.
         self._prepared: tuple[Optimizer, State, bytes] | None = None
         self.stats: Stats | None = None

@@ -14,6 +14,7 @@ import pytest
 import cutback as cb
 from cutback import tree
 from cutback.nn import functional as F
+from cutback.run.executable import Executable
 
 pytestmark = pytest.mark.skipif(
     "CUTBACK_TEST_BACKEND" in os.environ, reason="about a CPU, which updates inside"
@@ -329,3 +330,43 @@ def test_indices_that_no_input_changes():
         found.append(([float(step(w, x)) for _ in range(3)], w.tobytes()))
         assert step.updates_inside == (updates == "inside")
     assert found[0] == found[1]
+
+
+def recurrence():
+    """Returns a step that stacks the states of a recurrence; its gradients take 48 KiB."""
+
+    def states(p, x):
+        s, kept = x[0], []
+        for t in range(12):
+            s = cb.tanh(x[t] @ p["w"] + s @ p["u"])
+            kept.append(s)
+        return (cb.concatenate(kept) @ p["o"]).mean()
+
+    params = {k: np.full((64, 64), 0.01, np.float32) for k in "wuo"}
+    step = cb.compile(states, optimizer=cb.optim.SGD(0.1))
+    step.prepare(params, np.ones((12, 2, 64), np.float32))
+    return step.traced.graph, step.traced.wrt_positions
+
+
+def test_a_hopeless_budget_is_refused_without_the_smallest_plan():
+    """Gradients that stay exceed the budget, so the smallest plan need not be found first."""
+    graph, wrt = recurrence()
+    with pytest.raises(cb.BudgetError) as caught:
+        Executable(graph, wrt, budget=(48 << 10) - 64, keep_gradients=True, brief=True)
+    assert caught.value.smallest_bytes is None
+    assert caught.value.budget_bytes == (48 << 10) - 64
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("groups", [None, True, False])
+def test_only_hopeless_budgets_are_refused_so(groups):
+    graph, wrt = recurrence()
+    options = {"keep_gradients": True, "groups": groups, "measure": "live"}
+    with pytest.raises(cb.BudgetError) as whole:
+        Executable(graph, wrt, budget=1024, **options)
+    smallest = whole.value.smallest_bytes
+    for budget in range(48 << 10, smallest, 2048):
+        with pytest.raises(cb.BudgetError):
+            Executable(graph, wrt, budget=budget, brief=True, time_limit=1e-3, **options)
+    run = Executable(graph, wrt, budget=smallest, brief=True, **options)
+    assert run.planned.live_bytes <= smallest
