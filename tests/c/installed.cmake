@@ -1,5 +1,5 @@
 # Installs the library and builds the example against it, with what pkg-config says, as a user would.
-#     cmake -DBUILD=... -DCC=... -DPKG_CONFIG=... -DSOURCE=... -DFOLDER=... -P installed.cmake
+#     cmake -DBUILD=... -DCC=... -DPKG_CONFIG=... -DSOURCE=... -DFOLDER=... [-DEMULATOR=...] -P installed.cmake
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
   if(code)
@@ -22,5 +22,5 @@ set(ENV{PKG_CONFIG_PATH} ${package})
 run(${PKG_CONFIG} --cflags --libs cutback)
 separate_arguments(flags UNIX_COMMAND "${out}")
 run(${CC} -std=c17 -Wall -Wextra -Werror ${SOURCE} -o ${FOLDER}/example ${flags})
-run(${FOLDER}/example)
+run(${EMULATOR} ${FOLDER}/example)
 message("${out}")
