@@ -132,5 +132,8 @@ def lacking() -> Plan:
     )
     assert docstrings.unnamed_errors([short, full]) == ["lacking: ValueError"]
     assert docstrings.unnamed_results([short, full]) == ["lacking: Plan"]
-    names = [name for name, _, node in docstrings.documented(torch=False) if node is not None]
+    documented = docstrings.documented(torch=False)
+    if not documented:
+        pytest.skip("docs are in a checkout only")
+    names = [name for name, _, node in documented if node is not None]
     assert {"cutback.compile", "cutback.Step", "cutback.Plan.explain"} <= {*names}
