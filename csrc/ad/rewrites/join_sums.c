@@ -7,9 +7,12 @@
 
 #include "../../ir/builder.h"
 
+#define FAR 2048 /* bytes between the rows of a left side that make reading across them slow */
+
 typedef struct chain {
     uint32_t n, begin; /* terms, and their place in `term` */
     bool is_turned;    /* the terms are transposed products */
+    bool is_flipped;   /* their transposes are summed, and the sum is transposed at the end */
     cb_value_id sum;   /* the sum so far, a value of the new graph; CB_NONE: not made yet */
 } chain;
 
@@ -84,7 +87,7 @@ static bool take(sums *x, cb_op_id id) {
         const cb_op_id first = term_of(x, in[0], &also_turned);
         if (first == CB_NONE || also_turned != turned || inner_of(g, first) != inner_of(g, term))
             return true;
-        if (!CB_PUSH(x->scratch, x->chains, ((chain){1, 0, turned, CB_NONE}))) return false;
+        if (!CB_PUSH(x->scratch, x->chains, ((chain){1, 0, turned, false, CB_NONE}))) return false;
         c = (uint32_t)x->chains.len - 1;
     } else {
         const cb_op_id last = term_of(x, cb_op_ins(g, before)[1], &also_turned);
@@ -110,6 +113,15 @@ static uint32_t per_join(const sums *x, const chain *c) {
     return part < most ? part : most;
 }
 
+/* True if the transposed product is faster. The left side is read across its concatenated rows, so
+ * the shorter rows should be on the left if the others are so long that each is on its own page or
+ * half of one. */
+static bool should_flip(const sums *x, const chain *c) {
+    const cb_value *y = &x->g->values.at[x->g->ops.at[x->term[c->begin]].out_begin];
+    const int64_t left = y->shape.dim[c->is_turned], right = y->shape.dim[!c->is_turned];
+    return left > right && (uint64_t)left * cb_dtype_size(y->dtype) >= FAR;
+}
+
 static cb_status find(sums *x, bool *any, cb_error *err) {
     const cb_graph *g = x->g;
     uint32_t n = 0;
@@ -132,7 +144,10 @@ static cb_status find(sums *x, bool *any, cb_error *err) {
         term[x->place[id]] = term_of(x, cb_op_ins(g, id)[1], &turned);
     }
     *any = false;
-    for (size_t c = 0; c < x->chains.len; c++) *any |= per_join(x, &x->chains.at[c]) > 0;
+    for (size_t c = 0; c < x->chains.len; c++) {
+        *any |= per_join(x, &x->chains.at[c]) > 0;
+        x->chains.at[c].is_flipped = should_flip(x, &x->chains.at[c]);
+    }
     return CB_OK;
 }
 
@@ -142,7 +157,7 @@ static cb_status find(sums *x, bool *any, cb_error *err) {
  * a transposed product change places. */
 static cb_value_id lines_of(const sums *x, const chain *c, cb_op_id product, int side,
                             bool *is_turned) {
-    const int of = c->is_turned ? 1 - side : side;
+    const int of = c->is_turned != c->is_flipped ? 1 - side : side;
     *is_turned = of == 0;
     return peel(x->g, cb_op_ins(x->g, product)[of], is_turned);
 }
@@ -204,6 +219,12 @@ static cb_status add_group(sums *x, cb_graph *to, const group *of, cb_value_id *
     return cb_build(to, CB_OP_MATMUL_ADD, 3, in, NULL, sum, err);
 }
 
+/* Makes a transposed copy. */
+static cb_status turn(cb_graph *to, cb_value_id x, cb_value_id *out, cb_error *err) {
+    CB_TRY(cb_build_swap_last(to, x, &x, err));
+    return cb_build(to, CB_OP_CONTIGUOUS, 1, &x, NULL, out, err);
+}
+
 /* Returns the concat that has the same pieces, or CB_NONE. */
 static cb_value_id same_concat(const sums *x, cb_op_id id) {
     const cb_op *op = &x->g->ops.at[id];
@@ -239,8 +260,10 @@ static cb_status emit(void *user, cb_graph *to, cb_op_id id, const cb_value_id *
     if (end < rest || (end - rest) % per) return CB_OK;
     const uint32_t n = end == rest ? rest : per;
     CB_TRY(add_group(x, to, &(group){c, term + end - n, n, map}, &c->sum, err));
-    to->ops.at[to->values.at[c->sum].producer].name = x->g->ops.at[id].name;
-    outs[0] = c->sum;
+    if (end < c->n && c->is_flipped) return CB_OK;
+    if (!c->is_flipped) outs[0] = c->sum;
+    else CB_TRY(turn(to, c->sum, &outs[0], err));
+    to->ops.at[to->values.at[outs[0]].producer].name = x->g->ops.at[id].name;
     return CB_OK;
 }
 

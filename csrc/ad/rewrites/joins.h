@@ -27,8 +27,9 @@ CB_MUST_CHECK cb_status cb_join_products(const cb_graph *g, cb_alloc *alloc, cb_
 
 /* Does the same for sums of products in the backward of a joint graph, such as the gradient of a
  * weight that every step reads: consecutive products become one with a longer inner axis, which is
- * added to the sum so far in place. Products in 16-bit types, each of which is rounded, stay as
- * they are. `g` must have no dead ops; `out` has some.
+ * added to the sum so far in place. If reading the left sides across their rows would be slow, the
+ * transposed products are summed, and the sum is transposed at the end. Products in 16-bit types,
+ * each of which is rounded, stay as they are. `g` must have no dead ops; `out` has some.
  *
  *     sum = add(matmul(a^T, c), matmul(b^T, d))
  *     ->
