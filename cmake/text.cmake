@@ -12,6 +12,7 @@ set(files
   ../base/bits.h=base/bits.h
   ../../../base/philox.h=base/philox.h
   optim.cuh=exec/cuda/text/optim.cuh
+  factored.cuh=exec/cuda/text/factored.cuh
   orthogonal.cuh=exec/cuda/text/orthogonal.cuh
   device_types.cuh=exec/cuda/text/device_types.cuh
   ../../../optim/formula_factors.h=optim/formula_factors.h

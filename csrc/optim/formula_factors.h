@@ -3,6 +3,7 @@
 #ifndef CB_OPTIM_FORMULA_FACTORS_H
 #define CB_OPTIM_FORMULA_FACTORS_H
 
+#include <math.h>
 #include <stdint.h>
 
 #define CB_MAX_FACTORS 16
@@ -291,6 +292,41 @@ static inline void cb_normuon_factors(const double *hyper, int64_t t, const doub
     cb_orthogonal_factors(hyper, factor);
     factor[CB_MUON_BETA] = hyper[CB_NORMUON_BETA2];
     factor[CB_MUON_ROW_EPS] = hyper[CB_NORMUON_ROW_EPS];
+}
+
+/* ---- Adafactor (factored.h) ------------------------------------------------------------------ */
+
+enum {
+    CB_ADAFACTOR_LR,
+    CB_ADAFACTOR_BETA2_DECAY,
+    CB_ADAFACTOR_EPS1,
+    CB_ADAFACTOR_EPS2,
+    CB_ADAFACTOR_D,
+    CB_ADAFACTOR_WEIGHT_DECAY,
+    CB_ADAFACTOR_MAXIMIZE,
+    CB_N_ADAFACTOR
+};
+/* Fields of cb_factored; a negative `least` stands for the machine epsilon of the row's type. */
+enum {
+    CB_ADAFACTOR_SHARE = CB_FIRST,
+    CB_ADAFACTOR_LEAST,
+    CB_ADAFACTOR_KEEP,
+    CB_ADAFACTOR_RATE,
+    CB_ADAFACTOR_LEAST_SIZE,
+    CB_ADAFACTOR_MOST
+};
+
+static inline void cb_adafactor_factors(const double *hyper, int64_t t, const double *number,
+                                        double *factor) {
+    const double lr = hyper[CB_ADAFACTOR_LR];
+    (void)number;
+    factor[CB_GRAD_SCALE] = cb_sign_of(hyper[CB_ADAFACTOR_MAXIMIZE]);
+    factor[CB_ADAFACTOR_SHARE] = pow((double)t, hyper[CB_ADAFACTOR_BETA2_DECAY]);
+    factor[CB_ADAFACTOR_LEAST] = hyper[CB_ADAFACTOR_EPS1];
+    factor[CB_ADAFACTOR_KEEP] = 1 - lr * hyper[CB_ADAFACTOR_WEIGHT_DECAY];
+    factor[CB_ADAFACTOR_RATE] = fmin(lr, 1 / sqrt((double)t));
+    factor[CB_ADAFACTOR_LEAST_SIZE] = hyper[CB_ADAFACTOR_EPS2];
+    factor[CB_ADAFACTOR_MOST] = hyper[CB_ADAFACTOR_D];
 }
 
 #endif

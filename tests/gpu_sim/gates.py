@@ -268,6 +268,8 @@ def steps() -> dict[str, str]:
         + f"OPTIMIZER(ADAMW_8BIT, {moments}_block, cb_{moments}_factors, cb_counts_nothing)\n",
         "steps of matrices": begin.format("")
         + 'COUNTER(cb_muon_factors, cb_counts_nothing)\n#include "orthogonal.cuh"\n',
+        "steps of means": begin.format("")
+        + 'COUNTER(cb_adafactor_factors, cb_counts_nothing)\n#include "factored.cuh"\n',
     }
 
 

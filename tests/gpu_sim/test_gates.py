@@ -66,8 +66,8 @@ def test_machine_code_is_what_was_reviewed(folder: Path, architecture: int) -> N
 
 @pytest.mark.very_slow
 def test_machine_code_of_other_steps(folder: Path) -> None:
-    """The kernels of 8-bit moments and of matrices have no stack and no spills, and four blocks fit
-    on a multiprocessor."""
+    """The kernels of 8-bit moments, matrices and means have no stack and no spills, and four blocks
+    fit on a multiprocessor."""
     rows = gates.numbers(gates.steps())
     for name, row in rows.items():
         for kernel in row.values():

@@ -1,7 +1,8 @@
-/* A batch is stepped by kernels of text/orthogonal.cuh, one after another: they move the momentum,
- * scale it, and make three products per iteration. Its matrices, each padded to whole chunks, are
- * in device memory that all batches share. Batches of several matrices are limited to
- * MOST_BYTES. */
+/* A batch is stepped by kernels, one after another. Those of Muon (text/orthogonal.cuh) move the
+ * momentum, scale it, and make three products per iteration; those of Adafactor (factored.cuh) move
+ * means, measure the update, and compute it again to apply it. Matrices of Muon, each padded to
+ * whole chunks, are in device memory that all batches share. Its batches of several matrices are
+ * limited to MOST_BYTES. */
 #include "matrices.h"
 
 #include <stdio.h>
@@ -12,16 +13,21 @@
 
 enum { CHUNK = 4096, THREADS = 256, TILE = 64 }; /* the values of optim.cuh and orthogonal.cuh */
 enum { BEGIN, SCALE, GRAM, MIX, NEXT, LINES, APPLY };
+enum { MOVE_LINES, MOVE_COLUMNS, MEANS, MOVE_ELEMENTS, MEASURE, TOTAL };
 #define MOST_BYTES ((uint64_t)256 << 20)
 
-static const char *const names[CB_CU_MATRIX_KERNELS] = {"begin", "scale", "gram", "mix",
-                                                        "next",  "lines", "apply"};
+static const char *const names[2][CB_CU_MATRIX_KERNELS] = {
+    {"begin", "scale", "gram", "mix", "next", "lines", "apply"},
+    {"lines", "columns", "means", "elements", "measure", "total", "apply"},
+};
 
 static uint64_t div_up(uint64_t x, uint64_t by) { return (x + by - 1) / by; }
 
 bool cb_cu_is_of_matrices(const cb_optimizer *o) {
-    return o == &cb_optimizer_muon || o == &cb_optimizer_normuon;
+    return o == &cb_optimizer_muon || o == &cb_optimizer_normuon || o == &cb_optimizer_adafactor;
 }
+
+static bool is_factored(const cb_cu_matrices *m) { return m->of == &cb_optimizer_adafactor; }
 
 cb_status cb_cu_matrices_init(cb_cu_matrices *m, uint32_t rows, cb_arena *memory, cb_error *err) {
     CB_TRY_NEW(m->order, memory, rows, err);
@@ -34,7 +40,8 @@ cb_status cb_cu_matrices_load(cb_cu_matrices *m, const cb_cu_gpu *d, bool has_f6
     for (int type = 0; type < 1 + has_f64; type++) {
         for (int k = 0; k < CB_CU_MATRIX_KERNELS; k++) {
             char name[32];
-            (void)snprintf(name, sizeof name, "cb_%s_%s", names[k], type ? "f64" : "f32");
+            (void)snprintf(name, sizeof name, "cb_%s_%s", names[is_factored(m)][k],
+                           type ? "f64" : "f32");
             CB_TRY(find(user, d, name, &m->function[type][k], err));
         }
     }
@@ -44,17 +51,15 @@ cb_status cb_cu_matrices_load(cb_cu_matrices *m, const cb_cu_gpu *d, bool has_f6
 /* ---- batches --------------------------------------------------------------------------------- */
 
 static int compare(const cb_optim_row *a, const cb_optim_row *b) {
-    const int64_t x[] = {a->height, a->width, a->dtype, a->group},
-                  y[] = {b->height, b->width, b->dtype, b->group};
-    for (int k = 0; k < 4; k++)
+    const int64_t x[] = {a->n, a->height, a->width, a->dtype, a->group},
+                  y[] = {b->n, b->height, b->width, b->dtype, b->group};
+    for (int k = 0; k < 5; k++)
         if (x[k] != y[k]) return x[k] < y[k] ? -1 : 1;
     return 0;
 }
 
 static size_t size_of(const cb_cu_batch *b) { return b->is_f64 ? sizeof(double) : sizeof(float); }
-static uint64_t chunks_of(const cb_cu_batch *b) {
-    return div_up((uint64_t)(b->height * b->width), CHUNK);
-}
+static uint64_t chunks_of(const cb_cu_batch *b) { return div_up((uint64_t)b->size, CHUNK); }
 static uint64_t side_of(const cb_cu_batch *b) {
     return (uint64_t)(b->height < b->width ? b->height : b->width);
 }
@@ -65,7 +70,25 @@ typedef struct layout { /* offsets in bytes */
 
 static uint64_t whole_lines(uint64_t bytes) { return div_up(bytes, 256) * 256; }
 
-static layout layout_of(const cb_cu_batch *b, uint64_t n) {
+/* The sums of a row's weights: one for each line, or for each chunk. */
+static uint64_t lines_of(const cb_cu_batch *b) {
+    return b->height ? (uint64_t)(b->size / b->width) : chunks_of(b);
+}
+static uint64_t matrices_of(const cb_cu_batch *b) {
+    return b->height ? (uint64_t)(b->size / b->width / b->height) : 0;
+}
+
+/* For Adafactor, x has the sums of squared updates, y the means of row means, gram the rates. */
+static layout factored_layout(const cb_cu_batch *b, uint64_t n) {
+    layout l = {.x = whole_lines(n * lines_of(b) * sizeof(double))};
+    l.y = l.x + whole_lines(n * chunks_of(b) * sizeof(double));
+    l.gram = l.y + whole_lines(n * matrices_of(b) * sizeof(double));
+    l.square = l.end = l.gram + whole_lines(n * sizeof(double));
+    return l;
+}
+
+static layout layout_of(const cb_cu_matrices *m, const cb_cu_batch *b, uint64_t n) {
+    if (is_factored(m)) return factored_layout(b, n);
     const uint64_t side = side_of(b), chunks = chunks_of(b), height = (uint64_t)b->height;
     const uint64_t matrix = whole_lines(n * chunks * CHUNK * size_of(b)),
                    square = whole_lines(n * side * side * size_of(b));
@@ -75,6 +98,10 @@ static layout layout_of(const cb_cu_batch *b, uint64_t n) {
     l.square = l.gram + square;
     l.end = l.square + square;
     return l;
+}
+
+static int turns_of(const cb_cu_matrices *m, const double *hyper) {
+    return is_factored(m) ? 0 : (int)hyper[CB_MUON_NS_STEPS];
 }
 
 void cb_cu_matrices_sort(cb_cu_matrices *m, const cb_optim_table *table) {
@@ -91,15 +118,16 @@ void cb_cu_matrices_sort(cb_cu_matrices *m, const cb_optim_table *table) {
         const cb_optim_row *row = &table->rows[m->order[i]];
         if (row->n == 0) continue;
         cb_cu_batch *b = &m->batch[m->n_batch > 0 ? m->n_batch - 1 : 0];
-        if (!last || compare(last, row) != 0 || layout_of(b, b->n + 1).end > MOST_BYTES) {
+        if (!last || compare(last, row) != 0 || layout_of(m, b, b->n + 1).end > MOST_BYTES) {
             const double *hyper = table->hyper + (size_t)row->group * table->n_hyper;
             m->batch[m->n_batch++] = (cb_cu_batch){.first = n,
                                                    .n = 0,
                                                    .group = row->group,
                                                    .is_f64 = row->dtype == CB_F64,
+                                                   .size = row->n,
                                                    .height = row->height,
                                                    .width = row->width,
-                                                   .turns = (int)hyper[CB_MUON_NS_STEPS]};
+                                                   .turns = turns_of(m, hyper)};
         }
         m->batch[m->n_batch - 1].n++;
         last = row;
@@ -110,7 +138,7 @@ void cb_cu_matrices_sort(cb_cu_matrices *m, const cb_optim_table *table) {
 cb_status cb_cu_matrices_make_room(cb_cu_matrices *m, const cb_cu_gpu *d, cb_error *err) {
     uint64_t wanted = 0;
     for (uint32_t k = 0; k < m->n_batch; k++) {
-        const uint64_t bytes = layout_of(&m->batch[k], m->batch[k].n).end;
+        const uint64_t bytes = layout_of(m, &m->batch[k], m->batch[k].n).end;
         if (bytes > wanted) wanted = bytes;
     }
     if (wanted <= m->bytes) return CB_OK;
@@ -128,12 +156,12 @@ void cb_cu_matrices_release(cb_cu_matrices *m, const cb_cu_gpu *d) {
 
 cb_status cb_cu_matrices_check(const cb_cu_matrices *m, const cb_optim_table *table,
                                cb_error *err) {
-    for (uint32_t k = 0; m->is_used && k < m->n_batch; k++) {
+    for (uint32_t k = 0; m->of && k < m->n_batch; k++) {
         const cb_cu_batch *b = &m->batch[k];
-        const double turns = table->hyper[(size_t)b->group * table->n_hyper + CB_MUON_NS_STEPS];
-        if (turns == (double)b->turns) continue;
+        const int turns = turns_of(m, table->hyper + (size_t)b->group * table->n_hyper);
+        if (turns == b->turns) continue;
         return cb_fail(err, CB_INVALID,
-                       "%s: ns_steps is %g, but the captured graph makes %d iterations; capture "
+                       "%s: ns_steps is %d, but the captured graph makes %d iterations; capture "
                        "the step again after clear()",
                        table->optimizer->name, turns, b->turns);
     }
@@ -148,7 +176,8 @@ typedef struct work { /* a batch, with the arguments of its kernels */
     void *stream;
     const cb_cu_batch *b;
     cb_cu_numbers numbers;
-    uint64_t sums, x, y, gram, square, stride, height, width, side, chunks, by_lines;
+    uint64_t sums, x, y, gram, square, stride, height, width, side, chunks, by_lines, lines,
+        matrices;
 } work;
 
 /* Launches a kernel with the numbers of the step and the given arguments, ended by NULL. */
@@ -196,11 +225,37 @@ static cb_status put_batch(work *w, cb_error *err) {
                   err);
 }
 
+static cb_status put_means(work *w, cb_error *err) {
+    const uint64_t n = w->b->n;
+    uint64_t all = n * w->lines;
+    if (w->height == 0)
+        return launch(w, MOVE_ELEMENTS, n * w->chunks, (void *[]){&w->sums, &w->chunks, NULL}, err);
+    CB_TRY(launch(w, MOVE_LINES, div_up(all, THREADS / 32),
+                  (void *[]){&w->sums, &w->lines, &w->width, &all, NULL}, err));
+    CB_TRY(launch(w, MOVE_COLUMNS, n * w->matrices * div_up(w->width, 32),
+                  (void *[]){&w->matrices, &w->height, &w->width, NULL}, err));
+    return launch(w, MEANS, n * w->matrices, (void *[]){&w->y, &w->matrices, &w->height, NULL},
+                  err);
+}
+
+static cb_status put_factored(work *w, cb_error *err) {
+    const uint64_t n = w->b->n, blocks = n * w->chunks;
+    CB_TRY(put_means(w, err));
+    CB_TRY(launch(w, MEASURE, blocks,
+                  (void *[]){&w->y, &w->x, &w->matrices, &w->height, &w->width, &w->chunks, NULL},
+                  err));
+    CB_TRY(launch(w, TOTAL, n, (void *[]){&w->sums, &w->x, &w->gram, &w->lines, &w->chunks, NULL},
+                  err));
+    return launch(
+        w, APPLY, blocks,
+        (void *[]){&w->y, &w->gram, &w->matrices, &w->height, &w->width, &w->chunks, NULL}, err);
+}
+
 cb_status cb_cu_matrices_put(const cb_cu_matrices *m, const cb_cu_gpu *d, void *stream,
                              const cb_cu_numbers *numbers, size_t row_bytes, cb_error *err) {
     for (uint32_t k = 0; k < m->n_batch; k++) {
         const cb_cu_batch *b = &m->batch[k];
-        const layout l = layout_of(b, b->n);
+        const layout l = layout_of(m, b, b->n);
         work w = {.m = m, .d = d, .stream = stream, .b = b, .numbers = *numbers};
         w.numbers.rows += (uint64_t)b->first * row_bytes;
         w.sums = m->room;
@@ -209,8 +264,9 @@ cb_status cb_cu_matrices_put(const cb_cu_matrices *m, const cb_cu_gpu *d, void *
         w.chunks = chunks_of(b);
         w.stride = w.chunks * CHUNK;
         w.height = (uint64_t)b->height, w.width = (uint64_t)b->width, w.side = side_of(b);
-        w.by_lines = m->by_lines;
-        CB_TRY(put_batch(&w, err));
+        w.by_lines = m->of == &cb_optimizer_normuon;
+        w.lines = lines_of(b), w.matrices = matrices_of(b);
+        CB_TRY(is_factored(m) ? put_factored(&w, err) : put_batch(&w, err));
     }
     return CB_OK;
 }

@@ -1,5 +1,5 @@
-/* matrices.h: the steps of Muon and NorMuon on a GPU. Rows of one shape, dtype and group follow
- * each other in the table of update.h and are stepped in batches. */
+/* matrices.h: the steps of Muon, NorMuon and Adafactor on a GPU. Rows of one shape, dtype and group
+ * follow each other in the table of update.h and are stepped in batches. */
 #ifndef CB_EXEC_CUDA_MATRICES_H
 #define CB_EXEC_CUDA_MATRICES_H
 
@@ -10,13 +10,12 @@ enum { CB_CU_MATRIX_KERNELS = 7 };
 typedef struct cb_cu_batch {
     uint32_t first, n, group; /* rows of the table; the caller's group */
     bool is_f64;
-    int64_t height, width;
-    int turns; /* iterations */
+    int64_t size, height, width; /* elements of a row; sides of its matrices, or 0 */
+    int turns;                   /* iterations */
 } cb_cu_batch;
 
 typedef struct cb_cu_matrices {
-    bool is_used; /* the current optimizer is one of the two */
-    bool by_lines;
+    const cb_optimizer *of; /* the current optimizer if it is one of the three, else NULL */
     void *function[2][CB_CU_MATRIX_KERNELS]; /* f32, f64 */
     uint32_t *order;                         /* [room] the caller's rows in the table's order */
     cb_cu_batch *batch;                      /* [room] */

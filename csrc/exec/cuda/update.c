@@ -123,7 +123,7 @@ static cb_status load(cb_cu_update *u, const cb_cu_gpu *d, const cb_cu_image *im
                       cb_error *err) {
     CB_CU(&d->driver, cuLibraryLoadData(&u->library, image->code, NULL, NULL, 0, NULL, NULL, 0));
     CB_TRY(find(u, d, "cb_optim_count", &u->count, err));
-    if (u->matrices.is_used) return cb_cu_matrices_load(&u->matrices, d, u->has_f64, find, u, err);
+    if (u->matrices.of) return cb_cu_matrices_load(&u->matrices, d, u->has_f64, find, u, err);
     return find(u, d, "cb_optim_step", &u->step, err);
 }
 
@@ -131,11 +131,11 @@ static cb_status load(cb_cu_update *u, const cb_cu_gpu *d, const cb_cu_image *im
 static void write_source(const cb_cu_update *u, const cb_optimizer *o, char *text, size_t room) {
     const char *f32 = u->has_f64 ? "" : "#define CB_F32_ALONE\n", *blocks = "", *by_block = "";
     char counts[64] = "cb_counts_nothing";
-    if (u->matrices.is_used) {
+    if (u->matrices.of) {
         (void)snprintf(text, room,
                        "%s#include \"optim.cuh\"\nCOUNTER(cb_%s_factors, cb_counts_nothing)\n"
-                       "#include \"orthogonal.cuh\"\n",
-                       f32, o->name);
+                       "#include \"%s.cuh\"\n",
+                       f32, o->name, o == &cb_optimizer_adafactor ? "factored" : "orthogonal");
         return;
     }
     if (o->n_number) (void)snprintf(counts, sizeof counts, "cb_%s_count_on", o->name);
@@ -152,8 +152,7 @@ static cb_status compile(cb_cu_update *u, const cb_cu_gpu *d, const cb_optimizer
     const cb_cuda_options *options = &d->runtime->cuda;
     char text[400];
     cb_cu_image image;
-    u->matrices.is_used = cb_cu_is_of_matrices(o);
-    u->matrices.by_lines = o == &cb_optimizer_normuon;
+    u->matrices.of = cb_cu_is_of_matrices(o) ? o : NULL;
     write_source(u, o, text, sizeof text);
     const cb_cu_source source = {.text = text,
                                  .headers = cb_cu_headers,
@@ -247,7 +246,7 @@ static bool same(const void *a, uint32_t n, const void *b, uint32_t m, size_t si
  * unknown. */
 static cb_status bring(cb_cu_update *u, const cb_cu_gpu *d, void *stream, cb_error *err) {
     struct cb_cu_rows *const to = u->there, *const from = u->wanted;
-    if (u->matrices.is_used) CB_TRY(cb_cu_matrices_make_room(&u->matrices, d, err));
+    if (u->matrices.of) CB_TRY(cb_cu_matrices_make_room(&u->matrices, d, err));
     const size_t rows = from->n * sizeof *from->row, sets = from->n_set * sizeof *from->set,
                  hyper = from->n_group * sizeof *from->hyper;
     const bool same_rows = same(to->row, to->n, from->row, from->n, sizeof *from->row),
@@ -300,7 +299,7 @@ static cb_status put(cb_cu_update *u, const cb_cu_gpu *d, void *stream, uint64_t
     const unsigned blocks = (unsigned)((n_set + CB_CU_COUNT_THREADS - 1) / CB_CU_COUNT_THREADS);
     CB_CU(&d->driver, cuLaunchKernel(u->count, blocks, 1, 1, CB_CU_COUNT_THREADS, 1, 1, 0, stream,
                                      counted, NULL));
-    if (u->matrices.is_used) {
+    if (u->matrices.of) {
         const cb_cu_numbers numbers = {u->table, factors, failed, words};
         return cb_cu_matrices_put(&u->matrices, d, stream, &numbers, sizeof(device_row), err);
     }

@@ -18,36 +18,38 @@
 #include <float.h>
 #include <math.h>
 
-enum { LEARNING_RATE, BETA2_DECAY, EPS1, EPS2, CLIP_THRESHOLD, WEIGHT_DECAY, MAXIMIZE, N_HYPER };
 #define CB_EPS1_OF_TYPE (-1.0)
 
 static const char *const states[] = {"row_var", "col_var", "variance"};
 static const cb_state_kind kinds[] = {CB_STATE_ROWS, CB_STATE_COLUMNS, CB_STATE_WHOLE};
-static const cb_hyper hypers[N_HYPER] = {
-    [LEARNING_RATE] = CB_HYPER_LEAST_0("lr"),
-    [BETA2_DECAY] = {"beta2_decay", -CB_HYPER_MOST, 0, false},
-    [EPS1] = {"eps1", CB_EPS1_OF_TYPE, CB_HYPER_MOST, false},
-    [EPS2] = CB_HYPER_LEAST_0("eps2"),
-    [CLIP_THRESHOLD] = {"d", 1.0, CB_HYPER_MOST, false},
-    [WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
-    [MAXIMIZE] = CB_HYPER_FLAG("maximize"),
+static const cb_hyper hypers[CB_N_ADAFACTOR] = {
+    [CB_ADAFACTOR_LR] = CB_HYPER_LEAST_0("lr"),
+    [CB_ADAFACTOR_BETA2_DECAY] = {"beta2_decay", -CB_HYPER_MOST, 0, false},
+    [CB_ADAFACTOR_EPS1] = {"eps1", CB_EPS1_OF_TYPE, CB_HYPER_MOST, false},
+    [CB_ADAFACTOR_EPS2] = CB_HYPER_LEAST_0("eps2"),
+    [CB_ADAFACTOR_D] = {"d", 1.0, CB_HYPER_MOST, false},
+    [CB_ADAFACTOR_WEIGHT_DECAY] = CB_HYPER_LEAST_0("weight_decay"),
+    [CB_ADAFACTOR_MAXIMIZE] = CB_HYPER_FLAG("maximize"),
 };
 
 static cb_status check_eps(const double *hyper, uint32_t group, cb_error *err) {
-    if (hyper[EPS1] >= 0 || hyper[EPS1] == CB_EPS1_OF_TYPE) return CB_OK;
+    if (hyper[CB_ADAFACTOR_EPS1] >= 0 || hyper[CB_ADAFACTOR_EPS1] == CB_EPS1_OF_TYPE) return CB_OK;
     return cb_fail(err, CB_INVALID, "adafactor: group %u has eps1=%g; it must be >= 0, or -1",
-                   group, hyper[EPS1]);
+                   group, hyper[CB_ADAFACTOR_EPS1]);
 }
 
 static cb_factored factored_of(const double *hyper, const cb_optim_row *row) {
     const double spacing = cb_optim_dtype(row) == CB_F32 ? (double)FLT_EPSILON : DBL_EPSILON;
-    return (cb_factored){.scale = cb_sign_of(hyper[MAXIMIZE]),
-                         .share = pow((double)row->t, hyper[BETA2_DECAY]),
-                         .least = hyper[EPS1] < 0 ? spacing : hyper[EPS1],
-                         .keep = 1 - hyper[LEARNING_RATE] * hyper[WEIGHT_DECAY],
-                         .rate = fmin(hyper[LEARNING_RATE], 1 / sqrt((double)row->t)),
-                         .least_size = hyper[EPS2],
-                         .most = hyper[CLIP_THRESHOLD]};
+    double factor[CB_MAX_FACTORS] = {0};
+    cb_adafactor_factors(hyper, row->t, row->number, factor);
+    const double least = factor[CB_ADAFACTOR_LEAST];
+    return (cb_factored){.scale = factor[CB_GRAD_SCALE],
+                         .share = factor[CB_ADAFACTOR_SHARE],
+                         .least = least < 0 ? spacing : least,
+                         .keep = factor[CB_ADAFACTOR_KEEP],
+                         .rate = factor[CB_ADAFACTOR_RATE],
+                         .least_size = factor[CB_ADAFACTOR_LEAST_SIZE],
+                         .most = factor[CB_ADAFACTOR_MOST]};
 }
 
 static void step(const cb_optim_table *table, cb_threads *pool) {
@@ -56,7 +58,7 @@ static void step(const cb_optim_table *table, cb_threads *pool) {
 
 const cb_optimizer cb_optimizer_adafactor = {.name = "adafactor",
                                              .n_state = 3,
-                                             .n_hyper = N_HYPER,
+                                             .n_hyper = CB_N_ADAFACTOR,
                                              .state = states,
                                              .kind = kinds,
                                              .hyper = hypers,

@@ -1,49 +1,10 @@
 /* orthogonal.cuh: kernels of Muon and NorMuon (optim/orthogonal.h), for a batch of matrices of one
- * shape. optim.cuh comes first, and a kernel that counts steps. All kernels do nothing after a
- * failed run, or if found_inf is set. A chunk is CHUNK elements of a matrix; `stride` is the number
- * of elements from one matrix of scratch to the next. Sums have a fixed order. */
+ * shape; optim.cuh comes first. `stride` is the number of elements from one matrix of scratch to
+ * the next. Sums have a fixed order. */
 enum { TILE = 64, SLICE = 16 }; /* a block computes a tile of a product, 4 x 4 elements a thread */
 
 static __forceinline__ float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 static __forceinline__ double fused(double a, double b, double c) { return __fma_rn(a, b, c); }
-
-/* Returns the sum of x over the threads of the block, in all of them. */
-static __forceinline__ double sum_of_block(double x) {
-    __shared__ double of_warp[THREADS / 32];
-    for (int step = 16; step; step /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, step);
-    __syncthreads(); /* the previous sums have been read */
-    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = 0;
-    for (int k = 0; k < THREADS / 32; k++) x += of_warp[k];
-    return x;
-}
-
-static __forceinline__ double sum_of(const double *from, int64_t n) {
-    double sum = 0;
-    for (int64_t k = threadIdx.x; k < n; k += THREADS) sum += from[k];
-    return sum_of_block(sum);
-}
-
-static __forceinline__ bool is_off(const failure *failed, const device_words *words) {
-    return failed->instr != 0 || words->found_inf != 0;
-}
-
-struct part { /* what a block works on */
-    const device_row *row;
-    const double *factor;
-    int64_t matrix, begin, end;
-};
-static __forceinline__ part part_of(const device_row *rows, const double *factors,
-                                    uint64_t chunks) {
-    part p;
-    p.matrix = blockIdx.x / (uint32_t)chunks;
-    p.row = rows + p.matrix;
-    p.factor = factors + p.row->set * FACTORS_MOST;
-    p.begin = (int64_t)(blockIdx.x % (uint32_t)chunks) * CHUNK;
-    p.end = p.begin + CHUNK < p.row->n ? p.begin + CHUNK : p.row->n;
-    return p;
-}
 
 /* Moves the momentum and sets x, where the iteration starts. */
 template <class T>
