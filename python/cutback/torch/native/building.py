@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from .arrays import NAMES, Array, Graph
-from .layouts import Meta, Sizes, Window, axes_of, meta_of, reach_of
+from .layouts import Held, Meta, Sizes, Window, axes_of, held_by, meta_of
 
 if TYPE_CHECKING:
     from torch.fx.node import Argument
@@ -54,6 +54,8 @@ class Builder:
         self.sizes = sizes
         self.inputs: list[fx.Node] = []
         """Tensors that the group takes, in the order of the graph's arguments."""
+        self.held: dict[fx.Node, Held] = {}
+        """The positions of tensors that have gaps."""
         self.seed: fx.Node | None = None
         """The tensor with the seed of the group's random numbers."""
         self.values: dict[fx.Node, Results] = {}
@@ -98,13 +100,12 @@ class Builder:
         return self.graph.input(shape, NAMES[self.meta(node).dtype])
 
     def _memory_of(self, node: fx.Node) -> Array:
-        """Returns the memory of a tensor. If the tensor has gaps, its last row in memory may reach
-        beyond that of the tensor that it is a part of, where nothing is read."""
-        meta = self.meta(node)
-        if axes_of(meta) is not None:
+        """Returns the memory of a tensor: if the tensor has gaps, all memory that it holds."""
+        if axes_of(self.meta(node)) is not None:
             return self.value(node).array
         if node not in self._gapped:
-            self._gapped[node] = self._input(node, [reach_of(meta)])
+            held = self.held[node] = held_by(node.meta["val"], self.sizes)
+            self._gapped[node] = self._input(node, [held.elements])
         return self._gapped[node]
 
     def as_view(self, value: Value, meta: Meta) -> Value:

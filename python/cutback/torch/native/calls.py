@@ -6,8 +6,9 @@ import functools
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from ... import BudgetError, _native
 from ..graph.sizes import hint
 from .building import Builder
 from .grouping import Kinds, results_of
-from .layouts import Meta, Sizes, memory_of, meta_of
+from .layouts import Held, Meta, Sizes, memory_of, meta_of
 from .symbols import sizes_with
 from .table import ROWS
 
@@ -126,6 +127,8 @@ class Group(NamedTuple):
     results: list[tuple[fx.Node, Meta]]
     seed: fx.Node | None = None
     """The tensor with the seed, the last argument of a group that draws random numbers."""
+    held: Mapping[fx.Node, Held] = MappingProxyType({})
+    """The positions of inputs that have gaps. The step takes all memory that they hold."""
 
     @property
     def arguments(self) -> list[fx.Node]:
@@ -154,7 +157,7 @@ def compile_group(
         except BudgetError:
             room = -1
     metas = [(n, b.meta(n)) for n in b.inputs], [(n, b.meta(n)) for n in results]
-    return Group(step, *metas, b.seed), step.run_bytes <= room
+    return Group(step, *metas, b.seed, b.held), step.run_bytes <= room
 
 
 # ---- calls --------------------------------------------------------------------------------------
@@ -166,6 +169,24 @@ def laid(t: torch.Tensor, meta: Meta) -> torch.Tensor:
     at = tuple(slice(0, 1) if s == 0 else slice(None) for s in meta.stride)
     own = t.detach()[at]
     return torch.empty_strided(own.shape, meta.stride, dtype=meta.dtype).copy_(own)
+
+
+def placed(t: torch.Tensor, meta: Meta, held: Held) -> torch.Tensor:
+    """Returns a copy of a tensor with gaps in memory as planned."""
+    at = tuple(slice(0, 1) if s == 0 else slice(None) for s in meta.stride)
+    own = t.detach()[at]
+    memory = torch.empty(held.elements, dtype=meta.dtype)
+    return memory.as_strided(own.shape, meta.stride, held.offset).copy_(own)
+
+
+def _check_held(name: str, number: int, held: Held, meta: Meta) -> str:
+    """Returns the line that makes sure that an argument with gaps is where the group expects it in
+    its memory, and that the memory is large enough."""
+    m, size = f"M{number}", held.elements * meta.dtype.itemsize
+    is_other = f"{name}.dtype is not {m}.dtype or {name}.stride() != {m}.stride"
+    is_other += f" or {name}.storage_offset() != {held.offset}"
+    is_other += f" or {name}.untyped_storage().nbytes() < {size}"
+    return f"if {is_other}: {name} = placed({name}, {m}, H{number})"
 
 
 def _check(name: str, number: int, meta: Meta) -> str:
@@ -202,13 +223,18 @@ def call_of(group: Group, checked: Sequence[bool]) -> Callable[..., Any]:
     scope: dict[str, Any] = {
         "fast": _FAST, "strided": _strided, "modes": torch._C._len_torch_dispatch_stack,
         "run": group.step.call, "large": _native.ask_for_large_pages,
-        "laid": laid, "bytes": torch.uint8, "__name__": __name__,
+        "laid": laid, "placed": placed, "bytes": torch.uint8, "__name__": __name__,
     }  # fmt: skip
     lines = ["new = strided if modes() else fast"]
     given = [f"a{i}" for i in range(len(group.inputs))]
-    for i, (_, meta) in enumerate(group.inputs):
-        if checked[i]:
-            scope[f"M{i}"] = meta
+    addresses = [f"{name}.data_ptr()" for name in given]
+    for i, (node, meta) in enumerate(group.inputs):
+        held = group.held.get(node)
+        scope[f"M{i}"], scope[f"H{i}"] = meta, held
+        if held is not None:
+            lines.append(_check_held(given[i], i, held, meta))
+            addresses[i] += f" - {held.offset * meta.dtype.itemsize}"
+        elif checked[i]:
             lines.append(_check(given[i], i, meta))
     made = [f"r{i}" for i in range(len(group.results))]
     lines += [_allocation(made[i], m, scope) for i, (_, m) in enumerate(group.results)]
@@ -218,7 +244,7 @@ def call_of(group: Group, checked: Sequence[bool]) -> Callable[..., Any]:
         lines.append(f"b = new(({group.step.run_bytes},), (1,), bytes)")
         block, sizes["b"] = "b.data_ptr()", group.step.run_bytes
     lines += [f"large({name}.data_ptr(), {n})" for name, n in sizes.items() if n >= _LARGE]
-    values = [*(f"{name}.data_ptr()" for name in (*given, *made)), block]
+    values = [*addresses, *(f"{name}.data_ptr()" for name in made), block]
     if group.seed is not None:
         given.append("seed")
         values.append("seed.item()")

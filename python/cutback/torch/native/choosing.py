@@ -33,7 +33,7 @@ from .calls import (
 )
 from .decisions import Decisions, key_of
 from .grouping import Grouping, Item, Kinds
-from .layouts import Meta, memory_of
+from .layouts import Held, Meta, memory_of
 from .masks import split_dropouts
 from .table import FASTER, ROWS, is_exact
 
@@ -76,13 +76,13 @@ _measured: dict[str, Times] = {}
 # ---- measurements -------------------------------------------------------------------------------
 
 
-def _sample(meta: Meta) -> torch.Tensor:
+def _sample(meta: Meta, held: Held | None) -> torch.Tensor:
     """Returns a tensor whose values change gradually from 0.5 to 1.5, or a tensor of zeros."""
-    size = memory_of(meta)
+    size, offset = (memory_of(meta), 0) if held is None else (held.elements, held.offset)
     flat = torch.zeros(size, dtype=meta.dtype)
     if meta.dtype.is_floating_point:
         flat.copy_(torch.linspace(0.5, 1.5, size))
-    return flat.as_strided(meta.shape, meta.stride)
+    return flat.as_strided(meta.shape, meta.stride, offset)
 
 
 def _set_threads(number: int) -> None:
@@ -168,7 +168,7 @@ def _time(nodes: Sequence[fx.Node], kinds: Kinds, group: Group) -> Times:
 
 def _compared(nodes: Sequence[fx.Node], kinds: Kinds, group: Group) -> Times:
     ours = call_of(group, [False] * len(group.inputs))
-    inputs = [_sample(m) for _, m in group.inputs]
+    inputs = [_sample(m, group.held.get(n)) for n, m in group.inputs]
     inputs += [] if group.seed is None else [torch.tensor([1])]
     theirs = by_nodes(nodes, kinds, group)
     for call in (ours, theirs):

@@ -23,7 +23,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ..graph.sizes import hint
 from .building import tensors_of
 from .decisions import Decisions
-from .layouts import Sizes, Window, elements_of, meta_of, reach_of, window_of
+from .layouts import Sizes, Window, elements_of, held_by, meta_of, window_of
 from .masks import draw
 from .symbols import Symbols
 from .table import FASTER, ROWS, is_exact, why_foreign, why_no_array, why_not_ours
@@ -177,8 +177,8 @@ class Kinds:
 
     def block(self, node: fx.Node, sizes: Sizes) -> tuple[fx.Node, Window] | None:
         """Returns the tensor in whose memory a tensor with gaps is a block, with the block's
-        position, or None if it is not a block. An argument of the graph is a block of its own
-        memory."""
+        position, or None if it is not a block. An argument of the graph is a block of the
+        memory that it holds."""
         root = self.root(node)
         new, old = node.meta.get("val"), root.meta.get("val")
         if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
@@ -188,11 +188,13 @@ class Kinds:
         elements = elements_of(meta_of(old, sizes))
         if elements is not None and root is node:
             return None
-        offset = sizes(new.storage_offset()) - sizes(old.storage_offset())
-        if offset < 0:
-            return None
-        reach = reach_of(meta_of(old, sizes)) if elements is None else elements
-        window = window_of(meta_of(new, sizes), offset, reach)
+        begin = 0
+        if elements is None:
+            elements = held_by(old, sizes).elements
+        else:
+            begin = sizes(old.storage_offset())
+        offset = sizes(new.storage_offset()) - begin
+        window = window_of(meta_of(new, sizes), offset, elements) if offset >= 0 else None
         return None if window is None else (root, window)
 
     def is_cut_off(self, node: fx.Node, group: Collection[fx.Node]) -> bool:

@@ -73,10 +73,19 @@ def memory_of(meta: Meta) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(meta.shape, meta.stride, strict=True))
 
 
-def reach_of(meta: Meta) -> int:
-    """Returns the number of elements from the first element of a tensor to the place where another
-    one along its slowest axis would begin. Without gaps these are the elements of its memory."""
-    return max((n * s for n, s in zip(meta.shape, meta.stride, strict=True) if n != 1), default=1)
+class Held(NamedTuple):
+    """The position of a tensor with gaps in the memory that it holds."""
+
+    offset: int
+    """Elements before its first one."""
+    elements: int
+    """Elements of the memory."""
+
+
+def held_by(val: torch.Tensor, sizes: Sizes) -> Held:
+    """Returns the position of a fake tensor in its memory."""
+    size = sizes(val.untyped_storage().nbytes())
+    return Held(sizes(val.storage_offset()), size // val.dtype.itemsize)
 
 
 class Window(NamedTuple):
