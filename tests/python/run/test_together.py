@@ -1,4 +1,4 @@
-"""Runs random programs with updates inside, slices and packed masks: they have the bits of a
+"""Runs random programs with updates inside, slices and packed values: they have the bits of a
 separate step, their measured peaks are the planned ones, and the evaluators agree on their
 plans."""
 
@@ -66,19 +66,23 @@ def check_program(seed: int) -> None:
     made = parameters(random)
     x = random.standard_normal((ROWS, WIDTH)).astype(np.float32)
     labels, budget = random.integers(0, WORDS, ROWS), BUDGETS[seed % len(BUDGETS)]
-    found = []
-    for updates, wished in (("after", None), ("inside", budget)):
-        params = {name: array.copy() for name, array in made.items()}
-        step = cutback.compile(
-            loss, optimizer=cutback.optim.AdamW(), slices=True, updates=updates, budget=wished
-        )
-        found.append([bits(step(params, x, labels)), bits(params)])
-    assert found[0] == found[1]
-    assert step.updates_inside
-    assert "cross_entropy: 520 rows in 2 pieces" in "\n".join(map(str, step.slices))
-    assert step.stats.peak_bytes == step.planned.arena_bytes
-    evaluate.check_plan(step.plan.problem, step.plan.document)
-    check_packed(cutback.with_packed(step.plan.parts), budget)
+    whole, _ = run(loss, made, (x, labels))
+    for packed in (False, True):
+        found, step = run(loss, made, (x, labels), updates="inside", budget=budget, packed=packed)
+        assert found == whole
+        assert step.updates_inside
+        assert "cross_entropy: 520 rows in 2 pieces" in "\n".join(map(str, step.slices))
+        assert step.stats.peak_bytes == step.planned.arena_bytes
+        evaluate.check_plan(step.plan.problem, step.plan.document)
+        if not packed:
+            check_packed(cutback.with_packed(step.plan.parts), budget)
+
+
+def run(loss: Any, made: Any, args: Any, **options: Any) -> Any:
+    """Returns the bits of the loss and of the parameters after a step, and the step."""
+    params = {name: array.copy() for name, array in made.items()}
+    step = cutback.compile(loss, optimizer=cutback.optim.AdamW(), slices=True, **options)
+    return [bits(step(params, *args)), bits(params)], step
 
 
 def check_packed(packed: Any, budget: Any) -> None:
