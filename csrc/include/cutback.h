@@ -381,7 +381,7 @@ typedef struct cb_compile_options {
     bool slices;           /* run chains of row-wise ops, such as the products and the cross entropy
                               of a language model's loss, in pieces whose sizes depend only on
                               shapes */
-    bool packed;           /* masks that the backward reads may be saved as bits. The plan without
+    bool packed;           /* values that the backward reads may be saved packed. The plan without
                               packing is used if it is better: faster within the budget or, if the
                               smallest plan is asked for, smaller */
     uint64_t static_bytes; /* parameters and optimizer states, counted by the measure `total` */

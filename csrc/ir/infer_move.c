@@ -266,3 +266,49 @@ cb_status cb_infer_unpack_bits(cb_infer *x, cb_error *err) {
     cb_infer_set(x, 0, CB_BOOL, &x->attrs->dims);
     return CB_OK;
 }
+
+/* ---- indices --------------------------------------------------------------------------------- */
+
+/* Checks the attributes of a packed index, whose indices have this shape. */
+static cb_status check_packed_index(const cb_infer *x, const cb_shape *shape, cb_error *err) {
+    static const char *const names[] = {"kernel_h", "kernel_w", "stride_h", "stride_w",
+                                        "pad_h",    "pad_w",    "plane_w",  "limit"};
+    const int64_t *a = x->attrs->i;
+    CB_TRY(cb_want_range(x, 7, names[7], 1, INT64_C(1) << 32, err));
+    if (cb_numel(shape) > INT64_C(1) << 60)
+        return cb_fail(err, CB_INVALID, "%s: too many indices", cb_infer_name(x));
+    CB_TRY(cb_want_range(x, 0, names[0], 0, CB_ATTR_MAX, err));
+    if (a[0] == 0) return CB_OK;
+    for (int k = 1; k < 4; k++) CB_TRY(cb_want_range(x, k, names[k], 1, CB_ATTR_MAX, err));
+    for (int k = 4; k < 6; k++) CB_TRY(cb_want_range(x, k, names[k], 0, a[k - 4] / 2, err));
+    CB_TRY(cb_want_range(x, 6, names[6], 1, a[7], err));
+    if (shape->rank == 4) return CB_OK;
+    return cb_fail(err, CB_INVALID, "%s: indices of windows have 4 axes, not %d", cb_infer_name(x),
+                   (int)shape->rank);
+}
+
+static cb_shape bytes_of_indices(const cb_infer *x, const cb_shape *shape) {
+    return (cb_shape){.rank = 1, .dim = {cb_numel(shape) * cb_packed_index_bytes(x->attrs)}};
+}
+
+cb_status cb_infer_pack_index(cb_infer *x, cb_error *err) {
+    CB_TRY(cb_want_index(x, 0, err));
+    CB_TRY(check_packed_index(x, &x->in[0]->shape, err));
+    const cb_shape packed = bytes_of_indices(x, &x->in[0]->shape);
+    cb_infer_set(x, 0, CB_U8, &packed);
+    return CB_OK;
+}
+
+cb_status cb_infer_unpack_index(cb_infer *x, cb_error *err) {
+    CB_TRY(cb_want_dtype(x, 0, CB_U8, err));
+    CB_TRY(cb_want_dims(x, err));
+    CB_TRY(check_packed_index(x, &x->attrs->dims, err));
+    const cb_shape packed = bytes_of_indices(x, &x->attrs->dims);
+    CB_TRY(cb_want_shape(x, 0, &packed, err));
+    if (x->attrs->dtype != CB_I32 && x->attrs->dtype != CB_I64) {
+        return cb_fail(err, CB_TYPE, "unpack_index: dtype must be i32 or i64, not %s",
+                       cb_dtype_name(x->attrs->dtype));
+    }
+    cb_infer_set(x, 0, x->attrs->dtype, &x->attrs->dims);
+    return CB_OK;
+}

@@ -41,6 +41,11 @@ int cb_op_index_input(cb_opcode code) {
     }
 }
 
+int64_t cb_packed_index_bytes(const cb_attrs *attrs) {
+    const int64_t *a = attrs->i, numbers = a[0] ? a[0] * a[1] : a[7];
+    return numbers <= 1 << 8 ? 1 : numbers <= 1 << 16 ? 2 : 4;
+}
+
 /* About a hundred short names: linear search costs less than maintaining a table. */
 bool cb_op_find(const char *name, size_t length, cb_opcode *out) {
     for (int code = 0; code < CB_OP_COUNT; code++) {

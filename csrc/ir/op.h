@@ -43,6 +43,8 @@ CB_MUST_CHECK cb_status cb_op_check_call(cb_opcode code, uint32_t n_ins, cb_erro
 /* Returns the input with indices of the elements of another input that are read or written; -1:
  * none. */
 int cb_op_index_input(cb_opcode code);
+/* Returns the bytes of a packed index, by the attributes of pack_index: 1, 2 or 4. */
+int64_t cb_packed_index_bytes(const cb_attrs *attrs);
 bool cb_op_find(const char *name, size_t length, cb_opcode *out);
 
 /* One attribute of an op, as named in its row. Iterate with index 0.. until false. */

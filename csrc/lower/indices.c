@@ -108,6 +108,7 @@ static bool are_positions(const cb_graph *g, const bound *own) {
     const cb_op_id root = root_of(g, own->index);
     if (!cb_makes_positions(g->ops.at[root].code)) return false;
     const cb_shape *x = &g->values.at[cb_op_ins(g, root)[0]].shape;
+    if (g->ops.at[root].code == CB_OP_UNPACK_INDEX) return cb_op_attrs(g, root)->i[7] <= own->rows;
     if (g->ops.at[root].code == CB_OP_ARGMAX)
         return x->dim[cb_op_attrs(g, root)->i[0]] <= own->rows;
     return x->dim[2] * x->dim[3] <= own->rows;

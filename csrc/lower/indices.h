@@ -8,7 +8,7 @@
 
 /* True if the op returns positions of elements of its input, which are in range for every input. */
 static inline bool cb_makes_positions(cb_opcode code) {
-    return code == CB_OP_MAX_POOL2D || code == CB_OP_ARGMAX;
+    return code == CB_OP_MAX_POOL2D || code == CB_OP_ARGMAX || code == CB_OP_UNPACK_INDEX;
 }
 /* True if the op copies integers from the memory of an input. */
 bool cb_copies_indices(const cb_graph *g, cb_op_id id);

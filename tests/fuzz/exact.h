@@ -84,7 +84,9 @@ static inline double op_bound(const cb_graph *g, const cb_op *op, double a, doub
         case CB_OP_LOGICAL_AND:
         case CB_OP_LOGICAL_OR:
         case CB_OP_UNPACK_BITS: return 1;
-        case CB_OP_PACK_BITS: return 255;
+        case CB_OP_PACK_BITS:
+        case CB_OP_PACK_INDEX: return 255;
+        case CB_OP_UNPACK_INDEX: return (double)attrs->i[7];
         case CB_OP_PAD:
         case CB_OP_TRIL: return fmax(a, whole(attrs->f[0]));
         case CB_OP_SUM:

@@ -5,7 +5,7 @@
 
 #include "../../ir/builder.h"
 
-typedef enum pack { STAYS = 0, AS_BITS, AS_SIGNS } pack;
+typedef enum pack { STAYS = 0, AS_BITS, AS_SIGNS, AS_BYTES } pack;
 
 typedef struct packs {
     const cb_graph *g;
@@ -21,6 +21,29 @@ typedef struct packs {
 
 static bool is_view(const cb_graph *g, cb_op_id id) { return cb_op_flags(g, id) & CB_OPF_VIEW; }
 
+/* Returns the attributes of the packed positions that an op makes. */
+static cb_attrs positions_of(const cb_graph *g, cb_op_id id) {
+    const cb_shape *x = &g->values.at[cb_op_ins(g, id)[0]].shape;
+    const int64_t *own = cb_op_attrs(g, id)->i;
+    cb_attrs attrs = {.i = {0}};
+    if (g->ops.at[id].code == CB_OP_ARGMAX) {
+        attrs.i[7] = x->dim[own[0]];
+        return attrs;
+    }
+    for (int k = 0; k < 6; k++) attrs.i[k] = own[k];
+    attrs.i[6] = x->dim[3];
+    attrs.i[7] = x->dim[2] * x->dim[3];
+    return attrs;
+}
+
+static bool makes_short_positions(const cb_graph *g, const cb_value *v) {
+    const cb_opcode code = g->ops.at[v->producer].code;
+    if (cb_dtype_is_float(v->dtype) || (code != CB_OP_ARGMAX && code != CB_OP_MAX_POOL2D))
+        return false;
+    const cb_attrs attrs = positions_of(g, v->producer);
+    return cb_packed_index_bytes(&attrs) < (int64_t)cb_dtype_size(v->dtype);
+}
+
 /* Returns how a value is packed if the backward reads it. */
 static pack how_of(const cb_graph *g, cb_value_id root) {
     const cb_value *v = &g->values.at[root];
@@ -29,6 +52,7 @@ static pack how_of(const cb_graph *g, cb_value_id root) {
     if (op->code == CB_OP_INPUT || op->code == CB_OP_FULL) return STAYS;
     if (g->storages.at[v->storage].bytes < CB_PACK_BYTES) return STAYS;
     if (v->dtype == CB_BOOL) return AS_BITS;
+    if (makes_short_positions(g, v)) return AS_BYTES;
     return op->code == CB_OP_RELU && cb_dtype_is_float(v->dtype) ? AS_SIGNS : STAYS;
 }
 
@@ -111,13 +135,28 @@ static cb_status append(const packs *x, cb_graph *to, cb_op_id like, cb_opcode c
 static cb_status copy_one(const packs *x, cb_graph *to, cb_value_id value, cb_error *err) {
     const cb_graph *g = x->g;
     const cb_value *v = &g->values.at[value];
-    const cb_attrs shape = {.dims = v->shape};
+    const bool is_index = x->how[v->storage] == AS_BYTES;
+    cb_attrs attrs = {.i = {0}};
     if (is_view(g, v->producer))
         return append(x, to, v->producer, g->ops.at[v->producer].code,
                       x->copy[cb_op_ins(g, v->producer)[0]], cb_op_attrs(g, v->producer),
                       &x->copy[value], err);
-    return append(x, to, v->producer, CB_OP_UNPACK_BITS, x->packed[v->storage], &shape,
-                  &x->copy[value], err);
+    if (is_index) attrs = positions_of(g, v->producer);
+    attrs.dims = v->shape;
+    attrs.dtype = is_index ? v->dtype : attrs.dtype;
+    return append(x, to, v->producer, is_index ? CB_OP_UNPACK_INDEX : CB_OP_UNPACK_BITS,
+                  x->packed[v->storage], &attrs, &x->copy[value], err);
+}
+
+/* Packs a value of the forward, whose value in the new graph is `whole`. */
+static cb_status pack_one(const packs *x, cb_graph *to, cb_value_id value, cb_value_id whole,
+                          cb_error *err) {
+    const cb_value *v = &x->g->values.at[value];
+    cb_value_id *packed = &x->packed[v->storage];
+    if (x->how[v->storage] != AS_BYTES)
+        return append(x, to, v->producer, CB_OP_PACK_BITS, whole, NULL, packed, err);
+    const cb_attrs attrs = positions_of(x->g, v->producer);
+    return append(x, to, v->producer, CB_OP_PACK_INDEX, whole, &attrs, packed, err);
 }
 
 /* Finds the copy of a value, or makes it. Goes up the chain of views for each one that has no copy
@@ -175,7 +214,7 @@ static cb_status emit(void *user, cb_graph *to, cb_op_id id, const cb_value_id *
         outs[k] = to->ops.at[made].out_begin + k;
         if (is_late && x->how[s] != STAYS) x->copy[op->out_begin + k] = outs[k]; /* a view */
         if (is_late || x->how[s] == STAYS) continue;
-        CB_TRY(append(x, to, id, CB_OP_PACK_BITS, outs[k], NULL, &x->packed[s], err));
+        CB_TRY(pack_one(x, to, op->out_begin + k, outs[k], err));
     }
     return CB_OK;
 }

@@ -155,3 +155,41 @@ void cb_ref_unpack_bits(const cb_ref_call *c) {
     for (int64_t i = 0; i < cb_numel(&c->out[0].shape); i++)
         cb_ref_put_int(&c->out[0], i, cb_ref_get_int(&c->in[0], i / 8) >> i % 8 & 1);
 }
+
+/* Returns the element of a plane where the window of index `element` begins, as a row and a column,
+ * either of which may be negative. */
+static void window_of(const cb_ref_call *c, const cb_shape *shape, int64_t element, int64_t *row,
+                      int64_t *column) {
+    const int64_t *a = c->attrs->i;
+    int64_t at[CB_MAX_RANK];
+    cb_ref_index(shape, element, at);
+    *row = at[2] * a[2] - a[4];
+    *column = at[3] * a[3] - a[5];
+}
+
+void cb_ref_pack_index(const cb_ref_call *c) {
+    const int64_t *a = c->attrs->i, bytes = cb_packed_index_bytes(c->attrs);
+    for (int64_t i = 0; i < cb_numel(&c->in[0].shape); i++) {
+        int64_t number = cb_ref_get_int(&c->in[0], i), row, column;
+        if (a[0]) {
+            window_of(c, &c->in[0].shape, i, &row, &column);
+            number = (number / a[6] - row) * a[1] + number % a[6] - column;
+        }
+        for (int64_t k = 0; k < bytes; k++)
+            cb_ref_put_int(&c->out[0], i * bytes + k, number >> 8 * k & 255);
+    }
+}
+
+void cb_ref_unpack_index(const cb_ref_call *c) {
+    const int64_t *a = c->attrs->i, bytes = cb_packed_index_bytes(c->attrs);
+    for (int64_t i = 0; i < cb_numel(&c->out[0].shape); i++) {
+        int64_t number = 0, row, column;
+        for (int64_t k = 0; k < bytes; k++)
+            number |= cb_ref_get_int(&c->in[0], i * bytes + k) << 8 * k;
+        if (a[0]) {
+            window_of(c, &c->out[0].shape, i, &row, &column);
+            number = (row + number / a[1]) * a[6] + column + number % a[1];
+        }
+        cb_ref_put_int(&c->out[0], i, number);
+    }
+}

@@ -67,6 +67,8 @@ static family_fn family_of(cb_opcode code) {
         case CB_OP_TRIL: return cb_ref_tril;
         case CB_OP_PACK_BITS: return cb_ref_pack_bits;
         case CB_OP_UNPACK_BITS: return cb_ref_unpack_bits;
+        case CB_OP_PACK_INDEX: return cb_ref_pack_index;
+        case CB_OP_UNPACK_INDEX: return cb_ref_unpack_index;
         case CB_OP_MATMUL:
         case CB_OP_MATMUL_ADD: return cb_ref_matmul;
         case CB_OP_CONV2D:

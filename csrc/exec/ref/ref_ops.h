@@ -47,6 +47,8 @@ void cb_ref_concat(const cb_ref_call *c);
 void cb_ref_pad(const cb_ref_call *c);
 void cb_ref_pack_bits(const cb_ref_call *c);
 void cb_ref_unpack_bits(const cb_ref_call *c);
+void cb_ref_pack_index(const cb_ref_call *c);
+void cb_ref_unpack_index(const cb_ref_call *c);
 CB_MUST_CHECK cb_status cb_ref_gather(const cb_ref_call *c, cb_error *err);
 CB_MUST_CHECK cb_status cb_ref_scatter_add(const cb_ref_call *c, cb_error *err);
 CB_MUST_CHECK cb_status cb_ref_embedding(const cb_ref_call *c, cb_error *err);

@@ -151,7 +151,8 @@ def compile(
             budget, but may differ from those without slices. :attr:`Step.slices` lists the chains
             that run in pieces (docs/slices.md).
         packed: if true, bools that the backward reads may be saved as bits, and so may the result
-            of a ``relu`` that the backward reads only for its sign. The step is planned without
+            of a ``relu`` that the backward reads only for its sign. Indices of ``argmax`` and of
+            max poolings may be saved in one, two or four bytes each. The step is planned without
             packed values and with them, and the better plan runs: the faster one within the budget
             or, for ``"min"`` and ``"smallest"``, the smaller one. Results are bitwise equal
             (docs/planner.md).

@@ -36,6 +36,24 @@ static const char *read = HEAD "%3 = relu(%2) : f32[64,64]\n"
                                "%7 = neg(%6) : f32[64,64]\n"
                                "%8 = neg(%7) : f32[64,64]\n" LOSS("%8");
 
+/* The index of the pooling has 5,400 elements, of windows of four, and that of argmax 1,200. */
+#define PLANES          \
+    "cutback.graph 1\n" \
+    "%0 = input {role=param, name=\"w\"} : f32[6,2,60,30]\n"
+static const char *pooled =
+    PLANES "%1 %2 = max_pool2d(%0) {kernel_h=2,kernel_w=2,stride_h=2,stride_w=2,"
+           "pad_h=0,pad_w=0} : "
+           "f32[6,2,30,15], i32[6,2,30,15]\n"
+           "%3 = square(%1) : f32[6,2,30,15]\n"
+           "%4 = sum(%3) {axes=[0,1,2,3], keepdims=0} : f32[]\n"
+           "output \"loss\" %4 result\n";
+static const char *largest = PLANES "%1 = reshape(%0) {shape=[1200,18]} : f32[1200,18]\n"
+                                    "%2 = argmax(%1) {axis=1,keepdims=1} : i64[1200,1]\n"
+                                    "%3 = gather(%1, %2) {axis=1} : f32[1200,1]\n"
+                                    "%4 = square(%3) : f32[1200,1]\n"
+                                    "%5 = sum(%4) {axes=[0,1], keepdims=0} : f32[]\n"
+                                    "output \"loss\" %5 result\n";
+
 static cb_graph *parse(const char *text, const char *more) {
     char all[4096];
     cb_graph *g = NULL;
@@ -108,6 +126,28 @@ TEST(results_stay_whole) {
     cb_graph_free(joint);
 }
 
+static void check_index(const char *text, int64_t bytes) {
+    cb_graph *joint = joint_of(text, "", true);
+    CHECK(count(joint, CB_OP_PACK_INDEX) == 1 && count(joint, CB_OP_UNPACK_INDEX) == 1);
+    for (cb_op_id id = 0; id < joint->ops.len; id++) {
+        const cb_op *op = &joint->ops.at[id];
+        const cb_value *out = &joint->values.at[op->out_begin];
+        if (op->code == CB_OP_PACK_INDEX) CHECK(cb_numel(&out->shape) == bytes);
+        for (uint32_t k = 0; id >= joint->backward_starts && k < op->n_in; k++) {
+            const cb_value *in = &joint->values.at[cb_op_ins(joint, id)[k]];
+            const cb_dtype dtype = joint->values.at[joint->storages.at[in->storage].root].dtype;
+            if (dtype == CB_I32 || dtype == CB_I64)
+                CHECK(ir_code(joint, joint->storages.at[in->storage].root) == CB_OP_UNPACK_INDEX);
+        }
+    }
+    cb_graph_free(joint);
+}
+
+TEST(indices_become_bytes) {
+    check_index(pooled, 5400);
+    check_index(largest, 1200);
+}
+
 static cb_status pack(cb_alloc *alloc, void *user) {
     cb_graph *out = NULL;
     const cb_status status = build(user, alloc, true, &out);
@@ -116,8 +156,8 @@ static cb_status pack(cb_alloc *alloc, void *user) {
 }
 
 TEST(out_of_memory) {
-    const char *const texts[] = {masked, sign};
-    for (int k = 0; k < 2; k++) {
+    const char *const texts[] = {masked, sign, pooled, largest};
+    for (int k = 0; k < 4; k++) {
         cb_graph *g = parse(texts[k], "");
         check_oom(pack, g);
         cb_graph_free(g);
@@ -128,6 +168,7 @@ int main(void) {
     cb_alloc_init(&ir_alloc);
     RUN(a_mask_is_unpacked_once);
     RUN(a_relu_is_packed_if_only_its_sign_is_read);
+    RUN(indices_become_bytes);
     RUN(results_stay_whole);
     RUN(out_of_memory);
     return ir_report();

@@ -180,6 +180,25 @@ static inline void recipe_bits(recipe *r) {
     else OP1(recipe_unary(r, CB_OP_PACK_BITS, x), .dims = shape);
 }
 
+/* Positions of the larger of two elements or, at odd turns, in windows of two by three. */
+static inline void recipe_index(recipe *r) {
+    const bool has_windows = r->turn % 2;
+    const cb_attrs windows = {.i = {2, 3, 2, 3, 1, 1, 2, 4}}, plain = {.i = {[7] = 300}};
+    const cb_shape shape = has_windows ? S4(r->n, 2, 1, 1) : S2(r->n, 5);
+    cb_attrs attrs = has_windows ? windows : plain, last = {.i = {shape.rank}};
+    cb_shape pairs = shape;
+    pairs.dim[pairs.rank++] = 2;
+    cb_value_id x = floats(r, pairs);
+    if (r->status == CB_OK) r->status = cb_build(r->g, CB_OP_ARGMAX, 1, &x, &last, &x, r->err);
+    if (r->code == CB_OP_UNPACK_INDEX && r->status == CB_OK)
+        r->status = cb_build(r->g, CB_OP_PACK_INDEX, 1, &x, &attrs, &x, r->err);
+    if (r->code == CB_OP_UNPACK_INDEX) {
+        attrs.dims = shape;
+        attrs.dtype = r->turn % 3 ? CB_I64 : CB_I32;
+    }
+    recipe_op(r, 1, &x, &attrs);
+}
+
 static inline void recipe_shapes(recipe *r) {
     const int64_t n = r->n, turn = r->turn % 2;
     cb_value_id a, b;
@@ -218,8 +237,6 @@ static inline void recipe_shapes(recipe *r) {
             recipe_op(r, 3, (cb_value_id[]){a, b, a}, &(cb_attrs){.i = {1}});
             break;
         case CB_OP_PAD: OP1(floats(r, S2(n, 3)), .f = {0.5}, .i = {turn, 1, 2, turn}); break;
-        case CB_OP_PACK_BITS:
-        case CB_OP_UNPACK_BITS: recipe_bits(r); break;
         case CB_OP_GATHER:
             a = floats(r, turn ? S2(4, n) : S2(n, 4));
             OP2(a, indices(r, turn ? S2(3, n) : S2(n, 6), 4), .i = {1 - turn});
@@ -296,6 +313,10 @@ static inline void recipe_windows(recipe *r) {
             break;
         case CB_OP_ATTENTION:
         case CB_OP_ATTENTION_BWD: recipe_attention(r); break;
+        case CB_OP_PACK_BITS:
+        case CB_OP_UNPACK_BITS: recipe_bits(r); break;
+        case CB_OP_PACK_INDEX:
+        case CB_OP_UNPACK_INDEX: recipe_index(r); break;
         default: r->is_missing = true;
     }
 }

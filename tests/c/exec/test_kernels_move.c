@@ -101,6 +101,57 @@ TEST(bits) {
     }
 }
 
+/* Returns random indices, each in its window if there are windows. */
+static cb_tensor random_indices(cb_dtype dtype, const cb_shape *shape, const int64_t *a) {
+    cb_tensor index = input(dtype, *shape, PLAIN, SMALL);
+    for (int64_t i = 0; i < cb_numel(shape); i++) {
+        int64_t at[2] = {0, random_int(0, a[7] - 1)}; /* a row and a column of the plane */
+        for (int k = 0; k < 2 && a[0]; k++) {
+            const int64_t axis = k ? i % shape->dim[3] : i / shape->dim[3] % shape->dim[2];
+            const int64_t first = axis * a[2 + k] - a[4 + k], size = k ? a[6] : a[7] / a[6];
+            const int64_t last = first + a[k] < size ? first + a[k] : size;
+            at[k] = random_int(first < 0 ? 0 : first, last - 1);
+        }
+        set(&index, i, (double)(a[0] ? at[0] * a[6] + at[1] : at[1]));
+    }
+    return index;
+}
+
+/* Indices become bytes, and the same indices again. */
+static void check_indices(cb_dtype dtype, const cb_shape *shape, const cb_attrs *attrs) {
+    test_op pack = {.code = CB_OP_PACK_INDEX, .n_in = 1, .attrs = *attrs}, unpack = pack;
+    pack.in[0] = random_indices(dtype, shape, attrs->i);
+    CHECK_OK(run_op(&pack, 1, NULL));
+    unpack.code = CB_OP_UNPACK_INDEX;
+    unpack.in[0] = pack.out[0];
+    unpack.attrs.dims = *shape;
+    unpack.attrs.dtype = dtype;
+    CHECK_OK(run_op(&unpack, 1, NULL));
+    CHECK(same_bits(&unpack.out[0], &pack.in[0]));
+    CHECK_TWIN(&unpack, 0, 0); /* frees all tensors */
+    pack.in[0] = random_indices(dtype, shape, attrs->i);
+    CHECK_TWIN(&pack, 0, 0);
+}
+
+TEST(packed_indices) {
+    static const int64_t limits[] = {1, 256, 257, 65536, 65537, INT64_C(1) << 31};
+    const cb_attrs pools[] = {{.i = {2, 2, 2, 2, 0, 0, 9, 54}},
+                              {.i = {3, 3, 1, 2, 1, 1, 7, 77}},
+                              {.i = {16, 17, 1, 1, 8, 8, 5, 30}},
+                              {.i = {1, 5, 3, 1, 0, 2, 2, 2}}};
+    const cb_shape planes[] = {SHAPE(2, 3, 3, 4), SHAPE(3, 2, 11, 4), SHAPE(2, 1, 7, 5),
+                               SHAPE(2, 1, 1, 2)};
+    for (int d = 0; d < 2; d++) {
+        const cb_dtype dtype = d ? CB_I64 : CB_I32;
+        for (int k = 0; k < COUNT(limits); k++) {
+            const cb_attrs plain = {.i = {[7] = limits[k]}};
+            const cb_shape shape = k % 2 ? SHAPE(3, 9001) : SHAPE(0, 3);
+            check_indices(dtype, &shape, &plain);
+        }
+        for (int k = 0; k < COUNT(pools); k++) check_indices(dtype, &planes[k], &pools[k]);
+    }
+}
+
 static cb_shape source_shape(int i) {
     return i == 0 ? cb_shape_make(0, NULL)
                   : (i == 1 ? SHAPE(3, 0) : (i == 2 ? SHAPE(5, 6, 7) : SHAPE(9, 41, 123)));
@@ -192,6 +243,7 @@ int main(void) {
     RUN(contiguous);
     RUN(concat);
     RUN(bits);
+    RUN(packed_indices);
     RUN(pad);
     RUN(tril);
     RUN(full);

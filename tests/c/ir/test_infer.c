@@ -3,6 +3,7 @@
 #include "ir.h"
 #include "ir/infer.h"
 
+#define NO_WINDOW "kernel_h=0,kernel_w=0,stride_h=0,stride_w=0,pad_h=0,pad_w=0,plane_w=0,"
 #define ATTENTION_OPTIONS " {scale=0.5, p=0, stream=0, causal=0}"
 
 typedef struct row {
@@ -117,6 +118,13 @@ static const row good[] = {
     {"f16[]", "pack_bits(%0)", "u8[1]"},
     {"f32[0,3]", "pack_bits(%0)", "u8[0]"},
     {"u8[2]", "unpack_bits(%0) {shape=[3,3]}", "bool[3,3]"},
+    {"i64[3,2]", "pack_index(%0) {" NO_WINDOW "limit=256}", "u8[6]"},
+    {"i32[3]", "pack_index(%0) {" NO_WINDOW "limit=65537}", "u8[12]"},
+    {"i32[1,2,3,4]",
+     "pack_index(%0) "
+     "{kernel_h=16,kernel_w=17,stride_h=1,stride_w=1,pad_h=0,pad_w=0,plane_w=40,limit=1600}",
+     "u8[48]"},
+    {"u8[6]", "unpack_index(%0) {" NO_WINDOW "limit=300,shape=[3],dtype=i64}", "i64[3]"},
     /* products, windows */
     {"f32[2,3] f32[3,4]", "matmul(%0, %1)", "f32[2,4]"},
     {"f64[5,2,0] f64[5,0,4]", "matmul(%0, %1)", "f64[5,2,4]"},
@@ -266,6 +274,19 @@ static const row bad[] = {
     {"i32[8]", "pack_bits(%0)", "pack_bits: input 0 must be bool or float, not i32"},
     {"u8[2]", "unpack_bits(%0) {shape=[8]}", "input 0 has shape (2,), must have (1,)"},
     {"bool[1]", "unpack_bits(%0) {shape=[8]}", "input 0 must be u8, not bool"},
+    {"u8[8]", "pack_index(%0) {" NO_WINDOW "limit=9}", "i32 or i64, not u8"},
+    {"i32[8]", "pack_index(%0) {" NO_WINDOW "limit=0}", "limit is 0"},
+    {"i32[8]",
+     "pack_index(%0) "
+     "{kernel_h=2,kernel_w=2,stride_h=1,stride_w=1,pad_h=0,pad_w=0,plane_w=3,limit=9}",
+     "indices of windows have 4 axes, not 1"},
+    {"i32[1,1,1,1]",
+     "pack_index(%0) "
+     "{kernel_h=2,kernel_w=2,stride_h=1,stride_w=0,pad_h=0,pad_w=0,plane_w=3,limit=9}",
+     "stride_w is 0"},
+    {"u8[8]", "unpack_index(%0) {" NO_WINDOW "limit=257,shape=[8],dtype=i64}", "must have (16,)"},
+    {"u8[8]", "unpack_index(%0) {" NO_WINDOW "limit=9,shape=[8],dtype=f32}",
+     "must be i32 or i64, not f32"},
     {"f32[2,3] i32[3]", "embedding_bwd(%0, %1) {rows=4}", "input 1 has shape (3,), must have (2,)"},
     {"f32[2,3] i32[2]", "embedding_bwd(%0, %1) {rows=-4}", "rows is -4"},
     {"f32[2,3] f32[2,3]", "matmul(%0, %1)", "matmul: (2,3) @ (2,3): inner sizes"},

@@ -44,7 +44,7 @@ WITHOUT = {
     "matmul_add",
 }  # fmt: skip
 RANDOM = {"dropout", "uniform"}
-MADE = {"input", "pack_bits", "unpack_bits"}  # not made by functions
+MADE = {"input", "pack_bits", "pack_index", "unpack_bits", "unpack_index"}  # not made by functions
 
 
 @pytest.mark.parametrize("name", sorted(ROWS.keys() - WITHOUT - RANDOM))

@@ -1,4 +1,5 @@
-"""Tests ``packed=True``: masks and ReLUs as bits, results under every budget, and peaks."""
+"""Tests ``packed=True``: masks and ReLUs as bits, indices as bytes, results under every budget, and
+peaks."""
 
 from __future__ import annotations
 
@@ -39,6 +40,22 @@ def pooled(p: Any, x: Any) -> Any:
     return (F.max_pool2d(y, 2) ** 2).mean()
 
 
+def overlapping(p: Any, x: Any) -> Any:
+    """Takes the largest of overlapping windows, with padding."""
+    y = F.conv2d(x.reshape(2, 1, 48, 48), p["kernel"], padding=1)
+    y = F.max_pool2d(cb.tanh(F.max_pool2d(y, (3, 2), stride=(1, 2), padding=1)), 17, 3, 8)
+    return (y * y).mean()
+
+
+def chosen(p: Any, x: Any) -> Any:
+    """Adds the larger of each two elements, by indices of eight bytes."""
+    for w in p["w"] * 2:
+        pairs = (x @ w).reshape(-1, 2)
+        largest = cb.take_along_axis(pairs, cb.argmax(pairs, 1, keepdims=True), 1)
+        x = x + cb.broadcast_to(largest, pairs.shape).reshape(x.shape)
+    return (x * x).mean()
+
+
 def viewed(p: Any, x: Any) -> Any:
     """Reads one mask, and views of it, in the forward and in the backward."""
     mask = x @ p["w"][0] > 0
@@ -65,7 +82,7 @@ def run(loss: Any, args: Any, **options: Any) -> Any:
 
 
 def packs(step: Any) -> int:
-    return sum(op.kind == "pack_bits" for op in step.plan.parts.ops)
+    return sum(op.kind.startswith("pack_") for op in step.plan.parts.ops)
 
 
 def check_bits(loss: Any, budgets: Any) -> None:
@@ -83,15 +100,20 @@ def test_bits_are_the_same_and_peaks_are_planned() -> None:
 
 
 @pytest.mark.very_slow
-@pytest.mark.parametrize("loss", [gates, dropped, pooled, viewed])
+@pytest.mark.parametrize("loss", [gates, dropped, pooled, chosen, viewed])
 def test_bits_are_the_same_under_every_budget(loss: Any) -> None:
     check_bits(loss, BUDGETS)
 
 
 @pytest.mark.very_slow
+def test_bits_are_the_same_with_overlapping_windows() -> None:
+    check_bits(overlapping, (None, 0.5, "min"))
+
+
+@pytest.mark.very_slow
 @pytest.mark.parametrize("dtype", [np.float64, np.float16])
 def test_bits_are_the_same_in_other_types(dtype: Any) -> None:
-    for loss in (gates, dropped, pooled):
+    for loss in (gates, dropped, pooled, chosen):
         args = arguments(dtype)
         step, bits = run(loss, args, packed=True, budget="min")
         assert packs(step) > 0
@@ -106,7 +128,10 @@ def sizes(loss: Any) -> list[int]:
 
 @pytest.mark.parametrize(
     "loss",
-    [pooled, *(pytest.param(loss, marks=pytest.mark.very_slow) for loss in (gates, dropped))],
+    [
+        pooled,
+        *(pytest.param(loss, marks=pytest.mark.very_slow) for loss in (gates, dropped, chosen)),
+    ],
 )
 def test_the_smallest_step_is_smaller(loss: Any) -> None:
     whole, packed = sizes(loss)

@@ -1,6 +1,9 @@
 /* Bools as bits: element 8 i + k is bit k of byte i; the bits after the last element are 0. A task
  * packs or unpacks a run of whole bytes. A product with GATHER moves byte k of a word, 0 or 1, to
- * bit 56 + k; no two terms of it meet in one bit. */
+ * bit 56 + k; no two terms of it meet in one bit.
+ *
+ * Indices are packed by packed_index.c, which is compiled once for all instruction sets. */
+#include "../../packed_index.h"
 #include "kern_copy.h"
 
 #define GATHER 0x0102040810204080u
@@ -93,8 +96,67 @@ static cb_status run_unpack(const cb_kernel_args *args, cb_error *err) {
     return CB_OK;
 }
 
+/* ---- indices --------------------------------------------------------------------------------- */
+
+#define INDICES 16384 /* of a task */
+
+typedef struct indices {
+    cb_packed_index kind;
+    void *wide;
+    uint8_t *bytes;
+    int64_t n;
+    bool packs;
+} indices;
+
+static void index_task(void *user, int64_t task, int thread) {
+    (void)thread;
+    const indices *x = user;
+    const int64_t first = task * INDICES, last = min_i64(first + INDICES, x->n);
+    if (x->packs) cb_pack_index(&x->kind, x->wide, first, last, x->bytes);
+    else cb_unpack_index(&x->kind, x->bytes, first, last, x->wide);
+}
+
+static cb_status run_indices(const cb_kernel_args *args, const cb_tensor *wide,
+                             const cb_tensor *bytes, bool packs) {
+    const int64_t *a = args->attrs->i;
+    indices x = {.wide = wide->data,
+                 .bytes = bytes->data,
+                 .n = cb_numel(&wide->shape),
+                 .packs = packs,
+                 .kind = {.is_wide = wide->dtype == CB_I64,
+                          .bytes = cb_packed_index_bytes(args->attrs),
+                          .has_windows = a[0] != 0}};
+    for (int k = 0; k < 2 && x.kind.has_windows; k++) {
+        x.kind.windows[1 + k] = wide->shape.dim[2 + k];
+        x.kind.plane[1 + k] = k ? a[6] : a[7] / a[6];
+        x.kind.kernel[1 + k] = a[k];
+        x.kind.stride[1 + k] = a[2 + k];
+        x.kind.pad[1 + k] = a[4 + k];
+        x.kind.dilation[1 + k] = 1;
+    }
+    x.kind.windows[0] = x.kind.plane[0] = x.kind.kernel[0] = 1;
+    x.kind.stride[0] = x.kind.dilation[0] = 1;
+    cb_parallel(args->pool, div_up(x.n, INDICES), index_task, &x);
+    return CB_OK;
+}
+
+static cb_status run_pack_index(const cb_kernel_args *args, cb_error *err) {
+    (void)err;
+    return run_indices(args, &args->in[0], &args->out[0], true);
+}
+
+static cb_status run_unpack_index(const cb_kernel_args *args, cb_error *err) {
+    (void)err;
+    return run_indices(args, &args->out[0], &args->in[0], false);
+}
+
 cb_kernel_fn CB_KERN(bits)(cb_opcode code, cb_dtype dtype) {
     (void)dtype;
-    if (code == CB_OP_PACK_BITS) return run_pack;
-    return code == CB_OP_UNPACK_BITS ? run_unpack : NULL;
+    switch (code) {
+        case CB_OP_PACK_BITS: return run_pack;
+        case CB_OP_UNPACK_BITS: return run_unpack;
+        case CB_OP_PACK_INDEX: return run_pack_index;
+        case CB_OP_UNPACK_INDEX: return run_unpack_index;
+        default: return NULL;
+    }
 }

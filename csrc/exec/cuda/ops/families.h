@@ -7,6 +7,7 @@
 void cb_cu_point(const cb_cu_op *x);
 void cb_cu_move(const cb_cu_op *x);
 void cb_cu_bits(const cb_cu_op *x);
+void cb_cu_packed_index(const cb_cu_op *x);
 void cb_cu_index(const cb_cu_op *x);
 void cb_cu_reduce(const cb_cu_op *x);
 void cb_cu_softmax(const cb_cu_op *x);

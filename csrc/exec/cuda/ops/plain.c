@@ -17,6 +17,8 @@ static family_fn family_of(cb_opcode code) {
         case CB_OP_PAD: return cb_cu_move;
         case CB_OP_PACK_BITS:
         case CB_OP_UNPACK_BITS: return cb_cu_bits;
+        case CB_OP_PACK_INDEX:
+        case CB_OP_UNPACK_INDEX: return cb_cu_packed_index;
         case CB_OP_GATHER:
         case CB_OP_SCATTER_ADD:
         case CB_OP_EMBEDDING:
