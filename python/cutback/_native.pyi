@@ -518,6 +518,28 @@ def keep_by_bits(
     out: np.ndarray[Any, Any],
     /,
 ) -> None: ...
+def pack_windows(
+    indices: np.ndarray[Any, Any],
+    packed: np.ndarray[Any, Any],
+    windows: tuple[int, int, int],
+    plane: tuple[int, int, int],
+    kernel: tuple[int, int, int],
+    stride: tuple[int, int, int],
+    pad: tuple[int, int, int],
+    dilation: tuple[int, int, int],
+    /,
+) -> None: ...
+def unpack_windows(
+    packed: np.ndarray[Any, Any],
+    indices: np.ndarray[Any, Any],
+    windows: tuple[int, int, int],
+    plane: tuple[int, int, int],
+    kernel: tuple[int, int, int],
+    stride: tuple[int, int, int],
+    pad: tuple[int, int, int],
+    dilation: tuple[int, int, int],
+    /,
+) -> None: ...
 def cuda_driver(path: str | os.PathLike[str], /) -> tuple[int, list[tuple[str, int, int]]]: ...
 def cuda_nvrtc(path: str | os.PathLike[str], /) -> tuple[int, int, int]: ...
 def cuda_blaslt(path: str | os.PathLike[str], /) -> int: ...

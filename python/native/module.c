@@ -144,6 +144,12 @@ static PyMethodDef module_methods[] = {
     {"keep_by_bits", cb_py_keep_by_bits, METH_VARARGS,
      "keep_by_bits(floats, packed, width, out, /): copies the floats whose bit is 1; the others "
      "become 0"},
+    {"pack_windows", cb_py_pack_windows, METH_VARARGS,
+     "pack_windows(indices, packed, windows, plane, kernel, stride, pad, dilation, /): packs "
+     "indices of a max pooling as positions in their windows; the last six have three sizes each"},
+    {"unpack_windows", cb_py_unpack_windows, METH_VARARGS,
+     "unpack_windows(packed, indices, windows, plane, kernel, stride, pad, dilation, /): the "
+     "reverse of pack_windows"},
     {"cuda_driver", cb_py_cuda_driver, METH_O,
      "cuda_driver(path, /) -> (version, [(name, capability, bytes) of a device, ...])"},
     {"cuda_nvrtc", cb_py_cuda_nvrtc, METH_O,

@@ -1,7 +1,8 @@
-/* packing.c: packs bools to bits, and back, between arrays of the caller. */
+/* packing.c: packs bools to bits and indices to bytes, and back, between arrays of the caller. */
 #include "state.h"
 
 #include "exec/packed_bits.h"
+#include "exec/packed_index.h"
 
 /* Views a one-dimensional array of this dtype; returns -1 with an error set if it is not one. */
 static int bytes_of(PyObject *array, const char *name, cb_dtype dtype, cb_py_view *out) {
@@ -103,4 +104,62 @@ PyObject *cb_py_keep_by_bits(PyObject *Py_UNUSED(module), PyObject *args) {
     cb_keep_by_bits(floats.data, (uint8_t *)packed.data, floats.bytes / width, width, kept.data);
     PyEval_RestoreThread(thread);
     Py_RETURN_NONE;
+}
+
+/* ---- indices of max poolings ----------------------------------------------------------------- */
+
+static bool all_within(const int64_t *sizes, int64_t least) {
+    for (int k = 0; k < 3; k++)
+        if (sizes[k] < least || sizes[k] > INT32_MAX) return false;
+    return true;
+}
+
+/* Checks the sizes of windows and arrays, and sets the bytes of a packed index; returns -1 with an
+ * error set if they do not belong together. */
+static int check_windows(cb_packed_index *x, const cb_py_view *wide, const cb_py_view *packed) {
+    const int64_t n = (int64_t)(wide->bytes / sizeof(int64_t)), *w = x->windows;
+    const bool are_sizes = all_within(w, 1) && all_within(x->plane, 1) &&
+                           all_within(x->kernel, 1) && all_within(x->stride, 1) &&
+                           all_within(x->pad, 0) && all_within(x->dilation, 1);
+    const bool fits = are_sizes && (n == 0 || (w[0] * w[1] <= n && n % (w[0] * w[1] * w[2]) == 0));
+    x->bytes = n ? (int64_t)packed->bytes / n : 1;
+    const bool has_room =
+        (x->bytes == 1 || x->bytes == 2 || x->bytes == 4) && (int64_t)packed->bytes == n * x->bytes;
+    if (fits && has_room) return 0;
+    PyErr_Format(PyExc_ValueError, "%lld indices of these windows do not fit %zu packed bytes",
+                 (long long)n, packed->bytes);
+    return -1;
+}
+
+/* Parses "(from, to, windows, plane, kernel, stride, pad, dilation)", the latter three sizes each.
+ */
+static PyObject *convert_windows(PyObject *args, const char *format, bool packs) {
+    PyObject *from, *to;
+    cb_py_view wide, packed;
+    long long v[18];
+    cb_packed_index x = {.is_wide = true, .has_windows = true};
+    if (!PyArg_ParseTuple(args, format, &from, &to, &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &v[6],
+                          &v[7], &v[8], &v[9], &v[10], &v[11], &v[12], &v[13], &v[14], &v[15],
+                          &v[16], &v[17]))
+        return NULL;
+    int64_t *const lists[] = {x.windows, x.plane, x.kernel, x.stride, x.pad, x.dilation};
+    for (int k = 0; k < 18; k++) lists[k / 3][k % 3] = v[k];
+    if (bytes_of(packs ? from : to, "indices", CB_I64, &wide) < 0) return NULL;
+    if (bytes_of(packs ? to : from, "packed", CB_U8, &packed) < 0) return NULL;
+    if (check_windows(&x, &wide, &packed) < 0) return NULL;
+    if (check_writable(packs ? &packed : &wide) < 0) return NULL;
+    const int64_t n = (int64_t)(wide.bytes / sizeof(int64_t));
+    PyThreadState *thread = PyEval_SaveThread();
+    if (packs) cb_pack_index(&x, wide.data, 0, n, (uint8_t *)packed.data);
+    else cb_unpack_index(&x, (uint8_t *)packed.data, 0, n, wide.data);
+    PyEval_RestoreThread(thread);
+    Py_RETURN_NONE;
+}
+
+PyObject *cb_py_pack_windows(PyObject *Py_UNUSED(module), PyObject *args) {
+    return convert_windows(args, "OO(LLL)(LLL)(LLL)(LLL)(LLL)(LLL):pack_windows", true);
+}
+
+PyObject *cb_py_unpack_windows(PyObject *Py_UNUSED(module), PyObject *args) {
+    return convert_windows(args, "OO(LLL)(LLL)(LLL)(LLL)(LLL)(LLL):unpack_windows", false);
 }

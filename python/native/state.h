@@ -477,6 +477,9 @@ PyObject *cb_py_unpack_bits(PyObject *module, PyObject *args); /* (packed, bools
  * and (from, packed, width, to). */
 PyObject *cb_py_pack_signs(PyObject *module, PyObject *args);
 PyObject *cb_py_keep_by_bits(PyObject *module, PyObject *args);
+/* (indices, packed, windows, plane, kernel, stride, pad, dilation), and with packed first */
+PyObject *cb_py_pack_windows(PyObject *module, PyObject *args);
+PyObject *cb_py_unpack_windows(PyObject *module, PyObject *args);
 
 /* ---- cuda.c: opens NVIDIA's libraries by path ------------------------------------------------ */
 

@@ -4,10 +4,12 @@ those planned."""
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -20,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cutback
 import cutback.torch as ct
+from cutback import _native
 from cutback.torch.compiler.compiled import CompiledModule
 from cutback.torch.compiler.preparing import Preparation, prepare
 from cutback.torch.graph import codegen
@@ -29,12 +32,17 @@ from cutback.torch.graph.packed_ops import (
     PACK_BITS,
     PACK_INDICES,
     PACK_SIGNS,
+    PACK_WINDOWS,
     UNPACK_BITS,
     UNPACK_INDICES,
+    UNPACK_WINDOWS,
     keep_by_arithmetic,
     pack_by_arithmetic,
     unpack_by_arithmetic,
+    windows_by_arithmetic,
 )
+
+aten = torch.ops.aten
 
 # ---- operators -----------------------------------------------------------------------------------
 
@@ -71,6 +79,40 @@ def test_indices_come_back(dtype: torch.dtype, most: int) -> None:
     packed = PACK_INDICES(x, dtype)
     assert packed.dtype == dtype and torch.equal(UNPACK_INDICES(packed), x)
     assert UNPACK_INDICES(packed).stride() == x.stride()
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+@pytest.mark.parametrize("ceil_mode", [False, True])
+def test_positions_in_windows_come_back(axes: int, ceil_mode: bool) -> None:
+    pool = (None, None, aten.max_pool2d_with_indices, aten.max_pool3d_with_indices)[axes]
+    x = torch.randint(0, 3, (2, 2, 7, 11, 9)[3 - axes :]).float()  # with ties
+    for kernel, stride, pad, dilation in itertools.product((2, 3), (1, 2, 3), (0, 1), (1, 2)):
+        options = [[n] * axes for n in (kernel, stride, pad, dilation)]
+        index = pool(x, *options, ceil_mode)[1]
+        sizes = [n for part in (x.shape[-axes:], *options) for n in part]
+        packed = PACK_WINDOWS(index, sizes, torch.uint8)
+        assert packed.max() < kernel**axes
+        assert torch.equal(UNPACK_WINDOWS(packed, sizes), index)
+        for given, wanted in ((index, packed), (packed, index)):
+            found = torch.empty_like(wanted)
+            windows_by_arithmetic(given, sizes, found)
+            assert torch.equal(found, wanted)
+
+
+def test_windows_that_do_not_fit_are_refused() -> None:
+    index, packed = np.zeros(6, np.int64), np.zeros(6, np.uint8)
+    one, none = (1, 1, 1), (0, 0, 0)
+    for windows, given, pad in (
+        ((1, 2, 2), packed, none),
+        ((1, 2, 3), packed[:5], none),
+        ((1, 2, 3), packed, (-1, 0, 0)),
+        ((0, 2, 3), packed, none),
+    ):
+        with pytest.raises(ValueError, match="6 indices of these windows do not fit"):
+            _native.pack_windows(index, given, windows, (1, 2, 3), one, one, pad, one)
+    packed.flags.writeable = False
+    with pytest.raises(ValueError, match="writable"):
+        _native.pack_windows(index, packed, (1, 2, 3), (1, 2, 3), one, one, none, one)
 
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -282,9 +324,9 @@ def test_a_pool_that_runs_again_in_a_plan(again: str) -> None:
     F.max_pool2d(x.sin(), 3, stride=1, padding=1).square().sum().backward()
     assert torch.equal(mine, x.grad)
     early, late = ([n.target for n in gm.graph.nodes] for gm in found)
-    assert (PACK_INDICES in early) is (again == "unpack") and UNPACK_INDICES not in early
-    assert (PACK_INDICES in late) is (again == "apart")
-    assert (UNPACK_INDICES in late) is (again != "all")
+    assert (PACK_WINDOWS in early) is (again == "unpack") and UNPACK_WINDOWS not in early
+    assert (PACK_WINDOWS in late) is (again == "apart")
+    assert (UNPACK_WINDOWS in late) is (again != "all")
 
 
 def test_nothing_is_packed_without_a_budget(calls: dict[str, list[str]]) -> None:

@@ -123,6 +123,70 @@ def _unpack_indices(packed: torch.Tensor) -> torch.Tensor:
     return packed.to(torch.int64)
 
 
+# ---- indices of max poolings as positions in their windows ---------------------------------------
+
+_PIECE = 1 << 20
+"""Elements of an index that :func:`windows_by_arithmetic` converts at a time."""
+
+
+def windows_by_arithmetic(x: torch.Tensor, sizes: Sequence[int], out: torch.Tensor) -> None:
+    """Converts the indices ``x`` to positions in their windows ``out``, or, if ``out`` has the type
+    of an index, positions to indices. Both are contiguous."""
+    axes = len(sizes) // 5
+    plane, kernel, stride, pad, dilation = (sizes[k : k + axes] for k in range(0, 5 * axes, axes))
+    shape = x.shape[-axes:]
+    starts = [
+        (torch.arange(n, device=x.device) * s - p).view(-1, *[1] * (axes - 1 - k))
+        for k, (n, s, p) in enumerate(zip(shape, stride, pad, strict=True))
+    ]
+    unpacks = out.dtype == torch.int64
+    each = max(1, _PIECE // max(1, math.prod(shape)))
+    pieces = (t.reshape(-1, *shape).split(each) for t in (x, out))
+    for given, result in zip(*pieces, strict=True):
+        rest, step = given.to(torch.int64, copy=True), 1
+        total = torch.zeros_like(rest)
+        for k in reversed(range(axes)):
+            if unpacks:
+                total += (rest % kernel[k] * dilation[k] + starts[k]) * step
+            else:
+                total += (rest % plane[k] - starts[k]).div_(
+                    dilation[k], rounding_mode="floor"
+                ) * step
+            rest //= kernel[k] if unpacks else plane[k]
+            step *= plane[k] if unpacks else kernel[k]
+        result.copy_(total)
+
+
+def _convert_windows(x: torch.Tensor, sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    x, out = x.contiguous(), _fake_windows(x, sizes, dtype)
+    if x.numel() == 0:
+        return out
+    if x.device.type != "cpu":
+        windows_by_arithmetic(x, sizes, out)
+        return out
+    axes, packs = len(sizes) // 5, dtype != torch.int64
+    one = [1] * (3 - axes)
+    lists = [x.shape[-axes:], *(sizes[k : k + axes] for k in range(0, 5 * axes, axes))]
+    triples = [([0] * len(one) if k == 4 else one) + list(part) for k, part in enumerate(lists)]
+    convert = _native.pack_windows if packs else _native.unpack_windows
+    wide, narrow = (x, out) if packs else (out, x)
+    arrays = wide.numpy().reshape(-1), narrow.numpy().reshape(-1).view("u1")
+    convert(*(arrays if packs else arrays[::-1]), *map(tuple, triples))
+    return out
+
+
+def _unpack_windows(packed: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    return _convert_windows(packed, sizes, torch.int64)
+
+
+def _fake_windows(x: torch.Tensor, sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(x.shape, dtype=dtype, device=x.device)
+
+
+def _fake_unpacked(packed: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    return _fake_windows(packed, sizes, torch.int64)
+
+
 _library = torch.library.Library("cutback", "FRAGMENT")
 
 
@@ -142,6 +206,12 @@ _define(
 _define("pack_indices", "(Tensor x, ScalarType dtype) -> Tensor", _pack_indices, _pack_indices)
 _define("unpack_indices", "(Tensor packed) -> Tensor", _unpack_indices, _unpack_indices)
 
+_define(
+    "pack_windows", "(Tensor x, int[] sizes, ScalarType dtype) -> Tensor",
+    _convert_windows, _fake_windows,
+)  # fmt: skip
+_define("unpack_windows", "(Tensor packed, int[] sizes) -> Tensor", _unpack_windows, _fake_unpacked)
+
 _define("pack_signs", "(Tensor x, SymInt[] stride) -> Tensor", _pack_signs, _fake_bits)
 _define(
     "keep_by_bits", "(Tensor x, Tensor packed, SymInt[] stride) -> Tensor",
@@ -152,11 +222,13 @@ PACK_BITS = torch.ops.cutback.pack_bits.default
 UNPACK_BITS = torch.ops.cutback.unpack_bits.default
 PACK_INDICES = torch.ops.cutback.pack_indices.default
 UNPACK_INDICES = torch.ops.cutback.unpack_indices.default
+PACK_WINDOWS = torch.ops.cutback.pack_windows.default
+UNPACK_WINDOWS = torch.ops.cutback.unpack_windows.default
 PACK_SIGNS = torch.ops.cutback.pack_signs.default
 KEEP_BY_BITS = torch.ops.cutback.keep_by_bits.default
 
-PACKS = frozenset({PACK_BITS, PACK_INDICES})
-UNPACKS = frozenset({UNPACK_BITS, UNPACK_INDICES})
+PACKS = frozenset({PACK_BITS, PACK_INDICES, PACK_WINDOWS})
+UNPACKS = frozenset({UNPACK_BITS, UNPACK_INDICES, UNPACK_WINDOWS})
 
 
 def drawn(mask: fx.Node) -> fx.Node:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -40,9 +41,11 @@ from .packed_ops import (
     PACK_BITS,
     PACK_INDICES,
     PACK_SIGNS,
+    PACK_WINDOWS,
     PACKS,
     UNPACK_BITS,
     UNPACK_INDICES,
+    UNPACK_WINDOWS,
     UNPACKS,
 )
 from .sizes import hint
@@ -67,6 +70,10 @@ _POOLS: dict[Target, int] = {
     _aten.adaptive_max_pool3d.default: 3,
 }
 """Poolings, and the number of last axes that their second result, indices, counts as one axis."""
+
+_WINDOWS = (_aten.max_pool2d_with_indices.default, _aten.max_pool3d_with_indices.default)
+_POSITIONS = (_aten.argmax.default, _aten.argmin.default)
+"""Operations whose only result has indices into one axis, or all elements, of the argument."""
 
 _SELECTIONS: frozenset[Target] = frozenset(
     {
@@ -197,23 +204,74 @@ def _is_dense(val: torch.Tensor) -> bool:
     return bool(statically_known_true(held == whole * val.element_size()))
 
 
-def _index_type(node: fx.Node) -> torch.dtype | None:
-    """Returns the type that holds all values of an index, or None if they need 8 bytes."""
-    if node.target is not operator.getitem or node.args[1] != 1:
+@dataclass(frozen=True)
+class _Index:
+    """How an index is packed."""
+
+    dtype: torch.dtype
+    windows: tuple[int, ...] = ()
+    """Sizes of plane, kernel, stride, padding and dilation, if positions in windows are packed."""
+
+
+def _arguments(node: fx.Node) -> dict[str, Argument]:
+    names = (argument.name for argument in node.target._schema.arguments)
+    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+
+
+def _windows(maker: fx.Node) -> tuple[int, ...] | None:
+    """Returns the sizes of a max pooling's windows, or None if they vary, or are not known."""
+    if maker.target not in _WINDOWS:
         return None
-    maker: fx.Node = node.args[0]
+    axes, known = _POOLS[maker.target], _arguments(maker)
+    kernel = _sizes(known["kernel_size"], axes)
+    stride = _sizes(known.get("stride") or kernel, axes)
+    others = [_sizes(known.get(k, n), axes) for k, n in (("padding", 0), ("dilation", 1))]
+    found = (*maker.args[0].meta["val"].shape[-axes:], *kernel, *stride, *others[0], *others[1])
+    return found if all(type(n) is int for n in found) else None
+
+
+def _sizes(given: Argument, axes: int) -> tuple[Argument, ...]:
+    listed = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    return listed * axes if len(listed) == 1 else listed
+
+
+def _index_type(node: fx.Node) -> _Index | None:
+    """Returns the smallest packed form of an index, or None if it needs 8 bytes."""
     if node.meta["val"].dtype != torch.int64:
         return None
-    if maker.target in _POOLS:
-        shape = maker.args[0].meta["val"].shape[-_POOLS[maker.target] :]
-    elif maker.target in _SELECTIONS:
-        shape = maker.args[0].meta["val"].shape
+    if node.target in _POSITIONS:
+        maker = node
+    elif node.target is operator.getitem and node.args[1] == 1:
+        maker = node.args[0]
     else:
         return None
+    known = [*_POOLS, *_SELECTIONS, *_POSITIONS]
+    if maker.target not in known:
+        return None
+    shape = maker.args[0].meta["val"].shape
+    if maker.target in _POOLS:
+        shape = shape[-_POOLS[maker.target] :]
+    else:
+        axis = _axis(maker)
+        shape = shape if axis is None else shape[axis : axis + 1 or None]
     if not all(isinstance(n, int) for n in shape):  # a symbol may grow
         return None
-    count = math.prod(shape) if maker.target in _POOLS else max(shape, default=1)
-    return _DTYPES.get(index_bytes(count))
+    size = index_bytes(math.prod(shape))
+    windows = _windows(maker)
+    if windows is not None and node.meta["val"].is_contiguous():
+        axes = len(windows) // 5
+        fewer = index_bytes(math.prod(windows[axes : 2 * axes]))
+        if fewer < size:
+            return _Index(_DTYPES[fewer], windows)
+    return _Index(_DTYPES[size]) if size in _DTYPES else None
+
+
+def _axis(maker: fx.Node) -> int | None:
+    """Returns the axis into which a result has indices, or None for the flattened argument."""
+    schema = {argument.name: argument for argument in maker.target._schema.arguments}
+    default = schema["dim"].default_value if schema["dim"].has_default_value() else None
+    axis = _arguments(maker).get("dim", default)
+    return axis if isinstance(axis, int) else None
 
 
 class _Rewriter:
@@ -236,13 +294,17 @@ class _Rewriter:
     def _numbers(self, node: fx.Node, known: Iterable[Argument], op: Target) -> list[Argument]:
         return [n if type(n) is int else self._call(node, op, node, d) for d, n in enumerate(known)]
 
-    def pack(self, node: fx.Node, index: torch.dtype | None) -> None:
-        """Adds the two nodes after a mask, or after indices that fit the type ``index``."""
+    def pack(self, node: fx.Node, index: _Index | None) -> None:
+        """Adds the two nodes after a mask, or after indices that are packed as ``index`` says."""
         val, readers = node.meta["val"], list(node.users)
         name, back = f"{node.name}_packed", f"{node.name}_unpacked"
         with self.graph.inserting_before(node.next):
-            if index is not None:
-                packed = self._call(node, PACK_INDICES, node, index, name=name)
+            if index is not None and index.windows:
+                sizes = list(index.windows)
+                packed = self._call(node, PACK_WINDOWS, node, sizes, index.dtype, name=name)
+                whole = self._call(node, UNPACK_WINDOWS, packed, sizes, name=back)
+            elif index is not None:
+                packed = self._call(node, PACK_INDICES, node, index.dtype, name=name)
                 whole = self._call(node, UNPACK_INDICES, packed, name=back)
             else:
                 size = self._numbers(node, val.shape, _aten.sym_size.int)
