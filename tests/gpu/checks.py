@@ -122,19 +122,31 @@ OPTIMIZERS = {
     "radam": lambda: cb.optim.RAdam(lr=1e-3),
     "ademamix": lambda: cb.optim.AdEMAMix(lr=1e-3),
     "rprop": lambda: cb.optim.Rprop(lr=1e-3),
+    "adamw 8-bit": lambda: cb.optim.AdamW8bit(lr=1e-2),
+    "adafactor": lambda: cb.optim.Adafactor(lr=1e-2),
+    "muon": lambda: cb.optim.Muon(lr=1e-2),
+    "normuon": lambda: cb.optim.NorMuon(lr=1e-2),
 }
+OF_MATRICES = ("muon", "normuon")
+
+
+def matrices(params: Any, x: Any, target: Any) -> Any:
+    return ((F.gelu(x @ params["w"]) @ params["out"] - target) ** 2).mean()
 
 
 def trains(name: str) -> dict[str, Any]:
     """Compares four steps with the CPU, with a changing learning rate."""
     rng = np.random.default_rng(3)
-    shapes = {"w": (16, 64), "b": (64,), "scale": (64,), "out": (64, 3)}
+    shapes: dict[str, tuple[int, ...]] = {"w": (16, 64), "out": (64, 3)}
+    loss = matrices if name in OF_MATRICES else mlp
+    if loss is mlp:
+        shapes = {"w": (16, 64), "b": (64,), "scale": (64,), "out": (64, 3)}
     x, y = rng.standard_normal((40, 16), np.float32), rng.standard_normal((40, 3), np.float32)
     start = {key: rng.standard_normal(shape, np.float32) / 8 for key, shape in shapes.items()}
     trained = {}
     for backend in ("cpu", "cuda"):
         params = {key: value.copy() for key, value in start.items()}
-        step = cb.compile(mlp, optimizer=OPTIMIZERS[name](), backend=backend)
+        step = cb.compile(loss, optimizer=OPTIMIZERS[name](), backend=backend)
         for i in range(4):
             step(params, x, y)
             if i == 1:
