@@ -245,7 +245,7 @@ TEST(other_types_and_sums_in_compiled_steps_are_refused) {
     fill(&first);
     cb_optim_row row = first.row[4];
     CHECK_FAIL(step_rows(cb_expression_optimizer(x), NULL, numbers[0], 1, &row, 1, &err),
-               CB_UNSUPPORTED, "outside of compiled steps");
+               CB_UNSUPPORTED, "needs scratch memory");
     row.dtype = CB_F64, row.n = 3;
     CHECK_FAIL(step_rows(cb_expression_optimizer(x), NULL, numbers[0], 1, &row, 1, &err),
                CB_UNSUPPORTED, "row 0 is f64");

@@ -223,7 +223,7 @@ TEST(what_is_no_matrix_is_refused) {
     turns[8] = 2.5;
     CHECK_FAIL(cb_tensor_table_step(t, turns, 1, &err), CB_INVALID, "ns_steps=2.5");
     CHECK_FAIL(step_rows(&cb_optimizer_muon, NULL, muon[0], 1, &row, 0, &err), CB_UNSUPPORTED,
-               "outside of compiled steps");
+               "needs scratch memory");
     cb_tensor_table_free(t);
 }
 
