@@ -91,7 +91,7 @@ SLOWER: dict[Any, Callable[[fx.Node], bool]] = {
     aten.gelu.default: _by_erf,  # PyTorch's kernel takes 0.4 to 0.5 of our time
     aten.gelu_backward.default: _by_erf,  # 0.8
     aten.native_layer_norm_backward.default: _in_cache,  # 0.7; 1.5 for large tensors
-    **dict.fromkeys(attention.ROWS, _sees_all),  # 0.84 to 1.13
+    **dict.fromkeys(attention.ROWS, _sees_all),  # 0.9 to 1.14
     aten._log_softmax_backward_data.default: _always,  # 0.8 to 0.97
     aten._softmax_backward_data.default: _always,  # 0.9
     aten.sum.dim_IntList: _is_half,  # 0.6
