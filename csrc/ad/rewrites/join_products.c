@@ -13,8 +13,6 @@ typedef struct set {
     cb_op_id first;
     uint32_t n, begin; /* members, and their place in `member` */
     uint32_t next;     /* the set before it with a right side in the same storage, or CB_NONE */
-    cb_storage_id of;  /* the storage that `rows` is a view of */
-    cb_value_id rows; /* a matrix whose rows are left sides, a value of the new graph, or CB_NONE */
     cb_value_id whole; /* the last joined product, a value of the new graph */
 } set;
 
@@ -28,7 +26,8 @@ typedef struct joins {
     cb_op_id *member;
     cb_value_id *pieces;    /* room for left sides, as values of the new graph */
     const cb_value_id *map; /* [values of g] values of the new graph */
-    cb_value_id *whole;     /* [sets] the last joined product, a value of the new graph */
+    cb_value_id *rows;      /* [storages] the storage as a matrix whose rows are left sides, a value
+                             * of the new graph, or CB_NONE */
 } joins;
 
 /* ---- which ----------------------------------------------------------------------------------- */
@@ -77,7 +76,7 @@ static bool take(joins *x, cb_op_id id) {
     while (s != CB_NONE && !belongs(x->g, &x->sets.at[s], id))
         s = tries++ < TRIES ? x->sets.at[s].next : CB_NONE;
     if (s == CB_NONE) {
-        const set made = {.first = id, .next = *last, .rows = CB_NONE};
+        const set made = {.first = id, .next = *last};
         if (!CB_PUSH(x->scratch, x->sets, made)) return false;
         *last = s = (uint32_t)x->sets.len - 1;
     }
@@ -93,25 +92,26 @@ static uint32_t per_join(const joins *x, const set *s) {
     return part < most ? part : most;
 }
 
-/* Returns the number of products that are joined with this one, from position *begin of its set. */
+/* Returns the number of products that are joined with this one, from position *begin of its set.
+ * The last one may be alone; 0: those of its set are not joined. */
 static uint32_t join_of(const joins *x, cb_op_id id, uint32_t *begin) {
     const set *s = &x->sets.at[x->set[id]];
     const uint32_t per = per_join(x, s);
-    if (per < 2) return 1;
+    if (per < 2) return 0;
     *begin = x->place[id] / per * per;
     return s->n - *begin < per ? s->n - *begin : per;
 }
 
 static bool is_joined(const joins *x, cb_op_id id) {
     uint32_t begin;
-    return x->set[id] != CB_NONE && join_of(x, id, &begin) > 1;
+    return x->set[id] != CB_NONE && join_of(x, id, &begin) > 0;
 }
 
 /* Finds the products to join. */
 static cb_status find(joins *x, bool *any, cb_error *err) {
     const cb_graph *g = x->g;
     uint32_t n = 0;
-    for (size_t s = 0; s < g->storages.len; s++) x->last[s] = CB_NONE;
+    for (size_t s = 0; s < g->storages.len; s++) x->last[s] = x->rows[s] = CB_NONE;
     for (cb_op_id id = 0; id < g->ops.len; id++) {
         x->set[id] = CB_NONE;
         if (is_small_product(g, id) && !take(x, id)) return cb_no_memory(err);
@@ -174,16 +174,15 @@ static cb_status slice(cb_graph *to, cb_value_id of, int64_t begin, int64_t rows
     return cb_build(to, CB_OP_SLICE, 1, &of, &attrs, out, err);
 }
 
-/* Returns the array that left sides are rows of, as a matrix. One view serves all of them, so that
+/* Returns the array that left sides are rows of, as a matrix. One view serves all products, so that
  * the gradients of its slices are concatenated. */
-static cb_status rows_of(const joins *x, cb_graph *to, set *s, cb_storage_id of, cb_value_id *out,
+static cb_status rows_of(const joins *x, cb_graph *to, const cb_value *left, cb_value_id *out,
                          cb_error *err) {
-    const cb_shape matrix = {.rank = 2, .dim = {-1, in_of(x->g, s->first, 0)->shape.dim[1]}};
-    if (s->rows == CB_NONE || s->of != of) {
-        s->of = of;
-        CB_TRY(cb_build_reshape(to, x->map[x->g->storages.at[of].root], &matrix, &s->rows, err));
-    }
-    *out = s->rows;
+    const cb_shape matrix = {.rank = 2, .dim = {-1, left->shape.dim[1]}};
+    const cb_value_id root = x->map[x->g->storages.at[left->storage].root];
+    cb_value_id *rows = &x->rows[left->storage];
+    if (*rows == CB_NONE) CB_TRY(cb_build_reshape(to, root, &matrix, rows, err));
+    *out = *rows;
     return CB_OK;
 }
 
@@ -194,13 +193,14 @@ static cb_status left_of(const joins *x, cb_graph *to, const cb_op_id *member, u
     const cb_value *first = in_of(g, member[0], 0);
     int64_t row;
     if (are_rows(x, member, n, &row)) {
-        CB_TRY(rows_of(x, to, &x->sets.at[x->set[member[0]]], first->storage, out, err));
+        CB_TRY(rows_of(x, to, first, out, err));
         return slice(to, *out, row, n * first->shape.dim[0], out, err);
     }
     for (uint32_t k = 0; k < n; k++)
         CB_TRY(again(x, to, member[0], cb_op_ins(g, member[k])[0], &x->pieces[k], err));
     const cb_attrs along = {.i = {0}};
-    return cb_build(to, CB_OP_CONCAT, n, x->pieces, &along, out, err);
+    *out = x->pieces[0];
+    return n == 1 ? CB_OK : cb_build(to, CB_OP_CONCAT, n, x->pieces, &along, out, err);
 }
 
 static bool wants(void *user, const cb_graph *g, cb_op_id id) {
@@ -231,7 +231,8 @@ static cb_status emit(void *user, cb_graph *to, cb_op_id id, const cb_value_id *
         CB_TRY(cb_build(to, CB_OP_MATMUL, 2, sides, NULL, &s->whole, err));
     }
     const int64_t rows = in_of(g, id, 0)->shape.dim[0];
-    CB_TRY(slice(to, s->whole, at * rows, rows, outs, err));
+    outs[0] = s->whole;
+    if (n > 1) CB_TRY(slice(to, s->whole, at * rows, rows, outs, err));
     to->ops.at[to->values.at[outs[0]].producer].name = g->ops.at[id].name;
     return CB_OK;
 }
@@ -245,11 +246,13 @@ cb_status cb_join_products(const cb_graph *g, cb_alloc *alloc, cb_graph **out, c
     *out = NULL;
     cb_arena_init(&scratch, alloc);
     x.last = CB_NEW(&scratch, uint32_t, g->storages.len);
+    x.rows = CB_NEW(&scratch, cb_value_id, g->storages.len);
     x.set = CB_NEW(&scratch, uint32_t, g->ops.len);
     x.place = CB_NEW(&scratch, uint32_t, g->ops.len);
     x.member = CB_NEW(&scratch, cb_op_id, g->ops.len);
     x.pieces = CB_NEW(&scratch, cb_value_id, CB_JOIN_ROWS);
-    status = x.last && x.set && x.place && x.member && x.pieces ? CB_OK : cb_no_memory(err);
+    status =
+        x.last && x.rows && x.set && x.place && x.member && x.pieces ? CB_OK : cb_no_memory(err);
     if (status == CB_OK) status = find(&x, &any, err);
     if (status == CB_OK && any) status = cb_graph_replace(g, &by, alloc, out, err);
     cb_arena_free(&scratch);
