@@ -41,7 +41,7 @@ static const char *read = HEAD "%3 = relu(%2) : f32[64,64]\n"
     "cutback.graph 1\n" \
     "%0 = input {role=param, name=\"w\"} : f32[6,2,60,30]\n"
 static const char *pooled =
-    PLANES "%1 %2 = max_pool2d(%0) {kernel_h=2,kernel_w=2,stride_h=2,stride_w=2,"
+    PLANES "%1, %2 = max_pool2d(%0) {kernel_h=2,kernel_w=2,stride_h=2,stride_w=2,"
            "pad_h=0,pad_w=0} : "
            "f32[6,2,30,15], i32[6,2,30,15]\n"
            "%3 = square(%1) : f32[6,2,30,15]\n"
