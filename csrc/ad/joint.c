@@ -15,7 +15,7 @@
 #include "../base/bitset.h"
 #include "../ir/verify.h"
 #include "backward.h"
-#include "rewrites/joins.h"
+#include "rewrites/join_sums.h"
 #include "rewrites/packs.h"
 #include "rewrites/split_norms.h"
 #include "strips/cut.h"
@@ -250,8 +250,7 @@ static cb_status prune(cb_graph *from, cb_alloc *alloc, cb_graph **g, cb_error *
 
 static cb_status build_whole(cb_backward *j, const cb_graph *forward,
                              const cb_joint_options *options, cb_alloc *alloc, cb_error *err) {
-    CB_TRY(cb_join_products(forward, alloc, &j->g, err));
-    if (!j->g) CB_TRY(cb_graph_copy(forward, alloc, &j->g, err));
+    CB_TRY(cb_graph_copy(forward, alloc, &j->g, err));
     return differentiate(j, options, err);
 }
 

@@ -1,9 +1,8 @@
 /* join_sums.c: one pass finds chains of adds whose terms are products, another copies the graph.
  * Consecutive terms are computed by one product, at the place of the add of the last of them. The
- * products and the other adds lose their readers. A chain begins with the terms that are left over,
- * so that its groups begin and end where those of join_products.c do: both concatenate the same
- * gradients, and the second concat is replaced by the first. */
-#include "joins.h"
+ * products and the other adds lose their readers. Weights that read the same rows, such as both of
+ * an LSTM, share concatenated gradients. */
+#include "join_sums.h"
 
 #include "../../ir/builder.h"
 
@@ -70,7 +69,7 @@ static cb_op_id term_of(const sums *x, cb_value_id value, bool *is_turned) {
             continue;
         }
         const bool fits = op->code == CB_OP_MATMUL && g->values.at[value].shape.rank == 2;
-        return fits && inner_of(g, id) > 0 && inner_of(g, id) <= CB_JOIN_ROWS ? id : CB_NONE;
+        return fits && inner_of(g, id) > 0 && inner_of(g, id) <= CB_JOIN_INNER ? id : CB_NONE;
     }
 }
 
@@ -105,12 +104,17 @@ static bool is_add(const cb_graph *g, cb_op_id id) {
            (dtype == CB_F32 || dtype == CB_F64);
 }
 
-/* Returns the number of terms that become one product; 0: the chain stays as it is. */
+/* Returns the number of terms that become one product; 0: the chain stays as it is. For each row of
+ * the inner axis, both sides are kept and copied. */
 static uint32_t per_join(const sums *x, const chain *c) {
-    const uint32_t most = (uint32_t)(CB_JOIN_ROWS / inner_of(x->g, x->term[c->begin])),
+    const cb_op_id first = x->term[c->begin];
+    const cb_shape *y = &x->g->values.at[x->g->ops.at[first].out_begin].shape;
+    const double m = (double)y->dim[0], n = (double)y->dim[1];
+    const double room = m * n > 0 ? m * n / (2 * (m + n)) : 0;
+    const double longest = room < CB_JOIN_INNER ? room : CB_JOIN_INNER;
+    const uint32_t most = (uint32_t)(longest / (double)inner_of(x->g, first)),
                    part = c->n / CB_JOIN_PARTS;
-    if (part < 2) return 0;
-    return part < most ? part : most;
+    return part < 2 || most < 2 ? 0 : part < most ? part : most;
 }
 
 /* True if the transposed product is faster. The left side is read across its concatenated rows, so
@@ -184,11 +188,21 @@ static cb_status concat(cb_graph *to, const cb_value_id *pieces, uint32_t n, cb_
     return status;
 }
 
+/* Returns the concat of the last `n` known values if there is one, or CB_NONE. */
+static cb_value_id same_concat(const sums *x, uint32_t n) {
+    const cb_value_id *pieces = x->known.at + x->known.len - n;
+    if (x->first[pieces[0]] == CB_NONE) return CB_NONE;
+    const joint *made = &x->joints.at[x->first[pieces[0]]];
+    const bool is_same =
+        made->n == n && memcmp(x->known.at + made->begin, pieces, n * sizeof *pieces) == 0;
+    return is_same ? made->value : CB_NONE;
+}
+
 /* Makes one side of the product of a group, the last term first. */
 static cb_status side_of(sums *x, cb_graph *to, const group *of, int side, cb_value_id *out,
                          cb_error *err) {
     joint made = {.n = of->n, .begin = (uint32_t)x->known.len};
-    cb_value_id pieces[CB_JOIN_ROWS];
+    cb_value_id pieces[CB_JOIN_INNER];
     bool any_turned = false;
     for (uint32_t k = 0; k < of->n; k++) {
         bool turned;
@@ -198,8 +212,8 @@ static cb_status side_of(sums *x, cb_graph *to, const group *of, int side, cb_va
         any_turned |= turned;
         if (turned) CB_TRY(cb_build_swap_last(to, pieces[k], &pieces[k], err));
     }
-    *out = pieces[0];
-    if (of->n == 1) return CB_OK;
+    *out = of->n == 1 ? pieces[0] : any_turned ? CB_NONE : same_concat(x, of->n);
+    if (*out != CB_NONE) return CB_OK;
     CB_TRY(concat(to, pieces, of->n, out, err));
     made.value = *out;
     if (any_turned) return CB_OK;
@@ -225,32 +239,15 @@ static cb_status turn(cb_graph *to, cb_value_id x, cb_value_id *out, cb_error *e
     return cb_build(to, CB_OP_CONTIGUOUS, 1, &x, NULL, out, err);
 }
 
-/* Returns the concat that has the same pieces, or CB_NONE. */
-static cb_value_id same_concat(const sums *x, cb_op_id id) {
-    const cb_op *op = &x->g->ops.at[id];
-    const cb_value_id *in = cb_op_ins(x->g, id);
-    if (op->code != CB_OP_CONCAT || cb_op_attrs(x->g, id)->i[0] != 0) return CB_NONE;
-    if (x->first[in[0]] == CB_NONE) return CB_NONE;
-    const joint *made = &x->joints.at[x->first[in[0]]];
-    if (made->n != op->n_in) return CB_NONE;
-    return memcmp(x->known.at + made->begin, in, op->n_in * sizeof *in) == 0 ? made->value
-                                                                             : CB_NONE;
-}
-
 static bool wants(void *user, const cb_graph *g, cb_op_id id) {
     const sums *x = user;
     (void)g;
-    if (x->chain[id] != CB_NONE) return per_join(x, &x->chains.at[x->chain[id]]) > 0;
-    return same_concat(x, id) != CB_NONE;
+    return x->chain[id] != CB_NONE && per_join(x, &x->chains.at[x->chain[id]]) > 0;
 }
 
 static cb_status emit(void *user, cb_graph *to, cb_op_id id, const cb_value_id *map,
                       cb_value_id *outs, cb_error *err) {
     sums *x = user;
-    if (x->chain[id] == CB_NONE) {
-        outs[0] = same_concat(x, id);
-        return CB_OK;
-    }
     chain *c = &x->chains.at[x->chain[id]];
     const cb_op_id *term = x->term + c->begin;
     const uint32_t per = per_join(x, c), rest = c->n % per ? c->n % per : per;

@@ -1,4 +1,4 @@
-"""Tests joined products of loops: against the formulas in f64, and equal bits under all budgets."""
+"""Tests joined sums of loops: against the formulas in f64, and equal bits under all budgets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import cutback as cb
 
-STEPS, BATCH, WIDTH = 18, 2, 6
+STEPS, BATCH, WIDTH = 18, 2, 48
 
 
 def loop(p: Any, how: str) -> Any:
@@ -43,7 +43,7 @@ def by_formulas(p: Any, how: str) -> tuple[Any, dict[str, Any]]:
 
 def arguments(how: str, dtype: Any, steps: int = STEPS) -> dict[str, Any]:
     random = np.random.default_rng(len(how))
-    units = 520 if how == "turned" else 5  # so wide that sums of transposed products are faster
+    units = 520 if how == "turned" else 48  # so wide that sums of transposed products are faster
     shapes = {
         "x": (BATCH, steps, WIDTH) if how == "across" else (steps, BATCH, WIDTH),
         "w": (units, WIDTH) if how == "turned" else (WIDTH, units),
@@ -80,15 +80,3 @@ def test_bits_do_not_depend_on_the_budget(backend: str) -> None:
         for a, b in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(a, b)
 
-
-def test_a_step_that_is_left_over_takes_no_gradient_of_all() -> None:
-    """The gradients of all steps are concatenated: none is padded and then added."""
-    p = arguments("rows", np.float64, steps=9)
-    step = cb.value_and_grad(lambda p: loop(p, "rows"))
-    _, gradients = step(p)
-    program = step.executable.text("program")
-    assert "concat(" in program and "pad(" not in program
-    more = p["x"].copy()
-    more[8, 1, 3] += 1e-6
-    slope = (step(p | {"x": more})[0] - step(p)[0]) / 1e-6
-    np.testing.assert_allclose(gradients["x"][8, 1, 3], slope, rtol=1e-4)

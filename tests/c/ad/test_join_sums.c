@@ -1,19 +1,19 @@
-/* Joined products: which products of a loop are joined, in the forward and in sums of gradients. */
-#include "ad/rewrites/joins.h"
+/* Joined sums: which gradients of a loop are joined. */
+#include "ad/rewrites/join_sums.h"
 
 #include "ad/joint.h"
 #include "ir/ir.h"
 #include "oom.h"
 
-enum { BATCH = 2, WIDTH = 3, OUT = 4 };
+enum { BATCH = 2, WIDTH = 32 };
 
 /* How a test changes the loop below. */
 typedef struct change {
     cb_dtype dtype;
-    int64_t batch;      /* 0: BATCH */
-    bool across;        /* steps are along axis 1, so their rows are not consecutive */
-    bool chained;       /* the left side of a step needs the step before it */
-    uint8_t constraint; /* cb_constraint of the product of step 3 */
+    int64_t batch; /* 0: BATCH */
+    int64_t width; /* 0: WIDTH */
+    bool across;   /* steps are along axis 1, so their rows are not consecutive */
+    bool chained;  /* the left side of a step needs the step before it */
     bool slices;
 } change;
 
@@ -28,25 +28,24 @@ static cb_status slice(cb_graph *g, cb_value_id x, int64_t axis, int64_t at, cb_
 static cb_status loop(cb_graph *g, int64_t steps, const change *how) {
     const cb_dtype dtype = how->dtype ? how->dtype : CB_F32;
     const int64_t batch = how->batch ? how->batch : BATCH;
-    const cb_shape first = DIMS(steps, batch, WIDTH), second = DIMS(batch, steps, WIDTH),
-                   row = DIMS(batch, WIDTH);
+    const int64_t width = how->width ? how->width : WIDTH;
+    const cb_shape first = DIMS(steps, batch, width), second = DIMS(batch, steps, width),
+                   row = DIMS(batch, width);
     cb_value_id x, w, u, h, a, b;
     CB_TRY(cb_graph_append_input(g, "x", CB_ROLE_PARAM, dtype, how->across ? &second : &first, &x,
                                  &err));
-    CB_TRY(cb_graph_append_input(g, "w", CB_ROLE_PARAM, dtype, &DIMS(WIDTH, OUT), &w, &err));
-    CB_TRY(cb_graph_append_input(g, "u", CB_ROLE_PARAM, dtype, &DIMS(OUT, OUT), &u, &err));
-    CB_TRY(cb_graph_append_input(g, "h", CB_ROLE_DATA, dtype, &DIMS(batch, OUT), &h, &err));
+    CB_TRY(cb_graph_append_input(g, "w", CB_ROLE_PARAM, dtype, &DIMS(width, width), &w, &err));
+    CB_TRY(cb_graph_append_input(g, "u", CB_ROLE_PARAM, dtype, &DIMS(width, width), &u, &err));
+    CB_TRY(cb_graph_append_input(g, "h", CB_ROLE_DATA, dtype, &DIMS(batch, width), &h, &err));
     for (int64_t t = 0; t < steps; t++) {
         CB_TRY(slice(g, x, how->across, t, &a));
         CB_TRY(cb_build_reshape(g, a, &row, &a, &err));
         if (how->chained && t > 0) {
-            const cb_attrs first_columns = {.i = {1, 0, WIDTH, 1}};
+            const cb_attrs first_columns = {.i = {1, 0, width, 1}};
             CB_TRY(cb_build(g, CB_OP_SLICE, 1, &h, &first_columns, &b, &err));
             CB_TRY(cb_build2(g, CB_OP_ADD, a, b, &a, &err));
         }
-        g->constraint = t == 3 ? how->constraint : CB_FREE;
         CB_TRY(cb_build2(g, CB_OP_MATMUL, a, w, &a, &err));
-        g->constraint = CB_FREE;
         CB_TRY(cb_build2(g, CB_OP_MATMUL, h, u, &b, &err));
         CB_TRY(cb_build2(g, CB_OP_ADD, a, b, &a, &err));
         CB_TRY(cb_build1(g, CB_OP_TANH, a, &h, &err));
@@ -69,8 +68,8 @@ static cb_status build(const cb_graph *g, cb_alloc *alloc, bool slices, cb_graph
 
 /* Products by the length of their inner axis, and those added in place. */
 typedef struct tally {
-    size_t products, added, concats, pads;
-    int64_t rows, inner; /* the largest, of products and of those added in place */
+    size_t products, added, concats;
+    int64_t inner; /* the longest of those added in place */
 } tally;
 
 static tally tally_of(const cb_graph *g) {
@@ -79,12 +78,10 @@ static tally tally_of(const cb_graph *g) {
         const cb_opcode code = g->ops.at[id].code;
         const bool adds = code == CB_OP_MATMUL_ADD;
         n.concats += code == CB_OP_CONCAT;
-        n.pads += code == CB_OP_PAD;
         if (code != CB_OP_MATMUL && !adds) continue;
         const int64_t *dim = g->values.at[cb_op_ins(g, id)[0]].shape.dim;
         n.products += !adds;
         n.added += adds;
-        if (id < g->backward_starts && dim[0] > n.rows) n.rows = dim[0];
         if (adds && dim[1] > n.inner) n.inner = dim[1];
     }
     return n;
@@ -99,46 +96,33 @@ static tally joint_tally(int64_t steps, const change *how) {
     return n;
 }
 
-TEST(steps_are_joined) {
-    /* Of 18 steps, 4 become one product; 2 are left over, at the end of the forward. */
+TEST(terms_are_joined) {
+    /* Of 18 terms, 4 become one product, whose sides and their copies take as much as a gradient;
+     * 2 are left over, at the end of the forward. */
     const tally n = joint_tally(18, &none);
-    CHECK(n.rows == 4 * BATCH && n.inner == 4 * BATCH);
-    /* forward: 5 of x, 18 of h; backward: 5 for x, 5 for w, 17 for h, and 5 for u, of which 4 are
-     * added in place */
-    CHECK(n.products == 5 + 18 + 5 + 5 + 17 + 1 && n.added == 4);
-    /* 5 concats of g, which the gradients of x, w and u read, 5 of h, and one for that of x */
-    CHECK(n.concats == 5 + 5 + 1 && n.pads == 0);
-}
-
-TEST(rows_that_are_not_consecutive_are_concatenated) {
-    const tally n = joint_tally(16, &(change){.across = true});
-    CHECK(n.rows == 4 * BATCH && n.inner == 4 * BATCH);
-    CHECK(n.concats == 4 + 4 + 4 + 1); /* x, g, h and the gradient of x */
+    CHECK(n.inner == 4 * BATCH);
+    /* forward: 18 of x, 18 of h; backward: 18 for x, 17 for h, and 5 for each of w and u, of
+     * which 4 are added in place */
+    CHECK(n.products == 18 + 18 + 18 + 17 + 1 + 1 && n.added == 4 + 4);
+    CHECK(n.concats == 5 + 5 + 5 + 1); /* x, h, their gradients, and at last that of all of x */
 }
 
 TEST(a_joined_product_has_a_limit) {
-    const tally n = joint_tally(16, &(change){.batch = 100});
-    CHECK(n.rows == 200 && n.inner == 200);
-    /* Larger ones are only added in place, up to the same limit. */
-    const tally large = joint_tally(16, &(change){.batch = 129});
-    CHECK(large.rows == 129 && large.inner == 129 && large.added == 15 + 15);
-    CHECK(joint_tally(16, &(change){.batch = 257}).added == 0);
+    CHECK(joint_tally(16, &(change){.batch = 4}).inner == 8);
+    /* The sides of two terms would take more than a gradient. */
+    CHECK(joint_tally(16, &(change){.batch = 5}).added == 0);
+    CHECK(joint_tally(32, &(change){.batch = 60, .width = 4096}).inner == 240);
+    CHECK(joint_tally(32, &(change){.batch = 129, .width = 4096}).added == 0);
 }
 
 TEST(what_stays) {
-    CHECK(joint_tally(7, &none).rows == BATCH && joint_tally(7, &none).added == 0);
-    CHECK(joint_tally(8, &none).rows == 2 * BATCH && joint_tally(8, &none).added > 0);
-    /* Each step needs the one before it; the sums of gradients are still joined. */
-    const tally chained = joint_tally(16, &(change){.chained = true});
-    CHECK(chained.rows == BATCH && chained.added == 3 + 3);
-    /* The constraint is that of one product; the other 15 are joined in threes. */
-    const tally kept = joint_tally(16, &(change){.constraint = CB_MUST_RECOMPUTE});
-    CHECK(kept.products == joint_tally(16, &none).products + 2 + 2 + 2);
+    CHECK(joint_tally(7, &none).added == 0 && joint_tally(8, &none).added == 3 + 3);
+    CHECK(joint_tally(16, &(change){.across = true}).added == 3 + 3);
+    CHECK(joint_tally(16, &(change){.chained = true}).added == 3 + 3);
     /* Sums of 16-bit products are rounded one by one. */
-    const tally half = joint_tally(16, &(change){.dtype = CB_BF16});
-    CHECK(half.rows == 4 * BATCH && half.added == 0);
+    CHECK(joint_tally(16, &(change){.dtype = CB_BF16}).added == 0);
     const tally sliced = joint_tally(16, &(change){.slices = true});
-    CHECK(sliced.rows == BATCH && sliced.inner == BATCH);
+    CHECK(sliced.inner == BATCH);
 }
 
 static cb_status join(cb_alloc *alloc, void *user) {
@@ -156,8 +140,7 @@ TEST(out_of_memory) {
 
 int main(void) {
     cb_alloc_init(&ir_alloc);
-    RUN(steps_are_joined);
-    RUN(rows_that_are_not_consecutive_are_concatenated);
+    RUN(terms_are_joined);
     RUN(a_joined_product_has_a_limit);
     RUN(what_stays);
     RUN(out_of_memory);
