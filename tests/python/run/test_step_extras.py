@@ -228,14 +228,10 @@ def test_memory_that_is_shared_is_an_error():
         cutback.grad(lambda p, x: (p["w"] * x).sum())(params, x, extras={"max_norm": 1.0})
 
 
-@pytest.mark.parametrize("make", [
-    optim.AdamW8bit, optim.SOAP, optim.Adafactor, optim.NorMuon, optim.Muon, optim.LAMB,
-    lambda: optim.AdamW(half="master")])  # fmt: skip
-def test_optimizers_that_step_arrays_alone_say_so(make):
-    params = {"w": np.ones((150, 150), "f4")}  # LAMB keeps sums of tensors larger than the caches
-    optimizer = make()
-    name = type(optimizer).__name__
-    with pytest.raises((TypeError, NotImplementedError), match=rf"(?i){name}.*compiled step"):
+def test_a_half_precision_master_steps_arrays_alone():
+    params = {"w": np.ones((150, 150), "f4")}
+    optimizer = optim.AdamW(half="master")
+    with pytest.raises((TypeError, NotImplementedError), match="AdamW.*compiled step"):
         step = cutback.compile(lambda p: (p["w"] * p["w"]).sum(), optimizer=optimizer)
         step(params)
     assert (params["w"] == 1).all() and optimizer.t == 0
