@@ -231,7 +231,7 @@ def test_memory_that_is_shared_is_an_error():
 def test_a_half_precision_master_steps_arrays_alone():
     params = {"w": np.ones((150, 150), "f4")}
     optimizer = optim.AdamW(half="master")
-    with pytest.raises((TypeError, NotImplementedError), match="AdamW.*compiled step"):
+    with pytest.raises((TypeError, NotImplementedError), match=r"AdamW.*compiled step"):
         step = cutback.compile(lambda p: (p["w"] * p["w"]).sum(), optimizer=optimizer)
         step(params)
     assert (params["w"] == 1).all() and optimizer.t == 0
