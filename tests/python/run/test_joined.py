@@ -79,4 +79,3 @@ def test_bits_do_not_depend_on_the_budget(backend: str) -> None:
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(a, b)
-
