@@ -357,11 +357,6 @@ static cb_status make_in_groups(cb_step *step, cb_plan_options options, cb_error
     return CB_OK;
 }
 
-/* True if the refusal `err` leaves out the smallest plan. */
-static bool is_brief(const cb_plan_options *options, const cb_error *err) {
-    return options->brief && err->refusal.smallest_bytes == 0;
-}
-
 static bool any_group(const cb_grouping *x) {
     bool any = false;
     for (uint32_t op = 0; op < x->n_op; op++) any |= cb_group_size(x, op) > 1;
@@ -373,7 +368,7 @@ static bool any_group(const cb_grouping *x) {
 static cb_status try_groups(cb_step *step, const cb_compile_options *o, cb_plan_options options,
                             cb_error *err) {
     const cb_budget asked = options.budget;
-    const bool brief = is_brief(&options, err);
+    const bool brief = cb_is_brief(&options, err);
     cb_error why = *err;
     uint64_t whole;
     options.brief = brief;
@@ -385,7 +380,7 @@ static cb_status try_groups(cb_step *step, const cb_compile_options *o, cb_plan_
     leave_groups(step);
     if (status != CB_INFEASIBLE && status != CB_UNSUPPORTED) return status;
     const cb_refusal groups = err->refusal;
-    const bool knows = has_groups && status == CB_INFEASIBLE && !is_brief(&options, err);
+    const bool knows = has_groups && status == CB_INFEASIBLE && !cb_is_brief(&options, err);
     if (knows && brief) {
         options.brief = false;
         options.budget = asked;

@@ -213,10 +213,9 @@ static cb_status improve(within *w, both *fast) {
     CB_TRY(resolve(w, taken, &ends));
     const uint64_t limit = limit_of(&w->asked, fast->plan);
     const cb_status status = choose_smaller(w, taken, limit, &other);
-    const bool is_brief = w->options->brief && w->err->refusal.smallest_bytes == 0;
-    if (status == CB_INFEASIBLE &&
-        !is_brief) { /* the floor holds only for ops that run one by one */
+    if (status == CB_INFEASIBLE && !cb_is_brief(w->options, w->err)) {
         note_program(w, fast, w->err);
+        /* the floor holds only for ops that run one by one */
         w->err->refusal.floor_bytes = 0;
         w->err->refusal.floor_op[0] = 0;
     }
