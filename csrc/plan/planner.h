@@ -19,9 +19,9 @@ typedef struct cb_plan_options {
     bool brief;            /* a refusal need not name the smallest plan: smallest_bytes may be 0 */
     bool until_met;        /* of several budgets, those after the first that is met get no answer */
 } cb_plan_options;
-/* True if the refusal `err` leaves out the smallest plan. */
-static inline bool cb_is_brief(const cb_plan_options *options, const cb_error *err) {
-    return options->brief && err->refusal.smallest_bytes == 0;
+/* True if the refusal `why` leaves out the smallest plan. */
+static inline bool cb_is_brief(const cb_plan_options *options, const cb_error *why) {
+    return options->brief && why->refusal.smallest_bytes == 0;
 }
 
 /* Returns CB_INFEASIBLE if no plan is found: err->refusal has the smallest peak found and its
