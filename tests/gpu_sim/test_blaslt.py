@@ -72,7 +72,10 @@ TAKEN = 10
 TOLERANCE = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 1e-5, "float64": 1e-13}
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param(n, marks=pytest.mark.very_slow) if n == "float16" else n for n in TOLERANCE],
+)
 def test_they_agree_with_our_own(fake: Fake, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     """The products agree with ours relative to the largest element, because sums are in another
     order. They run in several orders of work."""

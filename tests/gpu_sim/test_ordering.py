@@ -212,6 +212,9 @@ PROGRAMS: dict[str, tuple[Any, Any, list[np.ndarray[Any, Any]]]] = {
 }
 
 
+LONG = {"norms in double", "norms of long rows", "labels of long rows", "long rows", "lookups"}
+
+
 def ptx_of(folder: Path) -> str:
     """Returns the PTX of the only source compiled into the folder."""
     (path,) = folder.glob("[0-9a-f][0-9a-f]/*.bin")
@@ -229,7 +232,7 @@ def sample(all_of_them: list[Deletion], few: bool) -> list[Deletion]:
 @pytest.mark.parametrize(
     ("name", "few"),
     [
-        *(pytest.param(n, True, id=n) for n in PROGRAMS if "double" not in n),
+        *(pytest.param(n, True, id=n) for n in PROGRAMS if n not in LONG),
         *(pytest.param(n, False, id=f"more of {n}", marks=pytest.mark.very_slow) for n in PROGRAMS),
     ],
 )

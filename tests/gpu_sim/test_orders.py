@@ -81,7 +81,9 @@ def has_race(program: list[tuple[str, int, int]]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(n, marks=pytest.mark.very_slow) for n in (1, 2, 3))]
+)
 def test_blocks(driver: Driver, part: int) -> None:
     rng = random.Random(part)
     outcomes = set()

@@ -105,7 +105,9 @@ def test_torch_compat_saves_what_torch_saves(name):
     assert cut["solve_ms"] >= 0
 
 
-@pytest.mark.parametrize("name", MARKED)
+@pytest.mark.parametrize(
+    "name", [n if n in FEW else pytest.param(n, marks=pytest.mark.very_slow) for n in NAMES]
+)
 def test_torch_compat_takes_what_torch_takes(name):
     """Ops that no tangent reaches run where PyTorch runs them, including those that the given order
     places in the backward."""

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import binom
 
 SPEC = spec_from_file_location("common", Path(__file__).parents[3] / "benchmarks" / "common.py")
 assert SPEC and SPEC.loader
@@ -35,6 +34,7 @@ def test_of_all_ways_to_fall_around_the_median_it_holds_the_share(n: int, share:
 
 @pytest.mark.parametrize("n", [6, 7, 15, 51, 101, 400])
 def test_its_ends_are_the_quantiles_of_the_binomial_distribution(n: int) -> None:
+    binom = pytest.importorskip("scipy.stats").binom  # its import is slow
     k = int(binom.ppf(0.025, n, 0.5))  # at most 2.5 % have fewer than k values below the median
     assert common.median_interval([*range(n, 0, -1)]) == (k, n + 1 - k)
 

@@ -54,6 +54,7 @@ def test_mypy_accepts_them() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.very_slow
 def test_mypy_would_find_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mypy")
     wrong = "import cutback\ncutback.compile(lambda p: p.sum(), optimiser=None)\ncutback.dance\n"

@@ -115,7 +115,7 @@ def program(x, w, n, b, c):
         (READ_LATE, programs.by_compile),
         (READ_LATE, programs.by_checkpoint_in_compile),
         (OLD_VALUE, programs.by_compile),
-        pytest.param(OLD_VALUE, programs.by_inductor, marks=needs_gcc),
+        pytest.param(OLD_VALUE, programs.by_inductor, marks=[needs_gcc, pytest.mark.very_slow]),
         pytest.param(
             OLD_VALUE, programs.by_custom_partitioner, marks=[needs_gcc, pytest.mark.very_slow]
         ),

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 
+@pytest.mark.very_slow
 def test_optimizers_come_with_the_bridge() -> None:
     asked = (
         "import cutback.torch as ct, torch; print(issubclass(ct.optim.AdamW, torch.optim.AdamW))"
