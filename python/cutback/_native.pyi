@@ -155,6 +155,8 @@ class Graph:
         decisions: _Decisions | None = None,
         updates_inside: bool = False,
         slices: bool = False,
+        packed: bool = False,
+        brief: bool = False,
     ) -> Step: ...
     def decide(
         self,
@@ -173,6 +175,8 @@ class Graph:
         progress: _Progress | None = None,
         updates_inside: bool = False,
         slices: bool = False,
+        packed: bool = False,
+        brief: bool = False,
     ) -> tuple[_Decisions, int]: ...
     def compile_text(
         self,
@@ -190,6 +194,8 @@ class Graph:
         groups: str | None = None,
         updates_inside: bool = False,
         slices: bool = False,
+        packed: bool = False,
+        brief: bool = False,
     ) -> str: ...
 
 @disjoint_base
