@@ -74,6 +74,8 @@ static void check_sizes(const cb_blas *blas) {
     }
     check_layouts(CB_F32, 1, 259, 20, 270, blas); /* several tiles */
     check_layouts(CB_F32, 1, 1, 40, 2100, blas);  /* longer than GEMM_LINE */
+    check_layouts(CB_F32, 1, 790, 20, 33, blas);  /* several blocks of rows */
+    check_layouts(CB_F32, 1, 30, 130, 430, blas); /* more columns than a block that is turned has */
     check_layouts(CB_BF16, 1, 200, 210, 5, blas);
 }
 
@@ -102,10 +104,10 @@ TEST(odd_sizes) {
 /* The bits of an element depend only on its row, its column and k: part of a product, computed
  * alone, equals that part of the whole. */
 TEST(parts) {
-    static const int64_t parts[][4] = {{0, 0, 1, 1},   {3, 5, 1, 90},  {7, 2, 60, 1},
-                                       {0, 9, 70, 6},  {11, 0, 5, 96}, {1, 1, 13, 33},
-                                       {0, 17, 77, 16}};
-    for (int how = 0; how < 4 * 7; how++) {
+    static const int64_t parts[][4] = {{0, 0, 1, 1},    {3, 5, 1, 90},  {7, 2, 60, 1},
+                                       {0, 9, 70, 6},   {11, 0, 5, 96}, {1, 1, 13, 33},
+                                       {0, 17, 77, 16}, {2, 4, 29, 95}, {5, 0, 48, 96}};
+    for (int how = 0; how < 4 * 9; how++) {
         const int64_t *part = parts[how / 4], n = 80, k = 530, m = 101;
         test_op op = {.code = CB_OP_MATMUL, .n_in = 2};
         op.in[0] = make_matrix(CB_F32, 1, n, k, (layout){.is_transposed = how & 1});
@@ -142,7 +144,7 @@ TEST(parts_of_the_inner_axis_add_up) {
     static const int64_t cuts[] = {0, 256, 768, 1000};
     for (int how = 0; how < 32; how++) {
         const cb_dtype dtype = how & 4 ? CB_F64 : CB_F32;
-        const int64_t batch = how & 8 ? 2 : 1, n = how & 16 ? 40 : 75, k = 1000, m = 61;
+        const int64_t batch = how & 8 ? 2 : 1, n = how & 16 ? 31 : 75, k = 1000, m = 61;
         const cb_blas none = {0};
         test_op whole = {.code = CB_OP_MATMUL, .n_in = 2}, first, next;
         whole.in[0] = make_matrix(dtype, batch, n, k, (layout){how & 1, how & 2, false});

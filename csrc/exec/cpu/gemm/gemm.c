@@ -114,13 +114,13 @@ void cb_gemm_enter_task(const cb_gemm_region *region) {
 
 /* ---- our own kernel -------------------------------------------------------------------------- */
 
-#define SMALLEST_INNER 32   /* below this, a product is mostly reading and writing */
-#define LARGEST_FLOPS 1.5e8 /* above this, packing of blocks for the caches dominates */
-#define NARROW 16           /* rows or columns that a BLAS pads to whole blocks */
-#define NARROW_INNER 16384  /* beyond this, a transposed side has too many lines */
-#define TASK_FLOPS 5e5      /* ten times the cost of starting a task, on one core */
-#define TASKS_PER_THREAD 4  /* more than one, so that threads finish at about the same time */
-#define GRAIN_ROWS 12       /* rows whose sums are in registers: gemm_fma.h */
+#define SMALLEST_INNER 32  /* below this, a product is mostly reading and writing */
+#define LARGEST_FLOPS 1e9  /* above this, a BLAS that packs both sides is faster */
+#define NARROW 16          /* rows or columns that a BLAS pads to whole blocks */
+#define NARROW_INNER 16384 /* beyond this, a transposed side has too many lines */
+#define TASK_FLOPS 5e5     /* ten times the cost of starting a task, on one core */
+#define TASKS_PER_THREAD 4 /* more than one, so that threads finish at about the same time */
+#define GRAIN_ROWS 12      /* rows whose sums are in registers: gemm_fma.h */
 #define GRAIN_COLUMNS 32
 
 /* The limits were measured on a Zen 3 and a Zen 4 against OpenBLAS 0.3.31

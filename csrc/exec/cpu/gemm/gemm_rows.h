@@ -5,7 +5,7 @@
  *     CB_TYPED(gemm_add_rows)          c[rows, columns] (+)= a[rows, inner] panel, for convolutions
  *     CB_TYPED(gemm_add_panel)         the same for a matrix a
  *     CB_TYPED(gemm_multiply)          the loops around it
- *     CB_TYPED(gemm_multiply_narrow)   the same with the two sides exchanged */
+ *     CB_TYPED(gemm_multiply_turned)   the same with the two sides exchanged */
 #undef CB_REAL
 #undef CB_TYPED
 #if REAL_BITS == 32
@@ -135,7 +135,7 @@ GEMM_INLINE void CB_TYPED(gemm_sum)(const int rows, const int width, CB_TYPED(ge
     for (int64_t p = 0; p < inner; p++, a.at += a.column, b.at += b.row) {
         GEMM_UNROLL
         for (int j = 0; j < width; j++) memcpy(&right[j], b.at + j * lanes, GEMM_VECTOR);
-        if (rows < GEMM_ROWS) { /* b may be read in place, where each row may be on its own page */
+        if (GEMM_FETCHES(rows)) {
             GEMM_UNROLL
             for (int j = 0; j < width; j++)
                 __builtin_prefetch(b.at + GEMM_AHEAD * b.row + j * lanes);
@@ -396,8 +396,9 @@ static void CB_TYPED(gemm_multiply)(const cb_gemm *g) {
         is_direct ? CB_TYPED(gemm_multiply_line)(g, a, b) : CB_TYPED(gemm_multiply_dots)(g, a, b);
         return;
     }
-    for (int64_t i = 0; i < g->m; i += GEMM_BLOCK) {
-        int64_t rows = gemm_least(GEMM_BLOCK, g->m - i);
+    const int64_t block = gemm_block_rows(g->m);
+    for (int64_t i = 0; i < g->m; i += block) {
+        int64_t rows = gemm_least(block, g->m - i);
         for (int64_t k0 = 0; k0 < g->k; k0 += GEMM_INNER) {
             int64_t inner = gemm_least(GEMM_INNER, g->k - k0), j = 0;
             CB_TYPED(gemm_left)
@@ -417,46 +418,49 @@ static void CB_TYPED(gemm_multiply)(const cb_gemm *g) {
     }
 }
 
-/* Multiplies by few columns, which would fill only a part of a vector, as c^T = b^T a^T, in blocks.
- * The order of each sum does not change. */
-static void CB_TYPED(gemm_multiply_narrow)(const cb_gemm *g) {
-    _Alignas(GEMM_VECTOR) CB_REAL block[GEMM_NARROW * GEMM_BLOCK];
-    gemm_view a = gemm_view_of(g->a, g->lda, g->a_transposed);
+/* Returns the product c^T = b^T a^T into a dense `c`. */
+static cb_gemm CB_TYPED(gemm_turned)(const cb_gemm *g, CB_REAL *c) {
+    return (cb_gemm){.dtype = g->dtype,
+                     .m = g->n,
+                     .n = g->m,
+                     .k = g->k,
+                     .a = g->b,
+                     .b = g->a,
+                     .lda = g->ldb,
+                     .ldb = g->lda,
+                     .ldc = g->m,
+                     .a_transposed = !g->b_transposed,
+                     .b_transposed = !g->a_transposed,
+                     .add = g->add,
+                     .c = c};
+}
+
+/* Multiplies by few columns, which would fill only a part of a vector, or few rows by a b that is
+ * transposed, as c^T = b^T a^T, in blocks. The order of each sum does not change. */
+static void CB_TYPED(gemm_multiply_turned)(const cb_gemm *g) {
+    _Alignas(GEMM_VECTOR) CB_REAL block[GEMM_TURNED / sizeof(CB_REAL)];
+    const int64_t room = GEMM_TURNED / sizeof(CB_REAL);
+    const int64_t rows = g->n < g->m ? gemm_least(room / g->n, GEMM_BLOCK) : g->m,
+                  columns = g->n < g->m ? g->n : room / g->m;
     if (g->n == 1 && g->ldc == 1) { /* c is a row as well */
-        CB_TYPED(gemm_multiply)
-        (&(cb_gemm){.dtype = g->dtype,
-                    .m = 1,
-                    .n = g->m,
-                    .k = g->k,
-                    .a = g->b,
-                    .b = g->a,
-                    .lda = g->ldb,
-                    .ldb = g->lda,
-                    .ldc = g->m,
-                    .a_transposed = !g->b_transposed,
-                    .b_transposed = !g->a_transposed,
-                    .add = g->add,
-                    .c = g->c});
+        const cb_gemm turned = CB_TYPED(gemm_turned)(g, g->c);
+        CB_TYPED(gemm_multiply)(&turned);
         return;
     }
-    for (int64_t i = 0; i < g->m; i += GEMM_BLOCK) {
-        int64_t rows = gemm_least(GEMM_BLOCK, g->m - i);
-        CB_REAL *c = (CB_REAL *)g->c + i * g->ldc;
-        if (g->add) CB_TYPED(gemm_transpose)(c, g->ldc, rows, g->n, block, GEMM_BLOCK);
-        CB_TYPED(gemm_multiply)
-        (&(cb_gemm){.dtype = g->dtype,
-                    .m = g->n,
-                    .n = rows,
-                    .k = g->k,
-                    .a = g->b,
-                    .b = (const CB_REAL *)a.at + i * a.row,
-                    .lda = g->ldb,
-                    .ldb = g->lda,
-                    .ldc = GEMM_BLOCK,
-                    .a_transposed = !g->b_transposed,
-                    .b_transposed = !g->a_transposed,
-                    .add = g->add,
-                    .c = block});
-        CB_TYPED(gemm_transpose)(block, GEMM_BLOCK, g->n, rows, c, g->ldc);
+    const gemm_view a = gemm_view_of(g->a, g->lda, g->a_transposed),
+                    b = gemm_view_of(g->b, g->ldb, g->b_transposed);
+    for (int64_t i = 0; i < g->m; i += rows) {
+        for (int64_t j = 0; j < g->n; j += columns) {
+            CB_REAL *c = (CB_REAL *)g->c + i * g->ldc + j;
+            cb_gemm piece = *g;
+            piece.m = gemm_least(rows, g->m - i);
+            piece.n = gemm_least(columns, g->n - j);
+            piece.a = (const CB_REAL *)a.at + i * a.row;
+            piece.b = (const CB_REAL *)b.at + j * b.column;
+            if (g->add) CB_TYPED(gemm_transpose)(c, g->ldc, piece.m, piece.n, block, piece.m);
+            const cb_gemm turned = CB_TYPED(gemm_turned)(&piece, block);
+            CB_TYPED(gemm_multiply)(&turned);
+            CB_TYPED(gemm_transpose)(block, piece.m, piece.n, piece.m, c, g->ldc);
+        }
     }
 }
