@@ -56,7 +56,7 @@ static pack how_of(const cb_graph *g, cb_value_id root) {
     return op->code == CB_OP_RELU && cb_dtype_is_float(v->dtype) ? AS_SIGNS : STAYS;
 }
 
-/* True if the op only reads where the input is above 0. */
+/* True if the op only reads where the input is above 0 or NaN. */
 static bool reads_sign(const cb_graph *g, cb_op_id id, uint32_t input) {
     const cb_value_id value = cb_op_ins(g, id)[input];
     const cb_value_id root = g->storages.at[g->values.at[value].storage].root;
@@ -175,7 +175,7 @@ static cb_status copy_of(const packs *x, cb_graph *to, cb_value_id value, cb_val
     return CB_OK;
 }
 
-/* relu_bwd(g, y) is 0 where y is not above 0, and else g. */
+/* relu_bwd(g, y) is g where y is above 0 or NaN, and else 0. */
 static cb_status emit_by_sign(const packs *x, cb_graph *to, cb_op_id id, const cb_value_id *map,
                               cb_value_id *outs, cb_error *err) {
     const cb_value_id *in = cb_op_ins(x->g, id);

@@ -8,10 +8,10 @@
 
 /* Makes a new graph in which the forward packs bools that the backward reads, one bit each, and the
  * backward unpacks them. If the backward reads the result of a `relu` only to see where it is above
- * 0, one bit of each element is packed. Indices of argmax and of max poolings that the backward
- * reads become one, two or four bytes each. Results are bitwise equal. Values that share memory
- * with an output, that have a constraint or fewer than CB_PACK_BYTES stay as they are. `out` is
- * NULL if nothing is packed.
+ * 0 or NaN, one bit of each element is packed. Indices of argmax and of max poolings that the
+ * backward reads become one, two or four bytes each. Results are bitwise equal. Values that share
+ * memory with an output, that have a constraint or fewer than CB_PACK_BYTES stay as they are. `out`
+ * is NULL if nothing is packed.
  *
  *     mask = gt(x, y)                       mask = gt(x, y)
  *     ...                                   bits = pack_bits(mask)

@@ -144,7 +144,7 @@ void cb_ref_pack_bits(const cb_ref_call *c) {
         for (int64_t k = 0; k < 8 && 8 * i + k < n; k++) {
             const int64_t at = 8 * i + k;
             const bool is_set = c->in[0].dtype == CB_BOOL ? cb_ref_get_int(&c->in[0], at) != 0
-                                                          : cb_ref_get(&c->in[0], at) > 0;
+                                                          : !(cb_ref_get(&c->in[0], at) <= 0);
             byte |= (int64_t)is_set << k;
         }
         cb_ref_put_int(&c->out[0], i, byte);

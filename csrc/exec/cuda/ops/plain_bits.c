@@ -4,7 +4,7 @@
 void cb_cu_bits(const cb_cu_op *x) {
     static const char pack[] = "uint8_t byte = 0;\n"
                                "for (int k = 0; k < 8 && i * 8 + k < (I)$n; k++)\n"
-                               "if (widen($in[i * 8 + k]) > 0) byte |= (uint8_t)(1 << k);\n"
+                               "if (!(widen($in[i * 8 + k]) <= 0)) byte |= (uint8_t)(1 << k);\n"
                                "$out[i] = byte;\n";
     static const char unpack[] = "const uint8_t byte = $in[i];\n"
                                  "for (int k = 0; k < 8 && i * 8 + k < (I)$n; k++)\n"
