@@ -119,6 +119,8 @@ static cb_part own_part(const cb_shaped *op, cb_domain *own) {
         case CB_OP_CROSS_ENTROPY: return indexed_axis(CB_PART_ROWS, op->in0, own);
         case CB_OP_GATHER:
             return indexes_rows(op) ? indexed_axis(CB_PART_ROWS, op->in0, own) : CB_PART_NONE;
+        case CB_OP_PACK_BITS: own->count = cb_numel(op->in0); return CB_PART_BITS;
+        case CB_OP_UNPACK_BITS: own->count = cb_numel(op->out0); return CB_PART_MAP;
         default: break;
     }
     if (!(cb_op_def_of(op->code)->flags & CB_OPF_POINTWISE)) return CB_PART_NONE;
@@ -152,6 +154,7 @@ cb_part cb_part_of(const cb_shaped *op, const cb_domain *domain) {
     }
     if (own.count != domain->count) return CB_PART_NONE;
     if (part == CB_PART_TOTAL) return part;
+    if (part == CB_PART_BITS) return domain->inner ? CB_PART_NONE : part;
     if (sums_lines(op, part, &own, domain)) return CB_PART_LINES;
     if (own.inner != domain->inner) return CB_PART_NONE;
     if (part == CB_PART_ROWS && is_sum(op->code) && own.columns < domain->columns)

@@ -3,7 +3,8 @@
  * columns rows of `columns` each.
  *
  *     part        shape of its results      what it does in the group
- *     MAP         count elements            element i from element i of each input
+ *     MAP         count elements            element i from element i of each input; unpack_bits,
+ *                                           from bit i
  *     ROW_WISE    count elements            softmax, norms and their gradients: a row from a row;
  *                                           also the gradients of ROWS that take an index
  *     ROWS        one per row               sum, mean, amax, amin over the columns; cross-entropy;
@@ -12,6 +13,7 @@
  *     COLUMNS     one per column            sum, mean over the rows
  *     TOTAL       one                       sum, mean over everything
  *     ONE         one                       pointwise on single values
+ *     BITS        one byte for each eight   pack_bits: bit i from element i
  *     PIECES      one per piece of row      sum, mean over even pieces of each row, of whole
  *                                           lanes and at most one leaf (micro/sums.h)
  *     ODD_PIECES  one per piece of row      sum, mean over other even pieces
@@ -21,8 +23,8 @@
  * Members of a group read its values in the order in which they were made: SAME if a value has
  * count elements, ROW if it has one per row (repeated along the row, or by a ROW_MAP), ONE if it is
  * a single element. COLUMNS and TOTAL are complete only when the group is. ONE instructions may
- * read a total, and then run after all others. No other instruction reads COLUMNS, TOTAL, PIECES,
- * ODD_PIECES or LINES.
+ * read a total, and then run after all others. No other instruction reads COLUMNS, TOTAL, BITS,
+ * PIECES, ODD_PIECES or LINES.
  *
  * Rows are strided if the group reduces an inner axis. Then `inner` rows are adjacent in memory, so
  * that element c of row r is element (r / inner * columns + c) * inner + r % inner of the domain,
@@ -78,7 +80,8 @@ typedef enum cb_part {
     CB_PART_PIECES,
     CB_PART_ODD_PIECES,
     CB_PART_ACROSS,
-    CB_PART_LINES
+    CB_PART_LINES,
+    CB_PART_BITS
 } cb_part;
 
 /* How an operand maps to a domain. */

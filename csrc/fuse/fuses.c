@@ -2,7 +2,7 @@
 
 #include "reads.h"
 
-/* `index` is the input with integer indices; -1: none. */
+/* `index` is the operand with integer indices or packed bits; -1: none. */
 static bool are_known(bool with_bool, const cb_dtype *dtype, uint32_t n, int index) {
     for (uint32_t k = 0; k < n; k++) {
         if ((int)k == index) continue;
@@ -14,7 +14,7 @@ static bool are_known(bool with_bool, const cb_dtype *dtype, uint32_t n, int ind
 /* True for ops that fuse as arrays, but not as single numbers. */
 static bool is_only_full(cb_opcode code) {
     return code == CB_OP_TRIL || code == CB_OP_DROPOUT || code == CB_OP_GELU ||
-           code == CB_OP_GELU_BWD;
+           code == CB_OP_GELU_BWD || code == CB_OP_UNPACK_BITS;
 }
 
 bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_domain *domain, const cb_dtype *in,
@@ -24,8 +24,9 @@ bool cb_kernels_fuse(cb_opcode code, cb_part part, const cb_domain *domain, cons
     const uint32_t flags = cb_op_def_of(code)->flags;
     const bool with_bool = flags & CB_OPF_BOOLS;
     if (part == CB_PART_NONE) return false;
-    if (!are_known(with_bool, in, n_in, cb_op_index_input(code))) return false;
-    if (!are_known(with_bool, out, n_out, -1)) return false;
+    const int input = code == CB_OP_UNPACK_BITS ? 0 : cb_op_index_input(code);
+    if (!are_known(with_bool, in, n_in, input)) return false;
+    if (!are_known(with_bool, out, n_out, part == CB_PART_BITS ? 0 : -1)) return false;
     if (is_small && is_only_full(code)) return false;
     /* domain.c lists the ops with other parts. */
     const bool is_pointwise = part == CB_PART_MAP || is_small;

@@ -15,7 +15,8 @@ cb_made cb_made_by(cb_opcode code, cb_part part, uint32_t output, bool late) {
         case CB_PART_COLUMNS:
         case CB_PART_PIECES:
         case CB_PART_ODD_PIECES:
-        case CB_PART_LINES: return CB_MADE_LAST;
+        case CB_PART_LINES:
+        case CB_PART_BITS: return CB_MADE_LAST;
         case CB_PART_TOTAL: return CB_MADE_LATE;
         case CB_PART_ONE: return late ? CB_MADE_LATE : CB_MADE_ONE;
     }
@@ -52,7 +53,7 @@ void cb_parts_add(cb_parts *parts, cb_opcode code, cb_part part) {
     parts->lines |= part == CB_PART_LINES;
     parts->columns |=
         part == CB_PART_COLUMNS || code == CB_OP_LAYER_NORM_BWD || code == CB_OP_RMS_NORM_BWD;
-    parts->draws |= code == CB_OP_DROPOUT || code == CB_OP_UNIFORM;
+    parts->eights |= code == CB_OP_DROPOUT || code == CB_OP_UNIFORM || part == CB_PART_BITS;
 }
 
 void cb_parts_add_dtype(cb_parts *parts, cb_dtype dtype) {
@@ -61,17 +62,17 @@ void cb_parts_add_dtype(cb_parts *parts, cb_dtype dtype) {
 }
 
 /* A sum of all elements adds leaves of a fixed number of elements in a fixed number of lanes
- * (micro/sums.h); a generator draws a fixed number at a time, which rows must not cut. Rows that
- * cut lanes leave the summed values in memory; then at most two blocks of rows may share a leaf.
- * Otherwise blocks must not cut leaves. */
+ * (micro/sums.h). A generator draws eight numbers at a time, and eight bits are packed in a byte,
+ * which rows must not cut. Rows that cut lanes leave the summed values in memory; then at most two
+ * blocks of rows may share a leaf. Otherwise blocks must not cut leaves. */
 #define LEAF 1024
 #define LANES 64
-#define DRAWN 8
+#define EIGHT 8
 
 /* A sum of all elements needs whole lines of the inner axis at a time, so that leaves are added in
  * order. */
 static bool fit_across(const cb_parts *parts, const cb_domain *domain) {
-    if (parts->draws && domain->inner % DRAWN) return false;
+    if (parts->eights && domain->inner % EIGHT) return false;
     if (!parts->total && !parts->lines) return true;
     return domain->columns * domain->inner <= CB_LINES_MAX;
 }
@@ -79,7 +80,7 @@ static bool fit_across(const cb_parts *parts, const cb_domain *domain) {
 bool cb_parts_fit(const cb_parts *parts, const cb_domain *domain) {
     if (domain->columns == 0) return true;
     if (domain->inner) return fit_across(parts, domain);
-    if (parts->draws && domain->columns % DRAWN) return false;
+    if (parts->eights && domain->columns % EIGHT) return false;
     if (!parts->total) return true;
     const int64_t rows = domain->count / domain->columns,
                   blocks = parts->columns ? cb_row_blocks(rows, domain->columns) : 1;

@@ -23,7 +23,8 @@ bool cb_may_read(cb_opcode code, cb_part part, uint32_t input, cb_made made, cb_
 
 /* Properties that the parts of a group must share. Start with zeros. */
 typedef struct cb_parts {
-    bool total, columns, lines, draws;
+    bool total, columns, lines;
+    bool eights;       /* some op draws random numbers or packs bits, eight at a time */
     bool wide, narrow; /* true if some op computes in f64; true if some op computes in other
                           floats */
 } cb_parts;

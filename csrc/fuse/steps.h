@@ -74,7 +74,7 @@ static inline uint64_t cb_step_scratch(const cb_steps *s, uint32_t step) {
  * All members must then be pointwise: such a group makes one pass over its elements, and reads each
  * of them before it is written. Other groups take over no memory. */
 static inline bool cb_part_may_take(cb_part part) {
-    return part == CB_PART_MAP || part == CB_PART_ONE;
+    return part == CB_PART_MAP || part == CB_PART_BITS || part == CB_PART_ONE;
 }
 typedef struct cb_taking {
     const cb_steps *steps;

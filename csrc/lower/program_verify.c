@@ -433,8 +433,8 @@ static use use_of(const cb_program *p, const cb_group *group, uint32_t buffer) {
 static bool is_pointwise(const cb_program *p, const cb_group *group) {
     bool is = true;
     for (uint32_t i = group->instr_begin; i < group->instr_begin + group->n_instr && is; i++)
-        is = (cb_op_def_of(p->instr[i].code)->flags & CB_OPF_POINTWISE) &&
-             (group->n_instr == 1 || cb_part_may_take(p->instr[i].part));
+        is = group->n_instr == 1 ? cb_op_def_of(p->instr[i].code)->flags & CB_OPF_POINTWISE
+                                 : cb_part_may_take(p->instr[i].part);
     return is;
 }
 

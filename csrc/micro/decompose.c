@@ -38,11 +38,11 @@ static bool lies_across(const cb_walk *w) {
     return last > 0 && w->stride[0][last] > 1 && w->stride[0][last - 1] == 1;
 }
 
-/* True if rows of this length split neither the lanes of sums nor the blocks of random numbers. If
- * a row is longer than a task, its pieces must begin at leaves. */
-static bool may_cut(int64_t columns, bool has_total, bool draws) {
+/* True if rows of this length split neither the lanes of sums nor the eight elements that are drawn
+ * or packed at a time. If a row is longer than a task, its pieces must begin at leaves. */
+static bool may_cut(int64_t columns, bool has_total, bool eights) {
     const int64_t grain = columns > CB_X_CHUNK ? CB_X_LEAF : CB_X_LANES;
-    return !(has_total && columns % grain) && !(draws && columns % CB_PHILOX_BLOCK);
+    return !(has_total && columns % grain) && !(eights && columns % CB_PHILOX_BLOCK);
 }
 
 /* Returns the number of elements after which an operand repeats; 0 if it does not repeat, -1 if it
@@ -64,18 +64,19 @@ static int64_t repeating_columns(int64_t period, int64_t count) {
     return fits && columns % CB_X_LANES == 0 ? columns : 0;
 }
 _Static_assert(CB_X_LANES % CB_PHILOX_BLOCK == 0, "rows of whole vectors cut no block of draws");
+_Static_assert(CB_PHILOX_BLOCK == 8, "a byte has as many bits as a block has numbers");
 
 /* Returns the length of the longest row in which every operand has a constant stride. If that is
  * too short, returns the length after which operands repeat, or else that of the whole domain. */
 static int64_t flat_columns(const cb_program *p, const cb_group *g, const cb_alone *alone,
                             int64_t count) {
     int64_t columns = count, period = -1;
-    bool has_total = false, draws = false;
+    bool has_total = false, eights = false;
     for (uint32_t i = g->instr_begin; i < g->instr_begin + g->n_instr; i++) {
         const cb_part part = part_of(&p->instr[i], alone);
         has_total = has_total || part == CB_PART_TOTAL;
-        draws = draws || p->instr[i].code == CB_OP_DROPOUT;
-        if (part != CB_PART_MAP && part != CB_PART_TOTAL) continue;
+        eights = eights || p->instr[i].code == CB_OP_DROPOUT || part == CB_PART_BITS;
+        if (part != CB_PART_MAP && part != CB_PART_TOTAL && part != CB_PART_BITS) continue;
         for (uint32_t k = 0; k < p->instr[i].n_in; k++) {
             const cb_operand *o = &p->operand[p->operand_id[p->instr[i].in_begin + k]];
             if (cb_t_is_whole(o)) continue;
@@ -87,7 +88,7 @@ static int64_t flat_columns(const cb_program *p, const cb_group *g, const cb_alo
             if (own >= 0) period = period < 0 || period == own ? own : 0;
         }
     }
-    if (columns >= SHORTEST_ROW && may_cut(columns, has_total, draws)) return columns;
+    if (columns >= SHORTEST_ROW && may_cut(columns, has_total, eights)) return columns;
     const int64_t repeating = period > 0 ? repeating_columns(period, count) : 0;
     return repeating ? repeating : count;
 }

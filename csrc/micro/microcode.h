@@ -56,6 +56,7 @@ typedef enum cb_x_source {
     CB_X_GATHERED, /* a tile, filled from a tensor of any strides before each row */
     CB_X_KEPT,     /* a tile: 1 where dropout keeps an element, otherwise 0 */
     CB_X_TRIANGLE, /* a tile: 1 where tril keeps an element, otherwise 0 */
+    CB_X_BITS,     /* a tile of bools, unpacked from or packed to the bits of a tensor */
     CB_X_SUMS,     /* column sums of the current block of rows */
     CB_X_PIECES,   /* one element for each piece of a row */
     CB_X_REPEATED, /* a tile: a row that is the same for all rows, once for each row of a batch */

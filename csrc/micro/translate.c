@@ -77,6 +77,22 @@ static cb_x_ref dropout(cb_translation *x, uint32_t at, cb_x_ref in) {
     return cb_t_value(x, CB_X_KEEP, pattern(x, CB_X_KEPT, at), scaled, CB_T_NOTHING);
 }
 
+static void translate_unpack(cb_translation *x, const cb_instr *instr) {
+    const int16_t id = cb_t_new_stream(x, CB_X_BITS, instr->in_begin, CB_BOOL);
+    x->m->stream[id].is_read = true;
+    cb_t_give_full(x, instr->out_begin, (cb_x_ref){CB_X_IN_STREAM, id}, true);
+}
+
+static void translate_pack(cb_translation *x, const cb_instr *instr) {
+    if (cb_t_operand(x, instr->out_begin)->space == CB_SPACE_LOCAL) return; /* it is never read */
+    cb_x_ref in = cb_t_read_full(x, instr->in_begin);
+    if (cb_t_operand(x, instr->in_begin)->dtype != CB_BOOL)
+        in = apply_one(x, CB_X_NOT, apply_two(x, CB_X_LE, in, cb_t_constant(x, 0)));
+    const int16_t id = cb_t_new_stream(x, CB_X_BITS, instr->out_begin, CB_BOOL);
+    x->m->stream[id].is_written = true;
+    cb_t_emit(x, CB_X_STORE, in, CB_T_NOTHING, CB_T_NOTHING)->dst = id;
+}
+
 /* x P(x), or its derivative P(x) + x p(x) (vecmath.h). Both use the same NORMAL operation, the
  * expensive part, so it is computed once. */
 static cb_x_ref gelu(cb_translation *x, cb_x_ref in, bool slope) {
@@ -149,6 +165,10 @@ static cb_x_ref pointwise(cb_translation *x, uint32_t at, const cb_x_ref *in) {
 static void translate_pointwise(cb_translation *x, uint32_t at, cb_part part) {
     const cb_instr *instr = &x->p->instr[at];
     cb_x_ref in[POINT_INPUTS] = {CB_T_NOTHING};
+    if (instr->code == CB_OP_UNPACK_BITS) {
+        translate_unpack(x, instr);
+        return;
+    }
     for (uint32_t k = 0; k < instr->n_in && k < POINT_INPUTS; k++) {
         in[k] = part == CB_PART_MAP ? cb_t_read_full(x, instr->in_begin + k)
                                     : cb_t_read_number(x, instr->in_begin + k, part == CB_PART_ONE);
@@ -413,6 +433,7 @@ void cb_t_instruction(cb_translation *x, uint32_t at, cb_part part) {
         case CB_PART_PIECES:
         case CB_PART_ODD_PIECES: translate_pieces(x, instr, part == CB_PART_PIECES); break;
         case CB_PART_LINES: translate_lines(x, instr); break;
+        case CB_PART_BITS: translate_pack(x, instr); break;
         case CB_PART_TOTAL: translate_total(x, instr); break;
         case CB_PART_ROW_WISE: translate_row_wise(x, at); break;
         case CB_PART_NONE: x->is_full = true;

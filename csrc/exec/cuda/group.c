@@ -1,6 +1,7 @@
 /* A group of several ops is fused. A single op that could be part of a group is fused as a group of
- * one, so its results are bitwise the same in any group. A group that does not fit the tables of
- * the microcode runs op by op, with its locals in memory. */
+ * one, so its results are bitwise the same in any group; unpack_bits, which is exact, has its own
+ * kernel. A group that does not fit the tables of the microcode runs op by op, with its locals in
+ * memory. */
 #include "group.h"
 
 #include <string.h>
@@ -33,6 +34,7 @@ bool cb_cu_fuses(cb_opcode code, cb_part part, const cb_domain *domain, const cb
     /* A block of threads processes one row, so adjacent threads would read elements that are far
      * apart. */
     if (part == CB_PART_ACROSS || part == CB_PART_LINES || part == CB_PART_ODD_PIECES) return false;
+    if (part == CB_PART_BITS) return false; /* a thread may compute fewer than eight elements */
     if (!has_long_rows(part, domain)) return false;
     return are_known(in, n_in, with_bool) && are_known(out, n_out, with_bool) &&
            cb_kernels_fuse(code, part, domain, in, n_in, out, n_out);
@@ -46,7 +48,7 @@ static cb_status fuse_one(cb_cu_code *code, const cb_instr *instr, cb_arena *scr
     cb_instr copy = *instr;
     cb_group group = {.n_instr = 1};
     const cb_alone alone = cb_alone_of(whole, instr, cb_cu_fuses);
-    if (alone.part == CB_PART_NONE) return CB_UNSUPPORTED;
+    if (alone.part == CB_PART_NONE || instr->code == CB_OP_UNPACK_BITS) return CB_UNSUPPORTED;
     group.domain = alone.domain;
     copy.part = alone.part;
     one.instr = &copy;

@@ -55,6 +55,18 @@ TEST(reductions) {
     CHECK(part_in(CB_OP_SUM, nothing, SHAPE(1, 1), scalar, 1, 0) == CB_PART_NONE);
 }
 
+/* Bits are in a domain with an element for each of them; strided rows would cut bytes. */
+TEST(packed_bits) {
+    const cb_shape in = SHAPE(4, 64), bytes = SHAPE(32);
+    CHECK(part_in(CB_OP_PACK_BITS, nothing, in, bytes, 256, 0) == CB_PART_BITS);
+    CHECK(part_in(CB_OP_PACK_BITS, nothing, in, bytes, 256, 64) == CB_PART_BITS);
+    CHECK(part_in(CB_OP_PACK_BITS, nothing, in, bytes, 32, 0) == CB_PART_NONE);
+    CHECK(part_in(CB_OP_UNPACK_BITS, nothing, bytes, in, 256, 64) == CB_PART_MAP);
+    CHECK(part_in(CB_OP_UNPACK_BITS, nothing, bytes, in, 32, 0) == CB_PART_NONE);
+    const cb_shaped pack = {.code = CB_OP_PACK_BITS, .attrs = &nothing, .in0 = &in, .out0 = &bytes};
+    CHECK(cb_part_of(&pack, &(cb_domain){.count = 256, .columns = 4, .inner = 32}) == CB_PART_NONE);
+}
+
 TEST(rows_of_a_size) {
     const struct {
         int64_t rows, columns;
@@ -228,6 +240,7 @@ TEST(views) {
 int main(void) {
     RUN(pointwise);
     RUN(reductions);
+    RUN(packed_bits);
     RUN(rows_of_a_size);
     RUN(pieces_of_rows);
     RUN(indexed_rows);

@@ -30,9 +30,24 @@ def gates(p: Any, x: Any) -> Any:
 
 def dropped(p: Any, x: Any) -> Any:
     """Drops elements of a ReLU, so that the backward reads only the ReLU's sign."""
-    for w in p["w"][:2]:
+    for w in p["w"]:
         x = x + F.dropout(F.relu(x @ w), 0.2) @ w.T
     return (x * x).mean()
+
+
+def added(p: Any, x: Any) -> Any:
+    """Adds ReLUs, whose sums may be NaN although no gradient is."""
+    for _ in range(4):
+        x = x + F.dropout(F.relu(x + p["bias"]), 0.2)
+    return x.sum()
+
+
+def by_rows(p: Any, x: Any) -> Any:
+    """Masks elements by the mean of their row, in groups that have rows."""
+    for _ in range(4):
+        x = cb.where(x > x.mean(1, keepdims=True), x + p["bias"], 0.5 * x)
+        x = x + 0.1 * x.mean(1, keepdims=True)
+    return x.sum()
 
 
 def pooled(p: Any, x: Any) -> Any:
@@ -113,11 +128,42 @@ def test_bits_are_the_same_with_overlapping_windows() -> None:
 @pytest.mark.very_slow
 @pytest.mark.parametrize("dtype", [np.float64, np.float16])
 def test_bits_are_the_same_in_other_types(dtype: Any) -> None:
-    for loss in (gates, dropped, pooled, chosen):
+    for loss in (gates, dropped, added):
         args = arguments(dtype)
         step, bits = run(loss, args, packed=True, budget="min")
         assert packs(step) > 0
         assert bits == run(loss, args)[1]
+
+
+def test_gradients_of_nan_are_the_same() -> None:
+    params, x = arguments()
+    x[3, 5] = np.nan
+    step, bits = run(added, (params, x), packed=True, budget="min")
+    assert packs(step) > 0
+    assert bits == run(added, (params, x))[1]
+
+
+SHAPES = [(96, 48), (419, 11), (64, 72), (8, 4104), (2, 40000), (3, 70001), (1024, 8)]
+"""Rows of whole bytes and others, short and long ones."""
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [SHAPES[0], *(pytest.param(shape, marks=pytest.mark.very_slow) for shape in SHAPES[1:])],
+)
+def test_bits_are_packed_in_the_groups_around_them(shape: tuple[int, int]) -> None:
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    for loss in (by_rows, added):
+        args = ({"bias": x[0] * np.float32(0.1)}, x)
+        step, bits = run(loss, args, packed=True, budget="min")
+        assert packs(step) > 0
+        assert bits == run(loss, args)[1]
+        groups = step.executable.text("program").split("\ngroup ")
+        fused = {kind: 0 for kind in ("pack_bits", "unpack_bits")}
+        for kind in fused:
+            fused[kind] = sum(f" = {kind}(" in group and group.count(" = ") > 1 for group in groups)
+        assert fused["unpack_bits"] > 0
+        assert fused["pack_bits"] > 0 or (loss is by_rows and shape[1] % 8 != 0)
 
 
 def sizes(loss: Any) -> list[int]:
@@ -130,7 +176,10 @@ def sizes(loss: Any) -> list[int]:
     "loss",
     [
         pooled,
-        *(pytest.param(loss, marks=pytest.mark.very_slow) for loss in (gates, dropped, chosen)),
+        *(
+            pytest.param(loss, marks=pytest.mark.very_slow)
+            for loss in (gates, dropped, chosen, added)
+        ),
     ],
 )
 def test_the_smallest_step_is_smaller(loss: Any) -> None:

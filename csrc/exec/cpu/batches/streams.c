@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "../../packed_bits.h"
+
 char *cb_x_tile(const cb_executor *e, int thread, int32_t tile) {
     return e->tile + (size_t)thread * e->thread_bytes + (size_t)tile * e->f->tile_bytes;
 }
@@ -13,6 +15,12 @@ static void fill_triangle(const cb_instr *instr, const cb_tensor *t, int64_t at,
         int64_t column = (at + i) % columns, row = (at + i) / columns % rows;
         out[i] = column <= row + instr->attrs.i[0];
     }
+}
+
+/* Unpacks bits at..at+n. Rows may begin within a byte. */
+static void fill_bits(const uint8_t *packed, int64_t at, int64_t n, uint8_t *out) {
+    for (; n > 0 && at % 8; at++, n--) *out++ = packed[at / 8] >> at % 8 & 1;
+    cb_unpack_bits(packed + at / 8, (uint64_t)n, out);
 }
 
 void cb_x_fill(cb_executor *e, const cb_x_stream *s, int k, int64_t at, int64_t n, void *out) {
@@ -27,6 +35,18 @@ void cb_x_fill(cb_executor *e, const cb_x_stream *s, int k, int64_t at, int64_t 
         e->f->table->keep(&philox, (uint64_t)at, cb_dropout_threshold(instr->attrs.f[0]), out, n);
     } else if (s->source == CB_X_TRIANGLE) {
         fill_triangle(instr, t, at, n, out);
+    } else if (s->source == CB_X_BITS && s->is_read) {
+        fill_bits(t->data, at, n, out);
+    }
+}
+
+void cb_x_pack(const cb_executor *e, const cb_x_context *c, int64_t at, int64_t first, int64_t n) {
+    const cb_microcode *m = &e->f->m;
+    for (int k = 0; k < m->n_stream; k++) {
+        const cb_x_stream *s = &m->stream[k];
+        if (s->source != CB_X_BITS || !s->is_written) continue;
+        uint8_t *out = e->x->tensor[s->tensor].data;
+        cb_pack_bits((const uint8_t *)c->p[k] + first, (uint64_t)n, out + at / 8);
     }
 }
 

@@ -22,6 +22,9 @@ typedef struct cb_executor {
 char *cb_x_tile(const cb_executor *e, int thread, int32_t tile);
 /* Copies elements at..at+n of the domain to `out`, for a stream that is not in an array. */
 void cb_x_fill(cb_executor *e, const cb_x_stream *s, int k, int64_t at, int64_t n, void *out);
+/* Packs elements at..at+n of the domain, which begin with element `first` of the row or batch that
+ * has been run, for streams of bits. `at` is a multiple of eight. */
+void cb_x_pack(const cb_executor *e, const cb_x_context *c, int64_t at, int64_t first, int64_t n);
 /* Gathers n strided rows, from row `row` on, into rows that are `pitch` elements apart. */
 void cb_x_gather_across(cb_executor *e, int k, int64_t row, int64_t n, char *to, int64_t pitch);
 /* Returns where a block's column sums are: in the scratch, or, with a single block, in the result

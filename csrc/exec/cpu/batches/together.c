@@ -183,6 +183,7 @@ static void run_batch(cb_executor *e, const batch *b) {
         cb_x_add_terms(&b->lines, b->row, lanes->n, k);
         cb_x_lanes_after(lanes, k);
     }
+    cb_x_pack(e, c, b->row * m->columns, 0, lanes->n * m->columns);
     for (int k = 0; k < m->n_store; k++)
         cb_x_lanes_store(lanes, m->store[k].number, &e->x->tensor[m->store[k].tensor], b->row);
 }

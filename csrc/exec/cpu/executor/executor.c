@@ -30,7 +30,9 @@ static cb_status make_group(cb_executor *e, uint32_t group, cb_x_room *room, cb_
 /* Returns true if a group of this one instruction runs in the executor. Pointwise instructions do,
  * unless they only move elements. */
 static bool runs_alone(const cb_program *p, const cb_instr *instr) {
-    if (instr->code == CB_OP_CONTIGUOUS || instr->code == CB_OP_FULL) return false;
+    if (instr->code == CB_OP_CONTIGUOUS || instr->code == CB_OP_FULL ||
+        instr->code == CB_OP_UNPACK_BITS)
+        return false;
     return cb_alone_of(p, instr, cb_kernels_fuse).part == CB_PART_MAP;
 }
 
@@ -172,6 +174,7 @@ static void run_piece(cb_executor *e, const piece *p, bool is_next) {
         if (m->together) cb_x_add_terms(&p->lines, p->row, 1, k);
         cb_x_numbers_after(f, c, k);
     }
+    cb_x_pack(e, c, at + p->first, p->first, p->last - p->first);
     for (int k = 0; k < m->n_store; k++)
         cb_x_store_number(m, c, m->store[k].number, &e->x->tensor[m->store[k].tensor], p->row);
 }

@@ -258,6 +258,7 @@ static void print_source(const cb_program *p, const cb_x_stream *s, cb_str *out)
                                        [CB_X_TRIANGLE] = "what tril keeps",
                                        [CB_X_SUMS] = "sums of columns",
                                        [CB_X_PIECES] = "sums of pieces, ",
+                                       [CB_X_BITS] = "bits of ",
                                        [CB_X_REPEATED] = "repeated for each row, ",
                                        [CB_X_VECTORS] = "rows side by side, vector "};
     switch (s->source) {
@@ -270,6 +271,7 @@ static void print_source(const cb_program *p, const cb_x_stream *s, cb_str *out)
         case CB_X_SPREAD: cb_str_addf(out, "s%d of each row", s->part); break;
         case CB_X_REPEATED:
         case CB_X_PIECES:
+        case CB_X_BITS:
             cb_str_addf(out, "%s", made[s->source]);
             cb_program_print_operand(p, p->operand_id[s->tensor], out);
             break;

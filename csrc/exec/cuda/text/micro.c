@@ -378,6 +378,13 @@ static void add_triangle(cb_cu_micro *x, int k) {
               (long long)shape->dim[shape->rank - 2], (long long)instr->attrs.i[0]);
 }
 
+static void unpack(cb_cu_micro *x, int k) {
+    const int p = param_of(x, x->m->stream[k].tensor, false);
+    cb_cu_add(x->code,
+              "EACH t%d[j] = j < n ? ONE_WHERE(p%d[(e + j) / 8] >> (e + j) %% 8 & 1) : 0.0f;\n", k,
+              p);
+}
+
 /* Loads stream k into t<k>, unless it is already loaded. */
 static void load_stream(cb_cu_micro *x, int k) {
     const cb_x_stream *s = &x->m->stream[k];
@@ -396,6 +403,7 @@ static void load_stream(cb_cu_micro *x, int k) {
     switch (s->source) {
         case CB_X_KEPT: draw(x, k); break;
         case CB_X_TRIANGLE: add_triangle(x, k); break;
+        case CB_X_BITS: unpack(x, k); break;
         case CB_X_GATHERED: {
             const cb_walk w = cb_t_walk_of(operand_of(x, s->tensor));
             load_walked(x, k, param_of(x, s->tensor, false), &w);
