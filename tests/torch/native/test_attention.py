@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cutback.torch.graph.codegen import compile_boxed
 from cutback.torch.native import calls, table
@@ -25,28 +27,65 @@ def run(f: Any, *inputs: torch.Tensor, **options: Any) -> tuple[Any, Any]:
     return compile_boxed(made)(list(inputs)), note
 
 
-@pytest.mark.parametrize(
-    ("dtype", "causal", "has_mask"),
-    [(torch.float32, True, False), (torch.float64, False, True), (torch.bfloat16, False, False)],
-)
-def test_attention(dtype: torch.dtype, causal: bool, has_mask: bool) -> None:
-    """Results and gradients are at most twice as far from those in f64 as PyTorch's. Queries, keys
-    and values are parts of one tensor."""
-    torch.manual_seed(0)
-    given = [torch.randn(2, 19, 3, 4, 8), torch.randn(2, 19, 4, 8)]
-    given = [t.to(dtype) for t in (*given, *([torch.randn(1, 4, 19, 19)] if has_mask else []))]
+def keep(*shape: int) -> torch.Tensor:
+    """Returns a mask that hides a third of the keys, and all keys of the third query."""
+    mask = torch.rand(shape) < 0.7
+    mask[..., 2, :] = False
+    return mask
 
-    def f(x: torch.Tensor, g: torch.Tensor, *mask: torch.Tensor) -> list[torch.Tensor]:
-        parts = [x[:, :, i].transpose(1, 2).detach().requires_grad_() for i in range(3)]
-        y = F.scaled_dot_product_attention(*parts, *mask, is_causal=causal, scale=0.3)
+
+def lengths(b: int, t: int, s: int) -> torch.Tensor:
+    """Returns a mask that hides the last keys of each sample, and all keys of the last sample."""
+    return torch.arange(s) < torch.tensor([*range(s, s - b + 1, -1), 0])[:, None, None, None]
+
+
+MASKS: dict[str, Callable[..., torch.Tensor | None]] = {
+    "none": lambda *_: None,
+    "causal": lambda *_: None,
+    "bool": lambda b, h, t, s: keep(t, s),
+    "bool of heads": keep,
+    "bool of samples": lambda b, h, t, s: lengths(b, t, s).expand(b, 1, t, s),
+    "added": lambda b, h, t, s: torch.randn(t, s),
+    "added to heads": lambda b, h, t, s: torch.randn(1, h, t, s),
+    "hidden": lambda *sizes: torch.randn(sizes).masked_fill(~keep(*sizes), -math.inf),
+    "least": lambda b, h, t, s: torch.zeros(t, s).masked_fill(~keep(t, s), -3e38),
+}
+SIZES = {
+    "f32": (torch.float32, 2, 4, 2, 70, 33, 7),
+    "f64": (torch.float64, 3, 3, 3, 19, 41, 8),
+    "bf16": (torch.bfloat16, 2, 2, 1, 17, 17, 65),
+}
+"""Type, samples, heads of queries and of keys, queries, keys, and elements of a head."""
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_attention(sizes: str, name: str) -> None:
+    """Results and gradients are at most twice as far from the formula in f64 as PyTorch's. Keys and
+    values are parts of one tensor. Rows without a key give zeros."""
+    torch.manual_seed(0)
+    dtype, b, h, kv, t, s, e = SIZES[sizes]
+    mask = MASKS[name](b, h, t, s)
+    given = [torch.randn(b, t, h, e), torch.randn(b, s, 2, kv, e), torch.randn(b, t, h, e)]
+    given = [x.to(dtype) for x in given]
+    if mask is not None:
+        given.append(mask if mask.dtype == torch.bool else mask.to(dtype))
+
+    def f(q: torch.Tensor, kv: torch.Tensor, g: torch.Tensor, *mask: torch.Tensor) -> list[Any]:
+        parts = [x.transpose(1, 2).detach().requires_grad_() for x in (q, kv[:, :, 0], kv[:, :, 1])]
+        y = F.scaled_dot_product_attention(
+            *parts, *mask, is_causal=name == "causal", scale=0.3, enable_gqa=True
+        )
         return [y, *torch.autograd.grad(y, parts, g.transpose(1, 2))]
 
     made, note = run(f, *given, everything=True)
-    assert [op for group in note.groups for op in group] == [OP, f"{OP}_backward"]
-    expected, exact = f(*given), f(*(t.double() for t in given))
-    for ours, theirs, right in zip(made, expected, exact, strict=True):
+    ran = [op for group in note.groups for op in group if "attention" in op]
+    assert ran == [OP, f"{OP}_backward"]
+    with sdpa_kernel(SDPBackend.MATH):
+        exact = f(*(x if x.dtype == torch.bool else x.double() for x in given))
+    least = 1e-3 if dtype == torch.bfloat16 else 16 * torch.finfo(dtype).eps
+    for ours, theirs, right in zip(made, f(*given), exact, strict=True):
         assert ours.stride() == theirs.stride() and ours.dtype == dtype
-        least = 8 * torch.finfo(dtype).eps if dtype != torch.bfloat16 else 1e-3
         bound = 2 * (theirs.double() - right).abs().max() + least * right.abs().max()
         assert (ours.double() - right).abs().max() <= bound
 
