@@ -46,6 +46,28 @@ def test_large_results_are_in_huge_pages() -> None:
         assert torch.equal(y, y[:1].expand(count))
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sums_around_a_kept_axis(dtype: torch.dtype, channels_last: bool) -> None:
+    """A sum over all axes but the channels runs in one pass with the operations before it if the
+    planes are rows in memory."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    x = torch.randn(8, 3, 32, 32).to(dtype).to(memory_format=layout)
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.sigmoid() * x
+        return y.sum((0, 2, 3)), y.exp().mean((0, 2, 3), keepdim=True)
+
+    kinds = Kinds(make_fx(f, tracing_mode="fake")(x).graph, True)
+    group, _ = compile_group([n for n in kinds.order if n in kinds.own], kinds, None)
+    if not channels_last:
+        assert group.step.run_bytes < x.numel() * 4  # no array of the size of x in f32
+    for made, exact in zip(call_of(group, [False])(x), f(x.double()), strict=True):
+        assert made.shape == exact.shape and made.dtype == dtype
+        eps = torch.finfo(dtype).eps * 32  # y is rounded to the type
+        assert (made.double() - exact).abs().max() <= eps * exact.abs().max()
+
+
 def test_trackers_see_results_and_scratch() -> None:
     """Results are allocated without dispatch, unless a mode such as a tracker is active."""
     x = torch.randn(64, 256)
