@@ -372,7 +372,7 @@ def test_later_readers_join() -> None:
 
 def test_readers_do_not_pass_writes() -> None:
     """Ops after a write into memory read the new content."""
-    x, w = torch.randn(16, 8), torch.randn(16, 8)
+    x, w = torch.randn(16, 8).double(), torch.randn(16, 8).double()
 
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = x.exp()
