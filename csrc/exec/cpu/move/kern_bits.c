@@ -40,7 +40,7 @@ static void unpack_tile(const uint8_t *restrict in, uint8_t *restrict bools, int
 
 #define IS_SET(name, type)                                                      \
     static void name(const type *restrict x, uint8_t *restrict is, int64_t n) { \
-        for (int64_t i = 0; i < n; i++) is[i] = !(x[i] <= 0);                   \
+        for (int64_t i = 0; i < n; i++) is[i] = (uint8_t)!(x[i] <= 0);          \
     }
 IS_SET(is_set_u8, uint8_t)
 IS_SET(is_set_f32, float)
