@@ -73,7 +73,7 @@ static void check_sizes(const cb_blas *blas) {
         check_layouts(dtypes[d], 1, random_int(1, 40), random_int(1, 600), random_int(1, 40), blas);
     }
     check_layouts(CB_F32, 1, 259, 20, 270, blas); /* several tiles */
-    check_layouts(CB_F32, 1, 1, 40, 2100, blas);  /* longer than GEMM_LINE */
+    check_layouts(CB_F32, 1, 1, 70, 4100, blas);  /* longer than GEMM_LINE, and beyond GEMM_NEAR */
     check_layouts(CB_F32, 1, 790, 20, 33, blas);  /* several blocks of rows */
     check_layouts(CB_F32, 1, 30, 130, 430, blas); /* more columns than a block that is turned has */
     check_layouts(CB_BF16, 1, 200, 210, 5, blas);

@@ -34,10 +34,12 @@
 #define GEMM_NARROW 16      /* maximum number of columns for which exchanging the sides is faster */
 #define GEMM_NARROW_ROWS 8  /* the same if rows of a must then be transposed */
 #define GEMM_FLAT_INNER 128 /* minimum length of its inner axis */
-#define GEMM_FLAT 32   /* maximum number of rows of a product by a transposed b that is turned */
-#define GEMM_LINES 8   /* rows of b that one row of a is multiplied by at a time */
-#define GEMM_LINE 2048 /* columns of these rows */
-#define GEMM_DOTS 8    /* dense columns of b that one row of a is multiplied by at a time */
+#define GEMM_FLAT 32 /* maximum number of rows of a product by a transposed b that is turned */
+#define GEMM_NEAR (1 << 20) /* bytes of b that a cache holds */
+#define GEMM_LINES 8        /* rows of b that one row of a is multiplied by at a time */
+#define GEMM_LINE 4096      /* columns of these rows */
+#define GEMM_SHORT 512      /* maximum length of columns of which few are fetched at a time */
+#define GEMM_DOTS 8         /* dense columns of b that one row of a is multiplied by at a time */
 #define GEMM_SUMS (2 * GEMM_ROWS)
 #define GEMM_WIDEST 8                        /* maximum width of a product, in vectors of columns */
 #define GEMM_UNROLL _Pragma("GCC unroll 24") /* otherwise -O2 leaves the sums in memory */

@@ -286,9 +286,9 @@ static int64_t CB_TYPED(gemm_add_wide)(CB_TYPED(gemm_left) a, int64_t rows, gemm
     return j;
 }
 
-/* Adds `rows` rows of b, each times its number of a, to sums of n columns. `rows` is a compile-time
- * constant. */
-GEMM_INLINE void CB_TYPED(gemm_add_lines)(const int rows, CB_TYPED(gemm_left) a,
+/* Adds `rows` rows of b, each times its number of a, to sums of n columns. If b is far, fetches the
+ * next rows. `rows` and `is_far` are compile-time constants. */
+GEMM_INLINE void CB_TYPED(gemm_add_lines)(const int rows, const bool is_far, CB_TYPED(gemm_left) a,
                                           CB_TYPED(gemm_right) b, int64_t n, CB_REAL *sum) {
     const int64_t lanes = GEMM_VECTOR / sizeof(CB_REAL);
     CB_TYPED(gemm_vector) x[GEMM_LINES], v, right;
@@ -297,6 +297,12 @@ GEMM_INLINE void CB_TYPED(gemm_add_lines)(const int rows, CB_TYPED(gemm_left) a,
     int64_t j = 0;
     for (; j + lanes <= n; j += lanes) {
         memcpy(&v, sum + j, sizeof v);
+        if (is_far) { /* each line once */
+            const int vectors = 64 / GEMM_VECTOR;
+            const CB_REAL *next = b.at + (rows + j / lanes % vectors) * b.row + j;
+            GEMM_UNROLL
+            for (int p = 0; p < rows; p += vectors) __builtin_prefetch(next + p * b.row, 0, 2);
+        }
         GEMM_UNROLL
         for (int p = 0; p < rows; p++) {
             memcpy(&right, b.at + p * b.row + j, sizeof right);
@@ -314,20 +320,23 @@ GEMM_INLINE void CB_TYPED(gemm_add_lines)(const int rows, CB_TYPED(gemm_left) a,
  * in the order of its memory decides. */
 static void CB_TYPED(gemm_multiply_line)(const cb_gemm *g, gemm_view a, gemm_view b) {
     _Alignas(GEMM_VECTOR) CB_REAL sum[GEMM_LINE];
+    const bool is_far = g->k * g->n > GEMM_NEAR / (int64_t)sizeof(CB_REAL);
     for (int64_t j = 0; j < g->n; j += GEMM_LINE) {
         const int64_t n = gemm_least(GEMM_LINE, g->n - j);
         for (int64_t k0 = 0; k0 < g->k; k0 += GEMM_INNER) {
             const int64_t end = gemm_least(k0 + GEMM_INNER, g->k);
             int64_t p = k0;
-            memset(sum, 0, sizeof sum);
-#define GEMM_TAKE_LINES(n_lines)                                                              \
-    for (; p + (n_lines) <= end; p += (n_lines)) {                                            \
-        CB_TYPED(gemm_add_lines)                                                              \
-        ((n_lines), (CB_TYPED(gemm_left)){(const CB_REAL *)a.at + p * a.column, 0, a.column}, \
-         (CB_TYPED(gemm_right)){(const CB_REAL *)b.at + p * b.row + j, b.row}, n, sum);       \
+            memset(sum, 0, (size_t)n * sizeof sum[0]);
+#define GEMM_TAKE_LINES(n_lines, is_far)                                                \
+    for (; p + (n_lines) <= end; p += (n_lines)) {                                      \
+        CB_TYPED(gemm_add_lines)                                                        \
+        ((n_lines), (is_far),                                                           \
+         (CB_TYPED(gemm_left)){(const CB_REAL *)a.at + p * a.column, 0, a.column},      \
+         (CB_TYPED(gemm_right)){(const CB_REAL *)b.at + p * b.row + j, b.row}, n, sum); \
     }
-            GEMM_TAKE_LINES(GEMM_LINES)
-            GEMM_TAKE_LINES(1)
+            if (is_far) GEMM_TAKE_LINES(GEMM_LINES, true)
+            GEMM_TAKE_LINES(GEMM_LINES, false)
+            GEMM_TAKE_LINES(1, false)
 #undef GEMM_TAKE_LINES
             CB_REAL *c = (CB_REAL *)g->c + j;
             const bool add = g->add || k0 > 0;
@@ -336,11 +345,35 @@ static void CB_TYPED(gemm_multiply_line)(const cb_gemm *g, gemm_view a, gemm_vie
     }
 }
 
-/* Adds x[p] * b[p][j] to the sums of GEMM_DOTS columns, where column j is dense at b + j * ld. */
-GEMM_INLINE void CB_TYPED(gemm_add_dots)(CB_TYPED(gemm_left) x, const CB_REAL *b, int64_t ld,
+/* Dense columns of b: column j is at at + j * ld, and the block that is read next at next. */
+typedef struct CB_TYPED(gemm_columns) {
+    const CB_REAL *at, *next;
+    int64_t ld;
+} CB_TYPED(gemm_columns);
+
+/* Returns the columns from j on, from row k0 on. Next come more rows of them or, if columns are
+ * short, the same rows of the columns behind them. */
+static CB_TYPED(gemm_columns)
+    CB_TYPED(gemm_columns_at)(gemm_view b, int64_t k, int64_t k0, int64_t j) {
+    const CB_REAL *column = (const CB_REAL *)b.at + j * b.column, *at = column + k0;
+    const CB_REAL *behind = (k <= GEMM_SHORT ? at : column) + GEMM_DOTS * b.column;
+    const bool is_long = k > GEMM_SHORT && k0 + GEMM_INNER < k;
+    return (CB_TYPED(gemm_columns)){at, is_long ? at + GEMM_INNER : behind, b.column};
+}
+
+/* Adds x[p] * b[p][j] to the sums of GEMM_DOTS columns. Fetches as many lines of the next block. */
+GEMM_INLINE void CB_TYPED(gemm_add_dots)(CB_TYPED(gemm_left) x, CB_TYPED(gemm_columns) columns,
                                          int64_t inner, CB_TYPED(gemm_four) * sum) {
+    const int64_t ld = columns.ld, line = 64 / sizeof(CB_REAL);
+    const CB_REAL *b = columns.at;
     int64_t p = 0;
     for (; p + 4 <= inner; p += 4, b += 4, x.at += 4 * x.column) {
+        const int64_t past = p % line;
+        GEMM_UNROLL
+        for (int i = 0; i < 4 * GEMM_DOTS / line; i++) {
+            const CB_REAL *next = columns.next + p - past;
+            __builtin_prefetch(next + (past * GEMM_DOTS / line + i) * ld, 0, 2);
+        }
         GEMM_UNROLL
         for (int i = 0; i < GEMM_DOTS / 4; i++) {
             CB_TYPED(gemm_four) a[4];
@@ -369,15 +402,15 @@ static void CB_TYPED(gemm_multiply_dots)(const cb_gemm *g, gemm_view a, gemm_vie
         CB_REAL *c = (CB_REAL *)g->c + j;
         for (int64_t k0 = 0; k0 < g->k; k0 += GEMM_INNER) {
             const int64_t inner = gemm_least(GEMM_INNER, g->k - k0);
-            const CB_REAL *column = (const CB_REAL *)b.at + k0 + j * b.column;
+            const CB_TYPED(gemm_columns) columns = CB_TYPED(gemm_columns_at)(b, g->k, k0, j);
             const bool add = g->add || k0 > 0;
             CB_TYPED(gemm_left) x = {(const CB_REAL *)a.at + k0 * a.column, 0, a.column};
             CB_TYPED(gemm_four) sum[GEMM_DOTS / 4] = {{0}};
             CB_REAL line[GEMM_DOTS];
-            if (n > 1) CB_TYPED(gemm_add_dots)(x, column, b.column, inner, sum);
+            if (n > 1) CB_TYPED(gemm_add_dots)(x, columns, inner, sum);
             else
                 for (int64_t p = 0; p < inner; p++, x.at += x.column)
-                    sum[0][0] = CB_TYPED(gemm_fma_one)(x.at[0], column[p], sum[0][0]);
+                    sum[0][0] = CB_TYPED(gemm_fma_one)(x.at[0], columns.at[p], sum[0][0]);
             memcpy(line, sum, sizeof line);
             for (int64_t i = 0; i < n; i++) c[i] = add ? c[i] + line[i] : line[i];
         }
