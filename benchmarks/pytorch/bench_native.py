@@ -39,7 +39,7 @@ from torch import nn
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from common import RESULTS, save, written
+from common import RESULTS, commit, machine, save, written
 from native_models import MODELS, WAYS
 
 import cutback.torch
@@ -193,11 +193,12 @@ def main() -> None:
         print(json.dumps(measure(options)))
         return
     rows: list[Row] = []
+    at = {"isa": machine()["isa"], "commit": commit()}  # kept rows are of others
     names = options.models.split(";") if options.models else list(MODELS)
     for name in names:
         for wait, malloc in _settings(options):
             for found in in_process(name, options, {**WAITS[wait], **MALLOCS[malloc]}):
-                row = {**found, "waiting": wait, "malloc": malloc}
+                row = {**found, "waiting": wait, "malloc": malloc, **at}
                 print(
                     f"{name:18} {row['what']:60} waiting {wait:8} malloc {malloc:8} "
                     f"{row['median']:9.2f} ms  eager / this {row['eager / this']:5.2f}  "
