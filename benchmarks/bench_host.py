@@ -40,7 +40,7 @@ KINDS: dict[str, Callable[[Callable[..., Any], dict[str, Any]], Any]] = {
     "AdamW": lambda loss, on: cb.compile(loss, optimizer=cb.optim.AdamW(lr=1e-3), **on),
 }
 
-ON_DEVICE = ("value_and_grad", "AdamW")
+ON_DEVICE = ("value_and_grad", "AdamW", "captured AdamW")
 
 
 def sum_of_squares(params: list[Any]) -> Any:
@@ -71,12 +71,27 @@ def measured(
 def many(kind: str, n: int, on_device: bool, rounds: int) -> dict[str, float]:
     """Measures a step of n small arrays."""
     params: Any = [np.full((3, 4), i % 7, np.float32) for i in range(n)]
+    if kind == "captured AdamW":
+        return captured(params, rounds)
     if on_device:
         from cutback import cuda
 
         params = cuda.to_device(params)
     step = KINDS[kind](sum_of_squares, {"device": "cuda"} if on_device else {})
     return measured(lambda: step(params), lambda: step.stats.seconds, rounds)
+
+
+def captured(arrays: list[Any], rounds: int) -> dict[str, float]:
+    """Measures replays of a captured step of small parameters, with one more argument, which is
+    copied. Replays are short, so there are ten times as many."""
+    from cutback import cuda
+
+    params, x = cuda.to_device(arrays), cuda.to_device(np.ones(4, np.float32))
+    step = cb.compile(
+        lambda p, x: sum_of_squares(p) + x.sum(), optimizer=cb.optim.AdamW(lr=1e-3), device="cuda"
+    )
+    replay = step.capture(params)
+    return measured(lambda: replay(x), lambda: step.stats.seconds, 10 * rounds)
 
 
 def array_rows(rounds: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:

@@ -108,10 +108,25 @@ void cb_captured_free(cb_captured *captured) {
 
 /* ---- replaying ------------------------------------------------------------------------------- */
 
+static cb_status check_list(const cb_captured_copy *list, uint32_t n, const cb_argument *all,
+                            uint32_t n_all, cb_error *err) {
+    if (n && !list) return cb_fail(err, CB_INVALID, "replay: a list is NULL");
+    for (uint32_t k = 0; k < n; k++) {
+        if (list[k].i >= n_all)
+            return cb_fail(err, CB_INVALID, "replay: array %u of %u does not exist", list[k].i,
+                           n_all);
+        if (!list[k].data && all[list[k].i].bytes)
+            return cb_fail(err, CB_INVALID, "replay: the address of array %u is NULL", list[k].i);
+    }
+    return CB_OK;
+}
+
 static cb_status check_replay(const cb_captured *c, const cb_captured_run *r, cb_error *err) {
     const cb_optimizer *o = c->optimizer;
-    if (!r || !r->inputs || !r->outputs || !r->there)
-        return cb_fail(err, CB_INVALID, "replay: a list is NULL");
+    const cb_program *p = c->step->program;
+    if (!r) return cb_fail(err, CB_INVALID, "replay: no arguments given (NULL)");
+    CB_TRY(check_list(r->inputs, r->n_inputs, p->input, p->n_input, err));
+    CB_TRY(check_list(r->outputs, r->n_outputs, p->output, p->n_output, err));
     if (!o) return CB_OK;
     if (!r->hyper || (o->n_number && !r->numbers))
         return cb_fail(err, CB_INVALID, "%s: a list is NULL", o->name);
@@ -125,26 +140,23 @@ static cb_status copy_inputs(const cb_captured *c, const cb_captured_run *r, cb_
     const cb_step *step = c->step;
     const cb_backend *b = step->backend;
     cb_stream *const stream = step->turn.stream;
-    for (uint32_t i = 0; i < step->program->n_input; i++) {
-        const size_t bytes = (size_t)step->program->input[i].bytes;
-        if (!r->inputs[i] || r->inputs[i] == c->inputs[i] || bytes == 0) continue;
-        if (r->there[i])
-            CB_TRY(
-                b->capturing->move(step->device, stream, c->inputs[i], r->inputs[i], bytes, err));
-        else
-            CB_TRY(
-                b->copy(step->device, stream, CB_WAY_IN, c->inputs[i], r->inputs[i], bytes, err));
+    for (const cb_captured_copy *x = r->inputs; x < r->inputs + r->n_inputs; x++) {
+        const size_t bytes = (size_t)step->program->input[x->i].bytes;
+        void *const to = c->inputs[x->i];
+        if (x->data == to || bytes == 0) continue;
+        if (x->there) CB_TRY(b->capturing->move(step->device, stream, to, x->data, bytes, err));
+        else CB_TRY(b->copy(step->device, stream, CB_WAY_IN, to, x->data, bytes, err));
     }
     return CB_OK;
 }
 
 static cb_status copy_outputs(const cb_captured *c, const cb_captured_run *r, cb_error *err) {
     const cb_step *step = c->step;
-    for (uint32_t i = 0; i < step->program->n_output; i++) {
-        if (!r->outputs[i] || r->outputs[i] == c->outputs[i]) continue;
-        CB_TRY(step->backend->capturing->move(step->device, step->turn.stream, r->outputs[i],
-                                              c->outputs[i], (size_t)step->program->output[i].bytes,
-                                              err));
+    for (const cb_captured_copy *x = r->outputs; x < r->outputs + r->n_outputs; x++) {
+        if (x->data == c->outputs[x->i]) continue;
+        CB_TRY(step->backend->capturing->move(step->device, step->turn.stream, x->data,
+                                              c->outputs[x->i],
+                                              (size_t)step->program->output[x->i].bytes, err));
     }
     return CB_OK;
 }
@@ -201,8 +213,7 @@ cb_status cb_captured_replay(cb_captured *captured, const cb_captured_run *repla
     uint64_t n_alloc = 0;
     bool copies = false;
     CB_TRY(check_replay(captured, replay, err));
-    for (uint32_t i = 0; i < step->program->n_input; i++)
-        copies |= replay->inputs[i] && !replay->there[i];
+    for (uint32_t k = 0; k < replay->n_inputs; k++) copies |= !replay->inputs[k].there;
     step->has_run = step->has_update = false;
     CB_TRY(cb_step_enter(step, &bindings, &n_alloc, err));
     const cb_status status = put(captured, replay, err);

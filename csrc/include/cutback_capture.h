@@ -21,11 +21,17 @@ CB_API CB_MUST_CHECK cb_status cb_step_capture(cb_step *step, const cb_run *run,
                                                cb_error *err);
 CB_API void cb_captured_free(cb_captured *captured); /* waits for replays; call it before freeing
                                                         the step; NULL is fine */
+/* An array that a replay copies. */
+typedef struct cb_captured_copy {
+    uint32_t i; /* number of the step's input or output */
+    bool there; /* false: the array is in host memory, which only inputs may be */
+    void *data;
+} cb_captured_copy;
 typedef struct cb_captured_run {
-    void *const *inputs;  /* [n_inputs] copied to the graph's before the run; NULL: not copied */
-    void *const *outputs; /* [n_outputs] receive copies of the graph's; NULL: not copied */
-    const bool *there;    /* [n_inputs] false: the input is in host memory */
-    void *stream;         /* as in cb_run */
+    const cb_captured_copy *inputs;  /* copied to the graph's before the run */
+    const cb_captured_copy *outputs; /* receive copies of the graph's */
+    uint32_t n_inputs, n_outputs;    /* lengths of the lists; all other arrays are not copied */
+    void *stream;                    /* as in cb_run */
     uint32_t random_step;
     const double *hyper; /* [n_groups][n_hyper] as captured; NULL without an update */
     int64_t t;           /* number of the step, from 1 */

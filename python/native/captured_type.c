@@ -6,7 +6,10 @@
 typedef struct cb_py_captured {
     PyObject_HEAD cb_py_step *step;
     cb_captured *core;
-    cb_py_run_arrays arrays;       /* the arrays that the graph reads and writes */
+    cb_py_run_arrays arrays;  /* the arrays that the graph reads and writes */
+    cb_py_joint_use *use;     /* their latest use */
+    cb_captured_copy *copies; /* [n_copied + n_made] inputs and outputs that replays copy */
+    uint32_t n_copied, n_made;
     cb_py_claim claim;             /* the memory that its optimizer writes */
     const cb_optimizer *optimizer; /* NULL: none */
     PyObject *named;               /* the object that named the optimizer and keeps it alive */
@@ -38,6 +41,8 @@ static void captured_dealloc(cb_py_captured *self) {
     PyObject_GC_UnTrack(self);
     Py_BEGIN_ALLOW_THREADS cb_captured_free(self->core);
     Py_END_ALLOW_THREADS PyMem_Free(self->claim.own);
+    PyMem_Free(self->copies);
+    cb_py_joint_free(self->use);
     cb_py_drop_arrays(&self->arrays);
     Py_XDECREF(self->named);
     Py_XDECREF(self->step);
@@ -122,12 +127,58 @@ static int bind_and_capture(cb_py_captured *self, const cb_run *settings,
     return result;
 }
 
+typedef struct capture_fields {
+    cb_py_train_fields train;
+    PyObject *copied, *made;
+} capture_fields;
+
+#define TRAIN_FIELD(name) {#name, offsetof(capture_fields, train.name)}
+
 static const cb_py_field in_capture[] = {
-    CB_PY_RUN_FIELDS(cb_py_train_fields, run.), CB_PY_FIELD(cb_py_train_fields, optimizer),
-    CB_PY_FIELD(cb_py_train_fields, states),    CB_PY_FIELD(cb_py_train_fields, group_of),
-    CB_PY_FIELD(cb_py_train_fields, groups),    CB_PY_FIELD(cb_py_train_fields, t),
-    CB_PY_FIELD(cb_py_train_fields, numbers),
+    CB_PY_RUN_FIELDS(capture_fields, train.run.),
+    TRAIN_FIELD(optimizer),
+    TRAIN_FIELD(states),
+    TRAIN_FIELD(group_of),
+    TRAIN_FIELD(groups),
+    TRAIN_FIELD(t),
+    TRAIN_FIELD(numbers),
+    CB_PY_FIELD(capture_fields, copied),
+    CB_PY_FIELD(capture_fields, made),
 };
+
+/* Parses the numbers of inputs or outputs that replays copy. */
+static int parse_places(PyObject *places, uint32_t n_all, const char *what, cb_captured_copy *out) {
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(places); k++) {
+        const unsigned long i = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(places, k));
+        if (PyErr_Occurred()) return -1;
+        if (i >= n_all) {
+            PyErr_Format(PyExc_ValueError, "capture: %s %lu does not exist, there are %u", what, i,
+                         n_all);
+            return -1;
+        }
+        out[k].i = (uint32_t)i;
+    }
+    return 0;
+}
+
+static int take_places(cb_py_captured *self, const capture_fields *given) {
+    const cb_step *core = self->step->core;
+    PyObject *copied = PySequence_Tuple(given->copied);
+    PyObject *made = copied ? PySequence_Tuple(given->made) : NULL;
+    int result = -1;
+    if (made) {
+        self->n_copied = (uint32_t)PyTuple_GET_SIZE(copied);
+        self->n_made = (uint32_t)PyTuple_GET_SIZE(made);
+        self->copies = PyMem_New(cb_captured_copy, (size_t)self->n_copied + self->n_made + 1);
+        if (!self->copies) PyErr_NoMemory();
+        else if (parse_places(copied, cb_step_n_inputs(core), "input", self->copies) == 0)
+            result = parse_places(made, cb_step_n_outputs(core), "output",
+                                  self->copies + self->n_copied);
+    }
+    Py_XDECREF(copied);
+    Py_XDECREF(made);
+    return result;
+}
 
 static int make(cb_py_captured *self, const cb_py_train_fields *given, cb_py_optimizer *opt) {
     cb_run settings = {0};
@@ -148,13 +199,13 @@ static int make(cb_py_captured *self, const cb_py_train_fields *given, cb_py_opt
 
 PyObject *cb_py_step_capture(cb_py_step *step, PyObject *const *values, Py_ssize_t n,
                              PyObject *names) {
-    cb_py_train_fields given = {.run = {.count = Py_None, .next = Py_None, .stream = Py_None},
-                                .optimizer = Py_None,
-                                .states = Py_None,
-                                .group_of = Py_None,
-                                .groups = Py_None,
-                                .t = Py_None,
-                                .numbers = Py_None};
+    capture_fields given = {.train = {.run = {.count = Py_None, .next = Py_None, .stream = Py_None},
+                                      .optimizer = Py_None,
+                                      .states = Py_None,
+                                      .group_of = Py_None,
+                                      .groups = Py_None,
+                                      .t = Py_None,
+                                      .numbers = Py_None}};
     const cb_py_call as_called = {values, n, names};
     cb_py_optimizer opt = {0};
     cb_py_state *state = cb_py_state_of_object((PyObject *)step);
@@ -163,9 +214,11 @@ PyObject *cb_py_step_capture(cb_py_step *step, PyObject *const *values, Py_ssize
         (cb_py_captured *)state->captured_type->tp_alloc(state->captured_type, 0);
     if (!self) return NULL;
     self->step = (cb_py_step *)Py_NewRef(step);
-    const int made = make(self, &given, &opt);
+    self->use = cb_py_joint_new();
+    const bool made =
+        self->use && take_places(self, &given) == 0 && make(self, &given.train, &opt) == 0;
     cb_py_optimizer_drop(&opt);
-    if (made < 0) Py_CLEAR(self);
+    if (!made) Py_CLEAR(self);
     return (PyObject *)self;
 }
 
@@ -183,23 +236,25 @@ static const cb_py_field in_replay[] = {
     CB_PY_FIELD(replay_fields, numbers),
 };
 
-/* Fills in the step's pointers to the arrays that are copied, and NULL for the others. */
+/* Fills in the addresses of the arrays that are copied. */
 static int bind(cb_py_captured *self, const cb_py_run_arrays *given) {
     cb_py_step *step = self->step;
-    const uint32_t n_in = cb_step_n_inputs(step->core), n_out = cb_step_n_outputs(step->core);
-    if (cb_py_check_count(given->inputs, n_in, "inputs") < 0 ||
-        cb_py_check_count(given->outputs, n_out, "outputs") < 0)
+    const uint32_t n_in = cb_step_n_inputs(step->core);
+    if (cb_py_check_count(given->inputs, self->n_copied, "inputs") < 0 ||
+        cb_py_check_count(given->outputs, self->n_made, "outputs") < 0)
         return -1;
-    for (uint32_t i = 0; i < n_in; i++) {
-        PyObject *array = PyTuple_GET_ITEM(given->inputs, i);
-        step->pointers[i] = NULL;
-        if (array != Py_None && cb_py_bind_input(step, i, array) < 0) return -1;
+    for (uint32_t k = 0; k < self->n_copied; k++) {
+        cb_captured_copy *copy = &self->copies[k];
+        if (cb_py_bind_input(step, copy->i, PyTuple_GET_ITEM(given->inputs, k)) < 0) return -1;
+        copy->data = step->pointers[copy->i];
+        copy->there = step->there[copy->i];
     }
-    for (uint32_t i = 0; i < n_out; i++) {
-        PyObject *array = PyTuple_GET_ITEM(given->outputs, i);
-        step->pointers[n_in + i] = NULL;
-        if (array != Py_None && cb_py_bind_output(step, i, array) < 0) return -1;
-        if (!step->pointers[n_in + i] || step->there[n_in + i]) continue;
+    for (uint32_t k = 0; k < self->n_made; k++) {
+        cb_captured_copy *copy = &self->copies[self->n_copied + k];
+        if (cb_py_bind_output(step, copy->i, PyTuple_GET_ITEM(given->outputs, k)) < 0) return -1;
+        copy->data = step->pointers[n_in + copy->i];
+        copy->there = step->there[n_in + copy->i];
+        if (copy->there) continue;
         PyErr_SetString(PyExc_ValueError, "replay: results must be copied to arrays on the device");
         return -1;
     }
@@ -209,8 +264,7 @@ static int bind(cb_py_captured *self, const cb_py_run_arrays *given) {
 static int order(cb_py_captured *self, const cb_py_run_arrays *given, void *stream) {
     cb_py_step *step = self->step;
     cb_error error = {0};
-    cb_status status = cb_py_before_run(step, &self->arrays, stream, &error);
-    if (status == CB_OK) status = cb_py_before_run(step, given, stream, &error);
+    cb_status status = cb_py_before_replay(step, &self->arrays, self->use, given, stream, &error);
     if (status == CB_OK && !stream)
         status = cb_memory_order(step->context->core, "cuda", (void *)1, NULL, &error);
     if (status == CB_OK) return 0;
@@ -218,10 +272,9 @@ static int order(cb_py_captured *self, const cb_py_run_arrays *given, void *stre
     return -1;
 }
 
-static bool has_host_input(const cb_py_step *step) {
+static bool has_host_input(const cb_py_captured *self) {
     bool has = false;
-    for (uint32_t i = 0; i < cb_step_n_inputs(step->core); i++)
-        has |= step->pointers[i] && !step->there[i];
+    for (uint32_t k = 0; k < self->n_copied; k++) has |= !self->copies[k].there;
     return has;
 }
 
@@ -230,11 +283,12 @@ static PyObject *put(cb_py_captured *self, const cb_py_run_arrays *given, const 
     cb_py_step *step = self->step;
     cb_context *core = step->context->core;
     void *const stream = settings->stream;
-    const bool waits = !stream || has_host_input(step);
+    const bool waits = !stream || has_host_input(self);
     bool was_put = false;
-    cb_captured_run run = {.inputs = step->pointers,
-                           .outputs = step->pointers + cb_step_n_inputs(step->core),
-                           .there = step->there,
+    cb_captured_run run = {.inputs = self->copies,
+                           .outputs = self->copies + self->n_copied,
+                           .n_inputs = self->n_copied,
+                           .n_outputs = self->n_made,
                            .stream = stream,
                            .random_step = settings->random_step,
                            .was_put = &was_put};
@@ -259,8 +313,7 @@ static PyObject *put(cb_py_captured *self, const cb_py_run_arrays *given, const 
     if (status != CB_OK) (void)(cb_memory_wait(core, "cuda", stream, NULL) == CB_OK);
     cb_py_work_end(&work);
     if (status != CB_OK) return raise(self, &error);
-    cb_py_leave_pending(step, &self->arrays, waits ? NULL : stream);
-    cb_py_leave_pending(step, given, waits ? NULL : stream);
+    cb_py_leave_replay(step, &self->arrays, self->use, given, waits ? NULL : stream);
     return PyFloat_FromDouble(seconds);
 }
 
@@ -363,8 +416,8 @@ static PyObject *captured_resident(cb_py_captured *self, PyObject *group) {
 static PyMethodDef captured_methods[] = {
     {"replay", (PyCFunction)(void (*)(void))captured_replay, METH_FASTCALL | METH_KEYWORDS,
      "replay(*, inputs, outputs, random_step, count=None, next=0, stream=None, groups=None, "
-     "t=None, numbers=None) -> seconds; inputs are copied to the graph's inputs and "
-     "results from its results; None: not copied"},
+     "t=None, numbers=None) -> seconds; inputs are copied to the inputs that were named `copied`, "
+     "and outputs from those named `made`"},
     {"counts", (PyCFunction)captured_counts, METH_VARARGS,
      "counts(t, numbers, /): waits, and sets both arrays to what the device has counted"},
     {"resident", (PyCFunction)captured_resident, METH_O,

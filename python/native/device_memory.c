@@ -21,8 +21,21 @@ static void drop_marks(cb_uses *uses) {
     uses->n = 0;
 }
 
+static void drop_joint(cb_py_joint_use *joint) {
+    if (!joint || --joint->n_ref) return;
+    cb_mark_drop(joint->mark);
+    PyMem_Free(joint);
+}
+
+static void leave_joint(cb_py_device_memory *self) {
+    if (self->joint) self->joint->is_whole = false;
+    drop_joint(self->joint);
+    self->joint = NULL;
+}
+
 void cb_py_device_used(cb_py_device_memory *self, cb_mark *mark, void *home) {
     for (uint32_t i = 0; !mark && i < self->uses.n; i++) cb_mark_reached(self->uses.mark[i]);
+    leave_joint(self);
     drop_marks(&self->uses);
     if (mark) self->uses.mark[self->uses.n++] = cb_mark_keep(mark);
     self->uses.home = home;
@@ -40,14 +53,58 @@ static void note_seen(cb_py_ordering *ordering, const cb_mark *mark) {
     ordering->seen[ordering->n - 1] = mark;
 }
 
-cb_status cb_py_device_order(cb_py_device_memory *self, cb_py_ordering *ordering, cb_error *err) {
-    for (uint32_t i = 0; i < self->uses.n; i++) {
-        cb_mark *mark = self->uses.mark[i];
-        if (was_seen(ordering, mark)) continue;
-        CB_TRY(cb_mark_wait(mark, ordering->stream, err));
-        note_seen(ordering, mark);
-    }
+static cb_status order_mark(cb_mark *mark, cb_py_ordering *ordering, cb_error *err) {
+    if (!mark || was_seen(ordering, mark)) return CB_OK;
+    CB_TRY(cb_mark_wait(mark, ordering->stream, err));
+    note_seen(ordering, mark);
     return CB_OK;
+}
+
+cb_status cb_py_device_order(cb_py_device_memory *self, cb_py_ordering *ordering, cb_error *err) {
+    for (uint32_t i = 0; i < self->uses.n; i++)
+        CB_TRY(order_mark(self->uses.mark[i], ordering, err));
+    return self->joint ? order_mark(self->joint->mark, ordering, err) : CB_OK;
+}
+
+/* ---- joint uses ------------------------------------------------------------------------------ */
+
+cb_py_joint_use *cb_py_joint_new(void) {
+    cb_py_joint_use *joint = PyMem_Calloc(1, sizeof *joint);
+    if (!joint) PyErr_NoMemory();
+    else joint->n_ref = 1;
+    return joint;
+}
+
+void cb_py_joint_free(cb_py_joint_use *joint) { drop_joint(joint); }
+
+void cb_py_joint_add(cb_py_joint_use *joint, cb_py_device_memory *memory) {
+    if (memory->joint != joint) {
+        leave_joint(memory);
+        memory->joint = joint;
+        joint->n_ref++;
+    }
+    drop_marks(&memory->uses);
+}
+
+cb_status cb_py_joint_order(const cb_py_joint_use *joint, void *stream, cb_error *err) {
+    return joint->mark ? cb_mark_wait(joint->mark, stream, err) : CB_OK;
+}
+
+void cb_py_joint_used(cb_py_joint_use *joint, cb_mark *mark, void *home) {
+    if (!mark && joint->mark) cb_mark_reached(joint->mark);
+    cb_mark_drop(joint->mark);
+    joint->mark = mark ? cb_mark_keep(mark) : NULL;
+    joint->home = home;
+}
+
+/* Returns the uses of a memory, with the joint one. There is room: streams of consumers become
+ * marks only when the memory dies. */
+static cb_uses uses_of(const cb_py_device_memory *self) {
+    cb_uses uses = self->uses;
+    if (!self->joint) return uses;
+    if (self->joint->mark) uses.mark[uses.n++] = self->joint->mark;
+    uses.home = self->joint->home;
+    return uses;
 }
 
 /* Marks the current end of each consumer's work. The handle 2 (the per-thread default stream) is a
@@ -177,9 +234,12 @@ static void memory_dealloc(cb_py_device_memory *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (self->block) {
+        self->uses = uses_of(self);
+        if (self->joint && self->joint->mark) (void)cb_mark_keep(self->joint->mark);
         mark_consumers(self);
         cb_block_give(self->context->core, BACKEND, self->block, &self->uses);
     } else drop_marks(&self->uses);
+    leave_joint(self);
     Py_CLEAR(self->owner);
     cb_py_context_release(self->context);
     type->tp_free(self);
@@ -191,7 +251,7 @@ static void memory_dealloc(cb_py_device_memory *self) {
 /* Takes references to the marks of a memory. While the GIL is released, other threads may drop the
  * marks. */
 static cb_uses keep_marks(const cb_py_device_memory *self) {
-    cb_uses kept = self->uses;
+    cb_uses kept = uses_of(self);
     for (uint32_t i = 0; i < kept.n; i++) (void)cb_mark_keep(kept.mark[i]);
     return kept;
 }
@@ -249,7 +309,8 @@ static PyObject *memory_put_order(cb_py_device_memory *self, PyObject *stream_of
     cb_error error;
     void *stream;
     if (parse_stream(stream_of, &stream) < 0) return NULL;
-    if (order_after(&self->uses, stream, &error) != CB_OK)
+    const cb_uses uses = uses_of(self);
+    if (order_after(&uses, stream, &error) != CB_OK)
         return cb_py_raise(state_of_type(Py_TYPE(self)), &error, NULL);
     Py_RETURN_NONE;
 }

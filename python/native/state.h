@@ -263,6 +263,7 @@ PyObject *cb_py_outcome(cb_optim_outcome outcome); /* (norm, skipped) */
 int cb_py_claim_take(cb_py_context *context, cb_py_claim *claim, const cb_py_rows *rows);
 void cb_py_claim_drop(cb_py_context *context, const cb_py_claim *claim);
 typedef struct cb_py_run_arrays cb_py_run_arrays;
+typedef struct cb_py_joint_use cb_py_joint_use;
 /* Lists the memory that a step with bound arrays writes. `extra`: [n_wrt], or NULL. */
 void cb_py_claim_step(cb_py_step *step, const cb_py_run_arrays *run, const cb_extra_row *extra);
 
@@ -300,6 +301,12 @@ int cb_py_bind_output(cb_py_step *step, uint32_t i, PyObject *array);
 cb_status cb_py_before_run(const cb_py_step *step, const cb_py_run_arrays *run, void *stream,
                            cb_error *err);
 void cb_py_leave_pending(const cb_py_step *step, const cb_py_run_arrays *run, void *stream);
+/* The same for two sets of arrays, the first of which is used jointly. */
+cb_status cb_py_before_replay(const cb_py_step *step, const cb_py_run_arrays *graph,
+                              const cb_py_joint_use *joint, const cb_py_run_arrays *copied,
+                              void *stream, cb_error *err);
+void cb_py_leave_replay(const cb_py_step *step, const cb_py_run_arrays *graph,
+                        cb_py_joint_use *joint, const cb_py_run_arrays *copied, void *stream);
 
 /* ---- optimizer.c ----------------------------------------------------------------------------- */
 
@@ -431,6 +438,17 @@ PyObject *cb_py_dlpack_parts(PyObject *module, PyObject *args);
 
 #define CB_PY_MOST_CONSUMERS (CB_MOST_MARKS - 1) /* one mark is for the last step */
 
+/* The latest use of all arrays of a captured graph, so that a replay does not visit each of them.
+ * While an array refers to it, the array's own `uses` have no marks of steps. */
+struct cb_py_joint_use {
+    uint32_t n_ref; /* the graph and its arrays */
+    bool is_whole;  /* no array of the graph has been used by another step since */
+    cb_mark *mark;  /* NULL: the use has finished */
+    void *home;     /* its stream */
+};
+cb_py_joint_use *cb_py_joint_new(void);
+void cb_py_joint_free(cb_py_joint_use *joint); /* NULL is fine */
+
 typedef struct cb_py_device_memory {
     PyObject_HEAD cb_py_context *context;
     PyObject *owner; /* keeps foreign memory alive; NULL: our memory */
@@ -444,6 +462,7 @@ typedef struct cb_py_device_memory {
     cb_uses uses;                         /* marks that later work must wait for */
     void *consumer[CB_PY_MOST_CONSUMERS]; /* streams of other libraries that use the memory */
     uint32_t n_consumer;
+    cb_py_joint_use *joint; /* NULL: none */
 } cb_py_device_memory;
 
 extern PyType_Spec cb_py_device_memory_spec;
@@ -463,6 +482,11 @@ cb_status cb_py_device_order(cb_py_device_memory *memory, cb_py_ordering *orderi
 /* Records that work ordered after all marks uses the memory: `mark` is its end on the stream
  * `home`; NULL: it has finished. */
 void cb_py_device_used(cb_py_device_memory *memory, cb_mark *mark, void *home);
+/* Work ordered after all marks of the memory is about to use it jointly. */
+void cb_py_joint_add(cb_py_joint_use *joint, cb_py_device_memory *memory);
+/* These do what cb_py_device_order and cb_py_device_used do, for all memories of the joint use. */
+cb_status cb_py_joint_order(const cb_py_joint_use *joint, void *stream, cb_error *err);
+void cb_py_joint_used(cb_py_joint_use *joint, cb_mark *mark, void *home);
 PyObject *cb_py_export_device(cb_py_device_memory *memory, bool versioned); /* dlpack_bridge.c */
 
 /* ---- drawing.c ------------------------------------------------------------------------------- */

@@ -263,13 +263,45 @@ cb_status cb_py_before_run(const cb_py_step *self, const cb_py_run_arrays *run, 
     return each_memory(self, run, order, &ordering, err);
 }
 
-void cb_py_leave_pending(const cb_py_step *self, const cb_py_run_arrays *run, void *stream) {
+/* Returns the end of a run on a stream. */
+static end_of_run end_on(const cb_py_step *self, void *stream) {
     end_of_run end = {.stream = stream};
     cb_context *core = self->context->core;
     if (stream && cb_mark_new(core, "cuda", stream, &end.mark, NULL) != CB_OK) {
         end = (end_of_run){0}; /* creating an event failed: wait instead */
         (void)(cb_memory_wait(core, "cuda", stream, NULL) == CB_OK);
     }
+    return end;
+}
+
+void cb_py_leave_pending(const cb_py_step *self, const cb_py_run_arrays *run, void *stream) {
+    end_of_run end = end_on(self, stream);
     (void)(each_memory(self, run, note_use, &end, NULL) == CB_OK);
+    cb_mark_drop(end.mark);
+}
+
+/* ---- replays --------------------------------------------------------------------------------- */
+
+static cb_status join(cb_py_device_memory *memory, void *user, cb_error *err) {
+    (void)err;
+    cb_py_joint_add(user, memory);
+    return CB_OK;
+}
+
+cb_status cb_py_before_replay(const cb_py_step *self, const cb_py_run_arrays *graph,
+                              const cb_py_joint_use *joint, const cb_py_run_arrays *copied,
+                              void *stream, cb_error *err) {
+    if (joint->is_whole) CB_TRY(cb_py_joint_order(joint, stream, err));
+    else CB_TRY(cb_py_before_run(self, graph, stream, err));
+    return cb_py_before_run(self, copied, stream, err);
+}
+
+void cb_py_leave_replay(const cb_py_step *self, const cb_py_run_arrays *graph,
+                        cb_py_joint_use *joint, const cb_py_run_arrays *copied, void *stream) {
+    end_of_run end = end_on(self, stream);
+    if (!joint->is_whole) (void)(each_memory(self, graph, join, joint, NULL) == CB_OK);
+    joint->is_whole = true;
+    cb_py_joint_used(joint, end.mark, end.stream);
+    (void)(each_memory(self, copied, note_use, &end, NULL) == CB_OK);
     cb_mark_drop(end.mark);
 }

@@ -76,6 +76,22 @@ def of_the_host(gpu: Driver, s: list[int]) -> list[bytes]:
     return [np.float32(losses).tobytes(), w.tobytes()]
 
 
+def of_replays(gpu: Driver, s: list[int]) -> list[bytes]:
+    """Replays a graph on two streams, and reads its parameter on a third in between and after."""
+    gpu.wait()
+    cuda.release_memory()
+    w, x = cuda.to_device((np.linspace(-1, 1, len(X), dtype=np.float32), X))
+    step = STEPS["trained"]
+    step.optimizer = cb.optim.SGD(lr=0.1, momentum=0.9)
+    captured = step.capture(w)
+    captured(x)
+    before = captured(x, stream=s[0])
+    between = STEPS["double"](w, stream=s[1])
+    after = captured(x, stream=s[2])
+    end = STEPS["more"](w, stream=s[1])
+    return [a.numpy().tobytes() for a in (end, after, between, before, w)]
+
+
 LAST: list[str] = []
 PINNED: list[np.ndarray[Any, Any]] = []
 STEPS: dict[str, cb.Step] = {}
@@ -153,6 +169,22 @@ def test_each_wait_and_event_of_the_backend_is_needed(
         assert len(without) < n_syncs
     for array in PINNED:
         gpu.call("cuMemFreeHost", ctypes.c_void_p(array.ctypes.data))
+
+
+def test_replays_wait_for_other_users_of_their_arrays(gpu: Driver) -> None:
+    """The step between the replays waits for the first, the second replay for that step, and the
+    step at the end for the second replay. Skipping one of these waits is noticed; some others are
+    implied by the order of the captured step's own runs."""
+    STEPS.update({
+        "trained": cb.compile(
+            lambda w, x: ((w * x - 1) ** 2).sum(), optimizer=cb.optim.SGD(lr=1), device="cuda"
+        ),
+        "more": cb.compile(lambda x: x + 1, argnums=None, device="cuda"),
+        "double": cb.compile(lambda x: x * 2, argnums=None, device="cuda"),
+    })  # fmt: skip
+    streams = [gpu.stream().value for _ in range(3)]
+    n_waits, missed = sought(gpu, of_replays, "cuStreamWaitEvent", streams)
+    assert n_waits - len(missed) >= 3
 
 
 # ---- barriers of the kernels that the backend writes

@@ -72,7 +72,7 @@ class CapturedRun:
         self._arena_bytes = run.planned.arena_bytes
         self._optimizer = optimizer
         self._state: State | None = None
-        self._copied = own
+        self._made = run.made
         outputs = run.outputs(None, device, None)
         seed, random_step = draws_of(draws.seed, draws.rng_step)
         update: dict[str, Any] = {}
@@ -85,15 +85,17 @@ class CapturedRun:
                 "numbers": state.numbers,
             }  # fmt: skip
         self.native = run.native.capture(
-            inputs=self._inputs, outputs=outputs, seed=seed, random_step=random_step, **update
-        )
+            inputs=self._inputs, outputs=outputs, seed=seed, random_step=random_step, copied=own,
+            made=self._made, **update,
+        )  # fmt: skip
 
     def rows(self) -> list[Row] | None:
         """Returns the hyper-parameters of the next replay, or None if the optimizer's state has
         been replaced, so that the graph would update the wrong arrays."""
         if self._optimizer is None:
             return []
-        found = self._optimizer.prepared(self.run.parameter_names)
+        assert self._state is not None
+        found = self._optimizer.prepared(self._state.names)
         return found[1] if found is not None and found[0] is self._state else None
 
     def first_rows(self) -> list[Row]:
@@ -121,16 +123,13 @@ class CapturedRun:
         rows: list[Row],
         stream: int | None,
     ) -> tuple[list[Any], list[Any]]:
-        inputs: list[Any] = [None] * len(self._inputs)
-        for i, array in zip(self._copied, given, strict=True):
-            inputs[i] = array
-        outputs = self.run.outputs(None, self._inputs[0].device, stream)
+        outputs = self.run.made_outputs(self._made, self._inputs[0].device, stream)
         update: dict[str, Any] = {}
         if self._state is not None:
             state = self._state
             update = {"groups": rows, "t": state.counter, "numbers": state.numbers}
         seconds = self.native.replay(
-            inputs=inputs,
+            inputs=given,
             outputs=outputs,
             random_step=draws_of(0, draws.rng_step)[1],
             count=draws.counter,
@@ -139,7 +138,7 @@ class CapturedRun:
             **update,
         )
         self.run.stats = Stats(self._arena_bytes, 0, seconds)
-        return self.run.split(outputs)
+        return self.run.split_made(outputs, self._made)
 
     def wait(self) -> None:
         """Waits for the latest replay, and copies the GPU's step counts to the optimizer's state.

@@ -236,11 +236,9 @@ class Executable:
             arrays = self.native.empty_outputs(given is None)
         else:
             arrays = [None] * len(self._outputs)
-            made = self._results if given is not None else (*self._results, *self._gradients)
-            self.place.admit_results(self._outputs[i][3] for i in made)
-            for i in made:
-                _, dtype, shape, *_ = self._outputs[i]
-                arrays[i] = DeviceArray.empty(shape, dtype, device, stream)
+            places = self._results if given is not None else self.made
+            for i, array in zip(places, self.made_outputs(places, device, stream), strict=True):
+                arrays[i] = array
         for i, array in zip(self._gradients, given or (), strict=False):
             arrays[i] = array
         return arrays
@@ -255,6 +253,31 @@ class Executable:
             if isinstance(array, np.generic):
                 raise TypeError(f"out: {array!r} is a NumPy scalar, which cannot be written to")
         return [as_array(array, "out", stream)[0] for array in out]
+
+    @property
+    def made(self) -> list[int]:
+        """The outputs that are arrays of the caller: results, then gradients."""
+        return [*self._results, *self._gradients]
+
+    def made_outputs(
+        self, places: Sequence[int], device: int, stream: int | None
+    ) -> list[DeviceArray]:
+        """Returns new arrays on a GPU for these outputs."""
+        self.place.admit_results(self._outputs[i][3] for i in places)
+        rows = [self._outputs[i] for i in places]
+        return [DeviceArray.empty(row[2], row[1], device, stream) for row in rows]
+
+    def split_made(
+        self, arrays: Sequence[Any], places: Sequence[int]
+    ) -> tuple[list[Any], list[Any]]:
+        """Does the same as :meth:`split` for the arrays of ``made`` outputs."""
+        if self._halves:
+            arrays = [
+                wrap(x, "bf16") if i in self._halves else x
+                for i, x in zip(places, arrays, strict=True)
+            ]
+        n = len(self._results)
+        return list(arrays[:n]), list(arrays[n:])
 
     def split(self, arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Returns the outputs as (results, gradients), in the form that users get."""
