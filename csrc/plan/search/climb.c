@@ -367,12 +367,14 @@ cb_status cb_ladder_dig(cb_ladder *d, const cb_candidate *from, cb_dig_effort ef
 
 typedef struct refinement {
     uint64_t target;
+    double share;                /* share of the usual effort */
     double least_ps;             /* no search goes below this extra time */
     const cb_candidate *from[2]; /* plans to start from; or NULL */
 } refinement;
 
 static cb_status refine(cb_ladder *d, const refinement *s, cb_candidate *out, cb_error *err) {
     cb_worker *c = &d->first;
+    const double share = s->share * (cb_ladder_pages(d) ? paged_share(d) : 1);
     cb_status status = CB_OK;
     *out = (cb_candidate){0};
     cb_ladder_begin(d, c);
@@ -385,8 +387,7 @@ static cb_status refine(cb_ladder *d, const refinement *s, cb_candidate *out, cb
     if (status == CB_OK)
         status = cb_guess_rung(&c->prices, start_of(d, d->start, s->target), s->target, err);
     if (status == CB_OK)
-        status = cb_search_rung(&c->moves, &c->prices, s->target,
-                                cb_ladder_pages(d) ? paged_share(d) : 1, s->least_ps, err);
+        status = cb_search_rung(&c->moves, &c->prices, s->target, share, s->least_ps, err);
     if (status == CB_OK) status = cb_worker_keep_fastest(c, s->target, out, err);
     c->t->candidates = d->base;
     return status;
@@ -394,7 +395,7 @@ static cb_status refine(cb_ladder *d, const refinement *s, cb_candidate *out, cb
 
 cb_status cb_ladder_refine(cb_ladder *d, const cb_candidate *from, uint64_t target,
                            cb_candidate *out, cb_error *err) {
-    const refinement s = {.target = target, .from = {from}};
+    const refinement s = {.target = target, .share = 1, .from = {from}};
     return refine(d, &s, out, err);
 }
 
@@ -414,7 +415,7 @@ static cb_status search_stairs(cb_ladder *d, uint32_t r, cb_stairs *out, cb_erro
         target = last->size - 1 < below ? last->size - 1 : below;
         if (target <= low || (next && next->time_ps <= last->time_ps)) break;
         cb_candidate *found = &out->at[out->n];
-        const refinement s = {target, (double)last->time_ps - once, {last, next}};
+        const refinement s = {target, CB_STAIRS_SHARE, (double)last->time_ps - once, {last, next}};
         CB_TRY(refine(d, &s, found, err));
         if (found->size <= low || (next && found->time_ps >= next->time_ps)) break;
         if (found->time_ps < last->time_ps) continue;

@@ -106,12 +106,13 @@
 #define CB_DIG_SHARE 0.3    /* share for searches below the last rung */
 /* share of save-everything's bytes: a gap to the floor below this is not searched */
 #define CB_DUG_SHARE 0.004
-#define CB_STAIRS_MOST 8 /* plans between two targets of a fine search */
+#define CB_STAIRS_MOST 32   /* plans between two targets of a fine search */
+#define CB_STAIRS_SHARE 0.2 /* share of the usual effort for each of them */
 
 /* ---- following another ladder: ladder.c ------------------------------------------------------ */
 
 #define CB_FOLLOW_OPS 300            /* with fewer ops the other ladder works like the first */
-#define CB_FOLLOW_PACE 0.3           /* share of the usual effort */
+#define CB_FOLLOW_PACE 0.3           /* share of the usual effort, unless the search is fine */
 #define CB_FOLLOW_SHARE 0.05         /* share of that at each target of the base */
 #define CB_FOLLOW_SMALL_SHARE 0.02   /* the same in a small search */
 #define CB_FOLLOW_WALK_PATIENCE 0.75 /* share of a walk that ends it if the peak does not fall */
