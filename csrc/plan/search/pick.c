@@ -259,7 +259,6 @@ static cb_status consider_as_min(cb_chooser *k, cb_ladder *d, double share, cb_e
 
 /* ---- below the smallest plan ----------------------------------------------------------------- */
 
-/* State of a search below the smallest plan. */
 typedef struct low_search {
     cb_candidate from; /* the smallest plan so far, which may be too fast to be the answer */
     uint64_t high;     /* the size of `from`, or that of a smaller plan of the base */
@@ -291,27 +290,31 @@ static cb_status dig_at_thirds(cb_chooser *k, cb_ladder *d, low_search *s, cb_er
     return CB_OK;
 }
 
-/* A following ladder takes less than the usual effort. If it has found plans smaller than those of
- * its base, this searches for still smaller ones with the usual effort. They are no faster than the
- * smallest plan, so that a smaller budget is not faster than a larger one. In small searches, where
- * a share of the effort is enough, they are rarely smaller. */
-static cb_status consider_further(cb_chooser *k, cb_ladder *d, cb_error *err) {
-    const double whole = (double)d->whole;
-    const uint64_t near = (uint64_t)(CB_FURTHER_GAP * whole) + CB_ATTEMPTS,
-                   depth = (uint64_t)(CB_FURTHER_DEPTH * whole);
-    if (!d->follows || cb_is_small_search(&d->first.moves)) return CB_OK;
-    if (!cb_has_best(k) || k->swept) return CB_OK;
-    if (d->base->n > 0 && k->best.size >= d->base->at[0].size) return CB_OK;
+/* Searches below the smallest plan. `descent` is a share of the effort, as in cb_dig_effort. */
+static cb_status dig_further(cb_chooser *k, cb_ladder *d, double descent, cb_error *err) {
+    const uint64_t near = (uint64_t)(CB_FURTHER_GAP * (double)d->whole) + CB_ATTEMPTS,
+                   depth = (uint64_t)(CB_FURTHER_DEPTH * (double)d->whole);
     low_search s = {
         .from = k->best,
         .high = k->best.size,
         .low = k->best.size > depth ? k->best.size - depth : 0,
         .least_ps = (double)k->best.time_ps,
-        .effort = {.descent = CB_DESCENT_SHARE, .share = CB_FURTHER_SHARE, .full = true},
+        .effort = {.descent = descent, .share = CB_FURTHER_SHARE, .full = true},
     };
     for (int round = 0; round < CB_FURTHER_ROUNDS && s.high > s.low + near; round++)
         CB_TRY(dig_at_thirds(k, d, &s, err));
     return CB_OK;
+}
+
+/* A following ladder takes less than the usual effort. If it has found plans smaller than those of
+ * its base, this searches twice for still smaller ones with the usual effort. They are no faster,
+ * so that smaller budgets are not faster than larger ones. In small searches they are rare. */
+static cb_status consider_further(cb_chooser *k, cb_ladder *d, cb_error *err) {
+    if (!d->follows || cb_is_small_search(&d->first.moves)) return CB_OK;
+    if (!cb_has_best(k) || k->swept) return CB_OK;
+    if (d->base->n > 0 && k->best.size >= d->base->at[0].size) return CB_OK;
+    CB_TRY(dig_further(k, d, CB_DESCENT_SHARE, err));
+    return dig_further(k, d, CB_FURTHER_DESCENT, err);
 }
 
 /* ---- position 0 ------------------------------------------------------------------------------ */

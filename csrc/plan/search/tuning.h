@@ -118,6 +118,7 @@
 #define CB_FOLLOW_WALK_PATIENCE 0.75 /* share of a walk that ends it if the peak does not fall */
 #define CB_FOLLOW_PATIENCE 0.3       /* CB_DEEP_PATIENCE after such a walk */
 #define CB_FURTHER_DEPTH 0.015       /* share of the memory searched below the smallest plan */
+#define CB_FURTHER_DESCENT 0.3       /* CB_DESCENT_SHARE when that search is repeated */
 #define CB_FURTHER_ROUNDS 3          /* maximum rounds of that search, of two targets each */
 #define CB_FURTHER_GAP 0.0015        /* share of the memory at which these rounds end */
 #define CB_FURTHER_SHARE 0.06        /* share of the usual effort once under a target */
