@@ -169,7 +169,7 @@ cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *thr
                          cb_ladder *rival, cb_error *err) {
     CB_TRY(init(d, t, cut, err));
     d->rival = rival;
-    if (rival && !cb_is_fine_search(&d->first.moves)) d->first.moves.pace = CB_FOLLOW_PACE;
+    if (rival) d->first.moves.pace = CB_FOLLOW_PACE;
     CB_TRY(build_all(d, err));
     return cb_workers_new(&d->first, d->n_tangent, threads, &d->workers, err);
 }

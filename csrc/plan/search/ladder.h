@@ -83,7 +83,7 @@ typedef struct cb_ladder {
 
 /* Call after cb_try_pairs of the save-everything plan. `threads` may be NULL. With a `rival`, the
  * ladder of a smaller class of plans, whose answers are considered as well, it takes CB_FOLLOW_PACE
- * of the effort, unless there are so few ops that effort is cheap. */
+ * of the effort. */
 CB_MUST_CHECK cb_status cb_ladder_init(cb_ladder *d, cb_trial *t, cb_cut *cut, cb_threads *threads,
                                        cb_ladder *rival, cb_error *err);
 /* Does the same for a ladder that follows `rival`, which has been built: it searches from the plans

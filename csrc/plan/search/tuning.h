@@ -112,7 +112,7 @@
 /* ---- following another ladder: ladder.c ------------------------------------------------------ */
 
 #define CB_FOLLOW_OPS 300            /* with fewer ops the other ladder works like the first */
-#define CB_FOLLOW_PACE 0.3           /* share of the usual effort, unless the search is fine */
+#define CB_FOLLOW_PACE 0.3           /* share of the usual effort */
 #define CB_FOLLOW_SHARE 0.05         /* share of that at each target of the base */
 #define CB_FOLLOW_SMALL_SHARE 0.02   /* the same in a small search */
 #define CB_FOLLOW_WALK_PATIENCE 0.75 /* share of a walk that ends it if the peak does not fall */
