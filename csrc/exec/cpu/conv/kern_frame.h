@@ -107,8 +107,9 @@ static inline run run_of(const conv *c, const tile *t, const frame *f, int64_t c
         memcpy((to) + from_here, (from) + from_here, (size_t)(size) * sizeof *(to)); \
     }
 
-static inline void load_row(const conv *c, char *to, const char *from, int64_t n) {
-    if (c->dtype == CB_F32 && c->stride_w == 1 && n >= 4) {
+/* Copies n adjacent elements. */
+static inline void copy_row(const conv *c, char *to, const char *from, int64_t n) {
+    if (c->dtype == CB_F32 && n >= 4) {
         float *out = (float *)to;
         const float *in = (const float *)from;
         if (n >= 16) {
@@ -120,7 +121,7 @@ static inline void load_row(const conv *c, char *to, const char *from, int64_t n
         }
         return;
     }
-    load_run(c, to, from, n, c->stride_w);
+    load_run(c, to, from, n, 1);
 }
 
 /* The elements of one phase. Elements first .. last are in x. */
@@ -138,25 +139,55 @@ static phase phase_of(const conv *c, const frame *f, int64_t rest) {
     return p;
 }
 
+/* Fills one image of one channel of a frame of stride_w 1, in the order of memory. Zeros are stored
+ * in pieces that reach into the next row, which is copied later; so a row has FRAME_PIECE elements
+ * or more. `in`: the first element of x that is copied. */
+static void fill_rows(const conv *c, const frame *f, phase p, const char *in, char *to) {
+    const int64_t unit = (int64_t)c->unit, n = p.last - p.first, gap = f->row - n;
+    const int64_t first = clamp(-f->top, 0, f->rows), last = clamp(c->h - f->top, first, f->rows);
+    char *row = to + (first * f->row + p.first) * unit;
+    memset(to, 0, (size_t)(row - to));
+    for (int64_t r = first; r < last; r++, in += c->w * (int64_t)c->element) {
+        copy_row(c, row, in, n);
+        row += f->row * unit;
+        if (r + 1 == last) break;
+        for (int64_t i = 0; i < gap; i += FRAME_PIECE) {
+            char *zeros = row + (i - gap) * unit;
+            if (c->unit == sizeof(float)) memset(zeros, 0, FRAME_PIECE * sizeof(float));
+            else memset(zeros, 0, FRAME_PIECE * sizeof(double));
+        }
+    }
+    if (last > first) row -= gap * unit;
+    memset(row, 0, (size_t)(to + f->plane * unit - row));
+}
+
+/* Fills one phase of the rows of one image of one channel that are in x. */
+static void fill_phase(const conv *c, const frame *f, phase p, const char *in, char *out) {
+    const int64_t first = clamp(-f->top, 0, f->rows), last = clamp(c->h - f->top, first, f->rows);
+    char *row = out + (first * f->row + p.first) * (int64_t)c->unit;
+    for (int64_t r = first; r < last; r++) {
+        load_run(c, row, in, p.last - p.first, c->stride_w);
+        row += f->row * (int64_t)c->unit;
+        in += c->w * (int64_t)c->element;
+    }
+}
+
 static void fill_frame(const conv *c, const tile *t, int64_t group, const frame *f, char *to) {
-    int64_t unit = (int64_t)c->unit, element = (int64_t)c->element;
-    int64_t first = clamp(-f->top, 0, f->rows), last = clamp(c->h - f->top, first, f->rows);
-    memset(to, 0, (size_t)(f->channels * f->images * f->plane * unit));
+    const int64_t unit = (int64_t)c->unit, element = (int64_t)c->element;
+    const int64_t planes = f->channels * f->images, top = max_i64(f->top, 0);
+    const phase whole = phase_of(c, f, 0);
+    const bool is_one = c->stride_w == 1 && whole.last - whole.first >= FRAME_PIECE;
+    if (!is_one) memset(to, 0, (size_t)(planes * f->plane * unit));
     for (int64_t rest = 0; rest < c->stride_w; rest++) {
-        phase p = phase_of(c, f, rest);
+        const phase p = rest == 0 ? whole : phase_of(c, f, rest);
         if (p.last == p.first) continue;
-        char *out = to + (first * f->row + rest * f->phase + p.first) * unit;
-        for (int64_t i = 0; i < f->channels; i++) {
-            for (int64_t image = 0; image < f->images; image++) {
-                const char *in = c->x + x_offset(c, t->image + image, group, f->first_channel + i) +
-                                 ((f->top + first) * c->w + p.from) * element;
-                char *row = out + (i * f->images + image) * f->plane * unit;
-                for (int64_t r = first; r < last; r++) {
-                    load_row(c, row, in, p.last - p.first);
-                    row += f->row * unit;
-                    in += c->w * element;
-                }
-            }
+        for (int64_t i = 0; i < planes; i++) {
+            const int64_t image = t->image + i % f->images, channel = i / f->images;
+            const char *in = c->x + x_offset(c, image, group, f->first_channel + channel) +
+                             (top * c->w + p.from) * element;
+            char *out = to + i * f->plane * unit;
+            if (is_one) fill_rows(c, f, p, in, out);
+            else fill_phase(c, f, p, in, out + rest * f->phase * unit);
         }
     }
 }
