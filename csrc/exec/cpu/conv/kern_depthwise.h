@@ -9,6 +9,7 @@
  *     weight gradient   dw[tap] = sum of g x in CB_DEPTHWISE_LANES lanes, folded for each band of
  *                       rows and added up in the order of bands and images
  *
+ * Windows of 3 x 3 with stride 1 have faster loops, which add in the same order (kern_window.h).
  * Multiply-adds are fused. The order of sums depends only on shapes. */
 #undef CB_REAL
 #undef CB_TYPED
@@ -38,6 +39,17 @@ static tile plane_tile(const conv *c, int64_t image, int64_t row, int64_t rows) 
                   .n_pixels = rows * c->ow,
                   .columns = rows * c->ow};
 }
+
+/* Returns the band of rows that follows; after the last one of an image, the next image's first. */
+static tile next_tile(const conv *c, const tile *t) {
+    const int64_t next = t->pixel + t->n_pixels;
+    return (tile){.image = t->image + (next == c->pixels), .pixel = next == c->pixels ? 0 : next};
+}
+
+/* Loads memory of the next plane, which is read or written after this one, into the cache. */
+static inline void prefetch_run(const char *from, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
+}
 #endif
 
 #undef DEPTHWISE_VECTOR
@@ -57,8 +69,11 @@ typedef struct CB_TYPED(plane) {
     int64_t place[CB_DEPTHWISE_TAPS];
     const conv *c;
     frame f;
-    int64_t step; /* elements of the frame between output rows */
+    int64_t step;   /* elements of the frame between output rows */
+    bool is_window; /* kern_window.h applies */
 } CB_TYPED(plane);
+
+#include "kern_window.h"
 
 /* Returns the number of output rows whose frame fits. */
 static int64_t CB_TYPED(band_rows)(const conv *c) {
@@ -83,6 +98,7 @@ static void CB_TYPED(describe_plane)(const conv *c, const tile *t, CB_TYPED(plan
     p->c = c;
     p->f = frame_of(c, t, 0, c->area);
     p->step = c->stride_h * p->f.row;
+    p->is_window = is_window(c);
     tap_places(c, &p->f, 0, c->area, p->place);
 }
 
@@ -92,15 +108,11 @@ static void CB_TYPED(read_taps)(const conv *c, int64_t group, int64_t o, CB_REAL
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Computes `width` vectors of each of `rows` output rows, and stores `n` elements of each row.
- * `rows` and `width` are compile-time constants. */
-static inline __attribute__((always_inline)) void
-CB_TYPED(depthwise_rows)(int rows, int width, const CB_TYPED(plane) * p, int64_t at, char *out,
-                         int64_t n) {
-    const conv *c = p->c;
-    CB_TYPED(gemm_vector) sum[DEPTHWISE_ROWS * DEPTHWISE_WIDTH];
-    GEMM_UNROLL for (int i = 0; i < rows * width; i++) sum[i] = (CB_TYPED(gemm_vector)){0};
-    for (int64_t k = 0; k < c->area; k++) {
+/* Computes `width` vectors of each of `rows` output rows for any window; both are compile-time
+ * constants. */
+GEMM_INLINE void CB_TYPED(any_rows)(int rows, int width, const CB_TYPED(plane) * p, int64_t at,
+                                    CB_TYPED(gemm_vector) * sum) {
+    for (int64_t k = 0; k < p->c->area; k++) {
         const CB_REAL *from = p->frame + at + p->place[k];
         GEMM_UNROLL for (int i = 0; i < rows * width; i++) {
             CB_TYPED(gemm_vector) x;
@@ -108,11 +120,26 @@ CB_TYPED(depthwise_rows)(int rows, int width, const CB_TYPED(plane) * p, int64_t
             sum[i] = CB_TYPED(gemm_fma)(p->weight[k], x, sum[i]);
         }
     }
+}
+
+/* Computes `width` vectors of each of `rows` output rows, and stores `n` elements of each row.
+ * `rows` and `width` are compile-time constants. */
+GEMM_INLINE void CB_TYPED(depthwise_rows)(int rows, int width, const CB_TYPED(plane) * p,
+                                          int64_t at, char *out, int64_t n) {
+    const conv *c = p->c;
+    /* The taps of a flipped window go up: its rows are computed from the last one on. */
+    const bool is_up = p->is_window && p->place[WINDOW] < p->place[0];
+    const int64_t line = (is_up ? -c->ow : c->ow) * (int64_t)c->element;
+    CB_TYPED(gemm_vector) sum[DEPTHWISE_ROWS * DEPTHWISE_WIDTH];
+    GEMM_UNROLL for (int i = 0; i < rows * width; i++) sum[i] = (CB_TYPED(gemm_vector)){0};
+    if (is_up) at += (rows - 1) * p->step, out -= (rows - 1) * line;
+    if (p->is_window) CB_TYPED(window_rows)(rows, width, p, at, sum);
+    else CB_TYPED(any_rows)(rows, width, p, at, sum);
     GEMM_UNROLL for (int i = 0; i < rows * width; i++) {
         CB_REAL element[DEPTHWISE_VECTOR_MOST];
         const int64_t x = i % width * DEPTHWISE_VECTOR, left = min_i64(n - x, DEPTHWISE_VECTOR);
         memcpy(element, &sum[i], sizeof sum[i]);
-        char *to = out + (i / width * c->ow + x) * (int64_t)c->element;
+        char *to = out + i / width * line + x * (int64_t)c->element;
         if (is_half(c->dtype)) store_run(c, to, (const char *)element, left);
         else if (left == DEPTHWISE_VECTOR) memcpy(to, &sum[i], sizeof sum[i]);
         else CB_TYPED(store_some)((CB_REAL *)to, element, left);
@@ -120,8 +147,8 @@ CB_TYPED(depthwise_rows)(int rows, int width, const CB_TYPED(plane) * p, int64_t
 }
 
 /* Computes one output row, or DEPTHWISE_ROWS of them, from row `r` of the frame on. */
-static inline __attribute__((always_inline)) void
-CB_TYPED(depthwise_lines)(int rows, const CB_TYPED(plane) * p, int64_t r, char *out) {
+GEMM_INLINE void CB_TYPED(depthwise_lines)(int rows, const CB_TYPED(plane) * p, int64_t r,
+                                           char *out) {
     const int64_t ow = p->c->ow, wide = DEPTHWISE_WIDTH * DEPTHWISE_VECTOR;
     const int64_t width = ow >= wide ? wide : DEPTHWISE_VECTOR;
     for (int64_t next = 0; next < ow; next += width) {
@@ -140,12 +167,18 @@ static void CB_TYPED(depthwise_band)(const conv *c, int64_t image, int64_t group
     const tile t = plane_tile(c, image, row, rows);
     CB_TYPED(describe_plane)(c, &t, p);
     fill_frame(c, &t, group, &p->f, (char *)p->frame);
+    const int64_t element = (int64_t)c->element, step = c->ow * element,
+                  line = c->stride_h * c->w * element; /* of y and of the rows of x that it reads */
+    const char *ahead = c->x + x_offset(c, image, group, 0) + (row + rows) * line;
     for (int64_t o = 0; o < c->cout; o++) {
         char *out = (char *)c->args->out[0].data + y_offset(c, &t, group, o);
         CB_TYPED(read_taps)(c, group, o, p->weight);
         int64_t r = 0;
-        for (; r + DEPTHWISE_ROWS <= rows; r += DEPTHWISE_ROWS)
+        for (; r + DEPTHWISE_ROWS <= rows; r += DEPTHWISE_ROWS) {
+            if (o == 0) prefetch_run(ahead + r * line, DEPTHWISE_ROWS * line);
+            prefetch_run(out + (rows + r) * step, DEPTHWISE_ROWS * step);
             CB_TYPED(depthwise_lines)(DEPTHWISE_ROWS, p, r, out);
+        }
         for (; r < rows; r++) CB_TYPED(depthwise_lines)(1, p, r, out);
     }
 }
@@ -242,7 +275,7 @@ typedef struct CB_TYPED(sums) {
 /* The rows of g in a band, padded with zeros to whole lanes, and a mask of the last lanes. Elements
  * of the frame beyond a row may be infinite, so they must not be multiplied by those zeros. */
 typedef struct CB_TYPED(gradients) {
-    CB_REAL at[CB_DEPTHWISE_BYTES / 2 / sizeof(CB_REAL)];
+    _Alignas(GEMM_VECTOR) CB_REAL at[CB_DEPTHWISE_BYTES / 2 / sizeof(CB_REAL)];
     int64_t step;
     CB_TYPED(depthwise_bits) mask[DEPTHWISE_VECTORS];
 } CB_TYPED(gradients);
@@ -251,8 +284,8 @@ static void CB_TYPED(read_gradients)(const conv *c, const char *from, int64_t ro
                                      CB_TYPED(gradients) * g) {
     for (int64_t r = 0; r < rows; r++) {
         CB_REAL *to = g->at + r * g->step;
-        for (int64_t i = c->ow; i < g->step; i++) to[i] = 0;
-        load_run(c, (char *)to, from + r * c->ow * (int64_t)c->element, c->ow, 1);
+        memset(to + g->step - CB_DEPTHWISE_LANES, 0, CB_DEPTHWISE_LANES * sizeof *to);
+        copy_row(c, (char *)to, from + r * c->ow * (int64_t)c->element, c->ow);
     }
 }
 
@@ -299,16 +332,48 @@ CB_TYPED(correlate)(int taps, const CB_TYPED(plane) * p, int64_t k, const CB_TYP
     GEMM_UNROLL for (int i = 0; i < taps; i++) out[i] += CB_TYPED(fold_lanes)(&sum[i]);
 }
 
+/* Adds the sums of g x over `rows` rows for all taps of a window of 3 x 3. One vector of lanes at a
+ * time keeps the sums of all taps in registers. */
+static void CB_TYPED(correlate_window)(const CB_TYPED(plane) * p, const CB_TYPED(gradients) * g,
+                                       int64_t rows, const char *const ahead[2], CB_REAL *out) {
+    const int64_t element = (int64_t)p->c->element;
+    CB_TYPED(sums) sum[WINDOW_TAPS];
+    for (int v = 0; v < DEPTHWISE_VECTORS; v++) {
+        CB_TYPED(gemm_vector) lane[WINDOW_TAPS] = {0};
+        const CB_TYPED(window)
+            w = {.x = p->frame + v * DEPTHWISE_VECTOR,
+                 .g = g->at + v * DEPTHWISE_VECTOR,
+                 .row = p->f.row,
+                 .step = g->step,
+                 .right = p->place[1],
+                 .last = g->step - CB_DEPTHWISE_LANES,
+                 .mask = g->mask[v],
+                 .ahead = {ahead[0], ahead[1]},
+                 .bytes = {v == 0 ? p->c->w * element : 0, v == 0 ? p->c->ow * element : 0}};
+        CB_TYPED(window_sums)(&w, rows, lane);
+        for (int k = 0; k < WINDOW_TAPS; k++) sum[k].lane[v] = lane[k];
+    }
+    for (int k = 0; k < WINDOW_TAPS; k++) out[k] += CB_TYPED(fold_lanes)(&sum[k]);
+}
+
 /* Adds one band of an image to the sums [cout, area]. */
 static void CB_TYPED(correlate_band)(const conv *c, int64_t group, const tile *t,
                                      CB_TYPED(plane) * p, CB_TYPED(gradients) * g, CB_REAL *sums) {
-    const int64_t rows = t->n_pixels / c->ow;
+    const int64_t rows = t->n_pixels / c->ow, element = (int64_t)c->element;
     CB_TYPED(describe_plane)(c, t, p);
     fill_frame(c, t, group, &p->f, (char *)p->frame);
     for (int64_t o = 0; o < c->cout; o++) {
         CB_REAL *to = sums + o * c->area;
         int64_t k = 0;
         CB_TYPED(read_gradients)(c, c->y + y_offset(c, t, group, o), rows, g);
+        if (p->is_window) {
+            const tile after = next_tile(c, t);
+            const char *const ahead[2] = {c->x + x_offset(c, after.image, group, 0) +
+                                              after.pixel / c->ow * c->w * element,
+                                          c->y + y_offset(c, &after, group, o)};
+            CB_TYPED(correlate_window)(p, g, rows, ahead, to);
+            continue;
+        }
         for (; k + DEPTHWISE_TAPS <= c->area; k += DEPTHWISE_TAPS)
             CB_TYPED(correlate)(DEPTHWISE_TAPS, p, k, g, rows, to + k);
         for (; k < c->area; k++) CB_TYPED(correlate)(1, p, k, g, rows, to + k);
@@ -317,8 +382,9 @@ static void CB_TYPED(correlate_band)(const conv *c, int64_t group, const tile *t
 
 static void CB_TYPED(depthwise_weights)(const conv *c, int64_t group) {
     CB_TYPED(plane) p;
-    CB_TYPED(gradients) g = {.step = div_up(c->ow, CB_DEPTHWISE_LANES) * CB_DEPTHWISE_LANES};
+    CB_TYPED(gradients) g;
     CB_REAL sums[CB_DEPTHWISE_OUTPUTS * CB_DEPTHWISE_TAPS] = {0};
+    g.step = div_up(c->ow, CB_DEPTHWISE_LANES) * CB_DEPTHWISE_LANES;
     const int64_t room = (int64_t)(sizeof g.at / sizeof *g.at) / g.step,
                   band = min_i64(CB_TYPED(band_rows)(c), min_i64(room, c->oh)),
                   n = c->ow - (g.step - CB_DEPTHWISE_LANES);
