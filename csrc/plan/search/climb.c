@@ -486,6 +486,26 @@ cb_status cb_ladder_prove(cb_ladder *d, uint64_t bytes, double known_ps, double 
     return status;
 }
 
+/* The steps aim a little above the time, so that they end when they reach it. For a target near the
+ * top the base's prices may be far off, so steps without them are tried as well. */
+cb_status cb_ladder_excludes(cb_ladder *d, uint32_t r, double time_ps, bool *out, cb_error *err) {
+    const double once = (double)d->first.t->f->once_ps, extra = time_ps - once;
+    const uint64_t target = d->target[r];
+    const cb_price_span *from[] = {start_of(d, d->proof_start, target), NULL};
+    cb_worker *c = &d->first;
+    cb_status status = CB_OK;
+    *out = false;
+    if (!(extra < INFINITY) || r >= d->n_near || c->t->f->bent) return CB_OK;
+    if (!cb_is_small_search(&c->moves)) return CB_OK; /* the steps take longer than they save */
+    cb_ladder_begin(d, c);
+    for (int i = 0; i < 2 && status == CB_OK && !*out; i++) {
+        status = cb_prove_bound(&c->prices, from[i], target, extra + 2 * CB_PROVED * once, err);
+        *out = cb_prices_bound(&c->prices, (double)target) >= extra;
+    }
+    c->t->candidates = d->base;
+    return status;
+}
+
 cb_status cb_ladder_spares(cb_ladder *d, uint32_t r, bool *out, cb_error *err) {
     cb_ladder *rival = d->rival;
     *out = d->follows && r < d->n_priced;

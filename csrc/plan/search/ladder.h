@@ -125,6 +125,10 @@ CB_MUST_CHECK cb_status cb_ladder_spares(cb_ladder *d, uint32_t r, bool *out, cb
 /* Sets `least_ps` to the least extra time of the plan of near rung `r`, from a guess at its target.
  * It is at least cb_ladder_least, and is worth computing before a search of the rung. */
 CB_MUST_CHECK cb_status cb_ladder_screen(cb_ladder *d, uint32_t r, double *least_ps, cb_error *err);
+/* Sets `out` to true if the bound shows that no plan within near rung `r`, nor within a later one,
+ * is faster than `time_ps`. */
+CB_MUST_CHECK cb_status cb_ladder_excludes(cb_ladder *d, uint32_t r, double time_ps, bool *out,
+                                           cb_error *err);
 /* Computes `floor`, once. */
 CB_MUST_CHECK cb_status cb_ladder_find_floor(cb_ladder *d, cb_error *err);
 /* Searches the near rungs in `wanted` [CB_RUNGS_MOST] that have not been searched, and the first

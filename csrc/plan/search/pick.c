@@ -92,7 +92,9 @@ static cb_status consider_rungs(cb_chooser *k, cb_ladder *d, cb_error *err) {
     for (uint32_t r = first; r < d->n_rung; r++) {
         const cb_candidate *c;
         double least = cb_ladder_least(d, r, r > first && r > d->n_near);
-        if (once + least >= cb_time_to_beat(k)) return CB_OK;
+        bool hopeless = once + least >= cb_time_to_beat(k);
+        if (!hopeless) CB_TRY(cb_ladder_excludes(d, r, cb_time_to_beat(k), &hopeless, err));
+        if (hopeless) return CB_OK;
         if (cb_time_to_beat(k) < INFINITY && r < d->n_near)
             CB_TRY(cb_ladder_screen(d, r, &least, err));
         if (once + least >= cb_time_to_beat(k)) continue;
