@@ -82,14 +82,12 @@ static cb_status consider_stairs(cb_chooser *k, cb_ladder *d, uint32_t r, const 
     return CB_OK;
 }
 
-/* Searches the rungs that may hold the answer, from the first that may fit until no later one can
- * be faster than the best plan. */
+/* Searches the rungs from the first that may fit until no later one can have a faster plan. */
 static cb_status consider_rungs(cb_chooser *k, cb_ladder *d, cb_error *err) {
     uint64_t bytes = k->t->goal->bytes, beside = cb_beside_bytes(k->t->f, k->t->goal);
     double once = (double)k->t->f->once_ps;
     bytes = bytes > beside ? bytes - beside : 0;
-    uint32_t first = cb_ladder_first(d, bytes);
-    for (uint32_t r = first; r < d->n_rung; r++) {
+    for (uint32_t first = cb_ladder_first(d, bytes), r = first; r < d->n_rung; r++) {
         const cb_candidate *c;
         double least = cb_ladder_least(d, r, r > first && r > d->n_near);
         bool hopeless = once + least >= cb_time_to_beat(k);
