@@ -11,8 +11,8 @@
 #include "reference.h"
 #include "requests.h"
 #include "schedule/decisions.h"
+#include "search/candidates/weigh.h"
 #include "search/tuning.h"
-#include "search/weigh.h"
 
 /* A requested budget, converted to bytes if it is a position. */
 typedef struct question {

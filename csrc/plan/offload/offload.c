@@ -19,11 +19,11 @@
 #include <stdio.h>
 
 #include "../model/names.h"
+#include "../search/candidates/weigh.h"
 #include "../search/fill.h"
 #include "../search/ladder.h"
 #include "../search/refusal.h"
 #include "../search/tuning.h"
-#include "../search/weigh.h"
 #include "offload_search.h"
 
 #define LADDER_STRIDE 2 /* every second rung of the ladder, because a joint search takes longer */

@@ -6,8 +6,8 @@
 #ifndef CB_PLAN_CHOOSE_H
 #define CB_PLAN_CHOOSE_H
 
+#include "candidates/weigh.h"
 #include "ladder.h"
-#include "weigh.h"
 
 typedef struct cb_weighed {
     cb_pair *pair;
@@ -18,11 +18,12 @@ typedef struct cb_weighed {
 /* The results that budgets of one search share. */
 typedef struct cb_memo {
     cb_arena *arena;
-    cb_placings *placings;                       /* those of the planner */
-    CB_VEC(cb_weighed) list;                     /* plans that were placed */
-    struct cb_chooser *min[CB_MEASURE_COUNT];    /* the answer to CB_BUDGET_MIN (pick.c); or NULL */
-    struct cb_chooser *coarse[CB_MEASURE_COUNT]; /* the same without consider_further */
-    struct cb_chooser *low[CB_MEASURE_COUNT];    /* the answer to position 0 */
+    cb_placings *placings;                    /* those of the planner */
+    CB_VEC(cb_weighed) list;                  /* plans that were placed */
+    struct cb_chooser *min[CB_MEASURE_COUNT]; /* the answer to CB_BUDGET_MIN (pick.c); or NULL */
+    struct cb_chooser *further[CB_MEASURE_COUNT]; /* the same after one descent (low.h) of two */
+    struct cb_chooser *coarse[CB_MEASURE_COUNT];  /* the same without a descent */
+    struct cb_chooser *low[CB_MEASURE_COUNT];     /* the answer to position 0 */
 } cb_memo;
 
 typedef struct cb_chooser {

@@ -12,6 +12,7 @@
 #include <math.h>
 
 #include "front.h"
+#include "low.h"
 #include "refusal.h"
 #include "tuning.h"
 
@@ -257,130 +258,6 @@ static cb_status consider_as_min(cb_chooser *k, cb_ladder *d, double share, cb_e
     return status;
 }
 
-/* ---- below the smallest plan ----------------------------------------------------------------- */
-
-typedef struct low_search {
-    cb_candidate from; /* the smallest plan so far, which may be too fast to be the answer */
-    uint64_t high;     /* the size of `from`, or that of a smaller plan of the base */
-    uint64_t low;      /* the largest missed target; initially the size at which the search ends */
-    double least_ps;   /* minimum time of an answer */
-    cb_dig_effort effort;
-} low_search;
-
-/* Tries two targets, at thirds between `low` and `high`. A plan faster than `least_ps` only serves
- * to find smaller ones. */
-static cb_status dig_at_thirds(cb_chooser *k, cb_ladder *d, low_search *s, cb_error *err) {
-    const double most_ps = cb_most_time(k->t->f, k->t->goal);
-    cb_dig_effort effort = s->effort;
-    effort.most_ps = most_ps - (double)k->t->f->once_ps;
-    const uint64_t part = (s->high - s->low) / (CB_ATTEMPTS + 1);
-    uint64_t target[CB_ATTEMPTS];
-    cb_candidate found[CB_ATTEMPTS];
-    for (uint32_t i = 0; i < CB_ATTEMPTS; i++) target[i] = s->low + (i + 1) * part;
-    CB_TRY(cb_ladder_dig(d, &s->from, effort, target, found, err));
-    for (uint32_t i = 0; i < CB_ATTEMPTS; i++) {
-        const double time_ps = (double)found[i].time_ps;
-        if (found[i].size > 0 && time_ps <= most_ps) {
-            s->from = found[i];
-            s->high = found[i].size;
-            return time_ps >= s->least_ps ? cb_consider_small(k, &found[i], err) : CB_OK;
-        }
-        s->low = target[i];
-    }
-    return CB_OK;
-}
-
-/* Searches below the smallest plan. `descent` is a share of the effort, as in cb_dig_effort. */
-static cb_status dig_further(cb_chooser *k, cb_ladder *d, double descent, cb_error *err) {
-    const uint64_t near = (uint64_t)(CB_FURTHER_GAP * (double)d->whole) + CB_ATTEMPTS,
-                   depth = (uint64_t)(CB_FURTHER_DEPTH * (double)d->whole);
-    low_search s = {
-        .from = k->best,
-        .high = k->best.size,
-        .low = k->best.size > depth ? k->best.size - depth : 0,
-        .least_ps = (double)k->best.time_ps,
-        .effort = {.descent = descent, .share = CB_FURTHER_SHARE, .full = true},
-    };
-    for (int round = 0; round < CB_FURTHER_ROUNDS && s.high > s.low + near; round++)
-        CB_TRY(dig_at_thirds(k, d, &s, err));
-    return CB_OK;
-}
-
-/* A following ladder takes less than the usual effort. If it has found plans smaller than those of
- * its base, this searches twice for still smaller ones with the usual effort. They are no faster,
- * so that smaller budgets are not faster than larger ones. In small searches they are rare. */
-static cb_status consider_further(cb_chooser *k, cb_ladder *d, cb_error *err) {
-    if (!d->follows || cb_is_small_search(&d->first.moves)) return CB_OK;
-    if (!cb_has_best(k) || k->swept) return CB_OK;
-    if (d->base->n > 0 && k->best.size >= d->base->at[0].size) return CB_OK;
-    CB_TRY(dig_further(k, d, CB_DESCENT_SHARE, err));
-    return dig_further(k, d, CB_FURTHER_DESCENT, err);
-}
-
-/* ---- position 0 ------------------------------------------------------------------------------ */
-
-/* Searches below the smallest plan, including those of the base, until little is left above the
-   largest missed target. */
-static cb_status dig_low(cb_chooser *k, cb_ladder *d, cb_error *err) {
-    const uint64_t near = (uint64_t)(CB_LOW_GAP * (double)d->whole) + CB_ATTEMPTS;
-    const uint64_t base = d->base->at[0].size;
-    CB_TRY(cb_ladder_find_floor(d, err));
-    low_search s = {.from = k->best,
-                    .high = k->best.size < base ? k->best.size : base,
-                    .low = d->floor.apart,
-                    .least_ps = (double)k->t->f->once_ps * (1 + cb_ladder_little_extra(d)),
-                    .effort = {.descent = CB_LOW_DESCENT, .share = CB_LOW_SHARE}};
-    for (int round = 0; round < CB_LOW_ROUNDS && s.high > s.low + near; round++)
-        CB_TRY(dig_at_thirds(k, d, &s, err));
-    return CB_OK;
-}
-
-/* Finds the last near rung whose plan is fast enough, by bisection. */
-static cb_status probe_near(cb_chooser *k, cb_ladder *d, double most_ps, cb_error *err) {
-    uint32_t first = cb_ladder_first(d, cb_has_best(k) ? k->best.size : d->whole), last = d->n_near;
-    for (int probe = 0; probe < CB_LOW_PROBES && first < last; probe++) {
-        const uint32_t r = first + (last - first) / 2;
-        const cb_candidate *c;
-        CB_TRY(cb_ladder_climb(d, r, &c, err));
-        const bool fast = c && (double)c->time_ps <= most_ps;
-        if (fast) CB_TRY(cb_consider_small(k, c, err));
-        if (fast || (!c && cb_ladder_passes(d, r))) first = r + 1;
-        else last = r;
-    }
-    return CB_OK;
-}
-
-/* Searches the first rungs below the best, until one has no plan that is fast enough. */
-static cb_status climb_low(cb_chooser *k, cb_ladder *d, double most_ps, cb_error *err) {
-    const double once = (double)k->t->f->once_ps;
-    for (uint32_t r = cb_ladder_first(d, k->best.size); r < d->n_near; r++) {
-        const cb_candidate *c;
-        if (once + cb_ladder_least(d, r, false) > most_ps) return CB_OK;
-        CB_TRY(cb_ladder_climb(d, r, &c, err));
-        if (!c && cb_ladder_passes(d, r)) continue;
-        if (!c || (double)c->time_ps > most_ps) return CB_OK;
-        CB_TRY(cb_consider_small(k, c, err));
-    }
-    return CB_OK;
-}
-
-/* If prices reach the smallest plans of the base, searches for smaller plans, and for larger ones
- * if those are too slow. */
-static cb_status consider_low(cb_chooser *k, cb_ladder *d, cb_error *err) {
-    const double most_ps = cb_most_time(k->t->f, k->t->goal);
-    const cb_candidates *base = d->base;
-    CB_TRY(cb_consider_small_candidates(k, most_ps, err));
-    if (base->n == 0) return CB_OK;
-    if (d->follows) {
-        const cb_candidate *from = &d->rival->low[k->t->goal->measure];
-        if (from->size > 0) CB_TRY(cb_consider_small(k, from, err));
-        return cb_has_best(k) ? dig_low(k, d, err) : CB_OK;
-    }
-    if (cb_ladder_pages(d)) return cb_has_best(k) ? climb_low(k, d, most_ps, err) : CB_OK;
-    if ((double)base->at[0].time_ps > most_ps) CB_TRY(probe_near(k, d, most_ps, err));
-    return cb_has_best(k) ? dig_low(k, d, err) : CB_OK;
-}
-
 /* ---- what all budgets consider --------------------------------------------------------------- */
 
 static cb_chooser empty_chooser(const cb_chooser *k, cb_arena *arena) {
@@ -416,7 +293,7 @@ static cb_status find_low(cb_chooser *k, cb_ladder *d, const cb_chooser **out, c
     if (!*known) {
         cb_chooser *low = new_chooser(k);
         if (!low) return cb_no_memory(err);
-        CB_TRY(for_min(low, d, consider_low, err));
+        CB_TRY(for_min(low, d, cb_consider_low, err));
         d->low[measure] = low->best;
         *known = low;
     }
@@ -443,8 +320,8 @@ static void take_smaller(cb_chooser *k, const cb_chooser *other) {
     k->smallest_op = other->smallest_op;
 }
 
-/* Finds the answer to `min` without consider_further, once for each measure. It is not larger than
- * the answer to position 0. */
+/* Finds the answer to `min` without cb_consider_further, once for each measure. It is not larger
+ * than the answer to position 0. */
 static cb_status find_coarse(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
     cb_chooser **known = &k->memo->coarse[k->t->goal->measure];
     if (!*known) {
@@ -482,16 +359,41 @@ static cb_status hasten_smallest(cb_chooser *k, cb_ladder *d, cb_error *err) {
     return status;
 }
 
-/* Finds the answer to `min`, once for each measure. It is not larger than the coarse one. */
-static cb_status find_min(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
-    cb_chooser **known = &k->memo->min[k->t->goal->measure];
+static cb_status descend(cb_chooser *k, cb_ladder *d, cb_error *err) {
+    return cb_consider_further(k, d, CB_DESCENT_SHARE, err);
+}
+
+static cb_status descend_longer(cb_chooser *k, cb_ladder *d, cb_error *err) {
+    return cb_consider_further(k, d, CB_FURTHER_DESCENT, err);
+}
+
+/* Finds the answer to `min` after one of the two descents below the coarse one, once for each
+ * measure. It may be faster than the answer to `min`. */
+static cb_status find_further(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
+    cb_chooser **known = &k->memo->further[k->t->goal->measure];
     if (!*known) {
         const cb_chooser *coarse;
         CB_TRY(find_coarse(k, d, &coarse, err));
+        cb_chooser *further = new_chooser(k);
+        if (!further) return cb_no_memory(err);
+        take_smaller(further, coarse);
+        CB_TRY(for_min(further, d, descend, err));
+        *known = further;
+    }
+    *out = *known;
+    return CB_OK;
+}
+
+/* Finds the answer to `min`, once for each measure. It is not larger than those above. */
+static cb_status find_min(cb_chooser *k, cb_ladder *d, const cb_chooser **out, cb_error *err) {
+    cb_chooser **known = &k->memo->min[k->t->goal->measure];
+    if (!*known) {
+        const cb_chooser *further;
+        CB_TRY(find_further(k, d, &further, err));
         cb_chooser *min = new_chooser(k);
         if (!min) return cb_no_memory(err);
-        take_smaller(min, coarse);
-        CB_TRY(for_min(min, d, consider_further, err));
+        take_smaller(min, further);
+        CB_TRY(for_min(min, d, descend_longer, err));
         CB_TRY(hasten_smallest(min, d, err));
         if (!min->swept) d->min[k->t->goal->measure] = min->best;
         *known = min;
@@ -547,6 +449,8 @@ static cb_status consider_min(cb_chooser *k, cb_ladder *d, cb_error *err) {
     if (d->few) return CB_OK;
     if (extra > CB_MIN_SHARE) {
         CB_TRY(find_min(k, d, &other, err));
+        if (cb_has_best(other)) CB_TRY(cb_consider(k, &other->best, err));
+        CB_TRY(find_further(k, d, &other, err));
         if (cb_has_best(other)) CB_TRY(cb_consider(k, &other->best, err));
     }
     if (!cb_ladder_has_low(d) || extra <= cb_ladder_little_extra(d)) return CB_OK;

@@ -3,10 +3,10 @@
 #ifndef CB_PLAN_WEIGH_H
 #define CB_PLAN_WEIGH_H
 
-#include "../model/facts.h"
-#include "../schedule/goal.h"
-#include "../schedule/plan.h"
-#include "candidates/placings.h"
+#include "../../model/facts.h"
+#include "../../schedule/goal.h"
+#include "../../schedule/plan.h"
+#include "placings.h"
 
 typedef struct cb_weight {
     uint64_t bytes;   /* bytes by the goal's measure, including offsets */
