@@ -10,6 +10,7 @@
 
 #include "ad/joint.h"
 #include "ad/lacking.h"
+#include "ad/rewrites/packs.h"
 #include "base/sort.h"
 #include "fuse/contract.h"
 #include "fuse/find_groups.h"
@@ -170,17 +171,22 @@ static void leave_groups(cb_step *step) {
     step->single = NULL;
 }
 
-static cb_status make_problem(cb_step *step, const cb_compile_options *o, cb_error *err) {
-    const cb_annotate_options options = {.keep_gradients = o->keep_gradients,
+static cb_status problem_of(const cb_step *step, const cb_graph *joint, uint64_t static_bytes,
+                            cb_problem **out, cb_error *err) {
+    const cb_annotate_options options = {.keep_gradients = step->keep_gradients,
                                          .updates_inside = step->updates_inside,
-                                         .static_bytes = o->static_bytes,
+                                         .static_bytes = static_bytes,
                                          .alignment = step->backend->alignment,
                                          .workspace = step->backend->workspace,
                                          .reruns = CB_RERUNS_ALL,
                                          .takes_over = true};
-    CB_TRY(cb_annotate(step->joint, &options, &step->ctx->alloc, &step->problem, err));
-    CB_TRY(cb_problem_verify(step->problem, err));
-    return cb_find_fusion(step->problem, err);
+    CB_TRY(cb_annotate(joint, &options, &step->ctx->alloc, out, err));
+    CB_TRY(cb_problem_verify(*out, err));
+    return cb_find_fusion(*out, err);
+}
+
+static cb_status make_problem(cb_step *step, const cb_compile_options *o, cb_error *err) {
+    return problem_of(step, step->joint, o->static_bytes, &step->problem, err);
 }
 
 /* Only backends whose memory is host memory make copies to the host. */
@@ -670,6 +676,28 @@ static cb_status print_grouping(const cb_step *step, cb_str *out, cb_error *err)
                    "text: this step was planned op by op, so it has no groups");
 }
 
+/* Writes the problem of the same step with packed values; "null" if it packs none, or already does.
+ */
+static cb_status print_packed(const cb_step *step, cb_str *out, cb_error *err) {
+    cb_alloc *alloc = &step->ctx->alloc;
+    cb_graph *packed = NULL, *pruned = NULL;
+    cb_problem *problem = NULL;
+    cb_status status;
+    if (!step->packs) CB_TRY(cb_pack_saves(step->joint, alloc, &packed, err));
+    if (!packed) {
+        cb_str_addf(out, "null");
+        return CB_OK;
+    }
+    CB_TRY_DONE(cb_graph_prune(packed, alloc, &pruned, err));
+    CB_TRY_DONE(problem_of(step, pruned, step->problem->static_bytes, &problem, err));
+    CB_TRY_DONE(cb_problem_to_json(problem, out, err));
+done:
+    cb_problem_free(problem);
+    cb_graph_free(pruned);
+    cb_graph_free(packed);
+    return status;
+}
+
 static cb_status print_launches(const cb_step *step, cb_str *out, cb_error *err) {
     if (step->backend->launches && !step->state)
         return cb_fail(err, CB_UNSUPPORTED, "text: only a compiled step has launches");
@@ -694,6 +722,7 @@ static cb_status print_named(const cb_step *step, const char *what, cb_str *out,
     if (strcmp(what, "problem") == 0) return cb_problem_to_json(step->problem, out, err);
     if (strcmp(what, "single") == 0)
         return cb_problem_to_json(step->single ? step->single : step->problem, out, err);
+    if (strcmp(what, "packed") == 0) return print_packed(step, out, err);
     if (strcmp(what, "plan") == 0) return cb_plan_to_json(step->problem, step->plan, out, err);
     if (strcmp(what, "explain") == 0)
         return cb_plan_explanation_to_text(step->problem, step->plan, out, err);
@@ -707,10 +736,11 @@ static cb_status print_named(const cb_step *step, const char *what, cb_str *out,
         return CB_OK;
     }
     if (strcmp(what, "code") == 0) return print_code(step, out, err);
-    return cb_fail(err, CB_INVALID,
-                   "text: unknown name \"%s\"; use joint, forward, backward, split, groups, "
-                   "problem, single, plan, explain, program, kernels, launches, slices or code",
-                   what);
+    return cb_fail(
+        err, CB_INVALID,
+        "text: unknown name \"%s\"; use joint, forward, backward, split, groups, "
+        "problem, single, packed, plan, explain, program, kernels, launches, slices or code",
+        what);
 }
 
 cb_status cb_step_text(const cb_step *step, const char *what, char **out, cb_error *err) {

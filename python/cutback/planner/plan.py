@@ -33,7 +33,8 @@ class Compiled(Protocol):
         ...
 
     def text(self, what: str) -> str:
-        """Returns the JSON of the step's ``"problem"``, ``"plan"`` or ``"kernels"``."""
+        """Returns the JSON of the step's ``"problem"``, ``"packed"``, ``"plan"`` or
+        ``"kernels"``."""
         ...
 
 
@@ -271,9 +272,18 @@ class Plan:
         return holdings(self)
 
     @property
+    def packed_parts(self) -> Problem | None:
+        """For a compiled step, the problem of the same step with ``packed=True``; None if it packs
+        nothing, or already does."""
+        if self._step is None:
+            return None
+        document = self._step.text("packed")
+        return None if document == "null" else _native.Problem.read(document).parts()
+
+    @property
     def savings(self) -> list[Saving]:
-        """The memory that ``updates="inside"``, ``slices=True`` and, for models of PyTorch,
-        ``packed=True`` would save. The list has this plan, and the smallest plan of the same step
+        """The memory that ``updates="inside"``, ``slices=True`` and, for models of PyTorch and
+        compiled steps, ``packed=True`` would save. The list has this plan, and the smallest plan of the same step
         with each of these options and with several. Updates are tried if all gradients together
         take more than 5 % of the peak, slices if logits do, packing if the masks at the peak do. If
         none is tried, the list is empty. The searches end after two seconds, with the smallest

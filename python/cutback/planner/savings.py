@@ -76,15 +76,24 @@ def _variants(plan: Plan) -> list[tuple[str, Problem]]:
 def _packed(plan: Plan, others: list[tuple[str, Problem]]) -> list[tuple[str, Problem]]:
     """Returns the variants that pack masks: the plan's own problem, and the last of the others."""
     masks = sum(row.bytes for row in plan.holdings if row.what == "masks")
-    of_torch = any(op.kind.startswith("aten.") for op in plan.parts.ops)  # others pack nothing
-    if not of_torch or masks <= _LEAST * plan.core.numbers["live_bytes"]:
+    if any(op.kind.startswith("aten.") for op in plan.parts.ops):
+        if masks <= _LEAST * plan.core.numbers["live_bytes"]:
+            return []
+        both = [("", plan.parts), *others[-1:]]
+        made = [(name, problem, with_packed(problem)) for name, problem in both]
+        return [(_and(name), new) for name, old, new in made if len(new.ops) > len(old.ops)]
+    packed = plan.packed_parts
+    if packed is None:
         return []
-    found = []
-    for name, problem in [("", plan.parts), *others[-1:]]:
-        packed = with_packed(problem)
-        if len(packed.ops) > len(problem.ops):
-            found.append((f"{name} and {PACKED}" if name else PACKED, packed))
+    found = [(PACKED, packed)]
+    for name, _ in others[-1:]:
+        problem = with_updates(packed) if UPDATES in name else packed
+        found.append((_and(name), with_slices(problem) if SLICES in name else problem))
     return found
+
+
+def _and(name: str) -> str:
+    return f"{name} and {PACKED}" if name else PACKED
 
 
 def savings(plan: Plan) -> list[Saving]:

@@ -32,6 +32,11 @@ class Plan(Protocol):
         ...
 
     @property
+    def packed_parts(self) -> Problem | None:
+        """The problem of a compiled step with packed values, if it packs any."""
+        ...
+
+    @property
     def explanation(self) -> Explanation:
         """The reasons why values are saved or recomputed."""
         ...
