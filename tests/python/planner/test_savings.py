@@ -149,6 +149,26 @@ def test_packing_is_tried_for_models_of_pytorch() -> None:
     assert "packed=True" not in {row.options for row in cutback.plan(packed).savings}
 
 
+def added(p: Any, x: Any) -> Any:
+    for _ in range(4):
+        x = x + F.dropout(F.relu(x + p[0]), 0.2)
+    return x.sum()
+
+
+def test_packing_is_what_compiled_steps_pack() -> None:
+    """The estimate is the plan of a step that packs."""
+    args = [zeros(48)], zeros(96, 48)
+    made = plan_of(added, *args)
+    rows = {row.options: row.bytes for row in made.savings}
+    whole, packed = (
+        plan_of(added, *args, packed=on, budget="min").numbers["live_bytes"] for on in (False, True)
+    )
+    assert rows["packed=True"] == packed < whole
+    assert "packed=True" not in {
+        row.options for row in plan_of(added, *args, packed=True, budget="min").savings
+    }
+
+
 def test_searches_for_savings_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The searches end at their limit, although whole searches take some seconds."""
     path = Path(__file__).parents[2] / "data" / "nets" / "gpt1_uneven.json.gz"
