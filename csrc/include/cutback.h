@@ -462,10 +462,10 @@ CB_API uint32_t cb_step_group_members(const cb_step *step, uint32_t group, uint3
 /* Texts of the compiled step: "joint", "forward", "backward", "split" (graph text; the last has
  * both halves), "groups", "program", "explain" (text), "problem", "single" (the problem of single
  * ops), "packed" (the problem of single ops with packed values; "null" if the step packs none, or
- * already does), "plan", "kernels" and "launches" (JSON, see docs/problem.md for the last two; "launches" on
- * a GPU only), "slices" (a line for each chain of ops that runs in pieces or could not) and "code"
- * (the code of each group: CUDA C on a GPU, the executor's records on the CPU). Free with
- * cb_text_free. */
+ * already does), "plan", "kernels" and "launches" (JSON, see docs/problem.md for the last two;
+ * "launches" on a GPU only), "slices" (a line for each chain of ops that runs in pieces or could
+ * not) and "code" (the code of each group: CUDA C on a GPU, the executor's records on the CPU).
+ * Free with cb_text_free. */
 CB_API CB_MUST_CHECK cb_status cb_step_text(const cb_step *step, const char *what, char **out,
                                             cb_error *err);
 
