@@ -676,8 +676,7 @@ static cb_status print_grouping(const cb_step *step, cb_str *out, cb_error *err)
                    "text: this step was planned op by op, so it has no groups");
 }
 
-/* Writes the problem of the same step with packed values; "null" if it packs none, or already does.
- */
+/* Writes the problem of the same step with packed values; "null" if it has none to pack. */
 static cb_status print_packed(const cb_step *step, cb_str *out, cb_error *err) {
     cb_alloc *alloc = &step->ctx->alloc;
     cb_graph *packed = NULL, *pruned = NULL;

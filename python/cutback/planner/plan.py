@@ -283,9 +283,10 @@ class Plan:
     @property
     def savings(self) -> list[Saving]:
         """The memory that ``updates="inside"``, ``slices=True`` and, for models of PyTorch and
-        compiled steps, ``packed=True`` would save. The list has this plan, and the smallest plan of the same step
-        with each of these options and with several. Updates are tried if all gradients together
-        take more than 5 % of the peak, slices if logits do, packing if the masks at the peak do. If
+        compiled steps, ``packed=True`` would save. The list has this plan, and the smallest plan of
+        the same step with each of these options and with several. Updates are tried if all
+        gradients together take more than 5 % of the peak, slices if logits do. Packing is tried if
+        the masks at the peak of a PyTorch model do, and for all compiled steps that pack values. If
         none is tried, the list is empty. The searches end after two seconds, with the smallest
         plans found so far.
 

@@ -270,7 +270,7 @@ class Executable:
     def split_made(
         self, arrays: Sequence[Any], places: Sequence[int]
     ) -> tuple[list[Any], list[Any]]:
-        """Does the same as :meth:`split` for the arrays of ``made`` outputs."""
+        """Returns the arrays of ``made`` outputs as (results, gradients), like :meth:`split`."""
         if self._halves:
             arrays = [
                 wrap(x, "bf16") if i in self._halves else x
