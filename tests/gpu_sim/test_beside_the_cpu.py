@@ -83,6 +83,17 @@ def test_gradients_of_a_norm_of_wide_rows(gpu: Driver) -> None:
     assert [a.tobytes() for a in found] == [a.tobytes() for a in expected]
 
 
+@pytest.mark.parametrize("columns", [3072, 8192, 33 * 1024])
+def test_bits_of_rows_of_whole_leaves(gpu: Driver, columns: int) -> None:
+    given = (numbers(2, columns),)
+
+    def f(x: Any) -> Any:
+        return F.softmax(F.layer_norm(x, (columns,)))
+
+    found, expected = (results(f, given, backend) for backend in ("cuda", "cpu"))
+    assert [a.tobytes() for a in found] == [a.tobytes() for a in expected]
+
+
 def norms(x: Any) -> Any:
     """Normalizes numbers far from zero, so that a wrong mean or variance is noticed."""
     return F.layer_norm(x, (x.shape[-1],)), F.rms_norm(x, (x.shape[-1],))

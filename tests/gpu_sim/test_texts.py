@@ -80,6 +80,7 @@ PROGRAMS: dict[str, Program] = {
     "two_transposed": (lambda x, y: cb.exp(x.T + y.T), [f32(96, 160), f32(96, 160)], FORWARD),
     "transposed_rows": (lambda x: F.softmax(x.T, -1), [f32(128, 40)], FORWARD),
     "long_rows": (lambda x: F.softmax(x, -1), [f32(5, 3000)], FORWARD),
+    "long_rows_of_leaves": (lambda x: F.softmax(x, -1), [f32(5, 3072)], FORWARD),
     "transposed": (lambda x, y: cb.exp(x + y.T), [f32(96, 160), f32(160, 96)], FORWARD),
     "row_reduction": (lambda x: (x * x).sum(axis=-1), [f32(64, 1000)], FORWARD),
     "total": (lambda x: cb.cos(x).mean(), [f32(300, 1000)], FORWARD),

@@ -328,6 +328,11 @@ static void add_turns(cb_cu_code *c, const cb_microcode *m, const layout *l) {
         return;
     }
     cb_cu_add(c, "const I first = leaf * %d + t * V;\n%s", CB_X_LEAF, unrolled);
+    if (m->columns % CB_X_LEAF == 0) {
+        cb_cu_add(c, "for (I turn = 0; turn < %d; turn++) {\nconst I col = first + turn * %d;\n",
+                  CB_X_LEAF / CB_X_LANES, CB_X_LANES);
+        return;
+    }
     cb_cu_add(c, "for (I col = first; col < COLUMNS && col < first + %d; col += %d) {\n", CB_X_LEAF,
               CB_X_LANES);
 }
