@@ -40,7 +40,8 @@ def LAMB(  # noqa: N802
         groups: as for :class:`Adam`.
 
     Raises:
-        ValueError, TypeError: if an option is not a finite number, or a beta is not in [0, 1).
+        ValueError, TypeError: if an option is not a finite number, a beta is not in [0, 1), or
+            another option is negative.
 
     >>> optimizer = cutback.optim.LAMB(lr=1e-3)
     >>> optimizer.step(params, grads)
@@ -57,3 +58,4 @@ def LAMB(  # noqa: N802
 
 
 LAMB._below_one = ("beta1", "beta2")
+LAMB._not_negative = ("lr", "eps", "weight_decay")

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from .. import _native
 from ..scalars import number
 from .base import MISSED, Optimizer
-from .numbers import Row
+from .numbers import Row, least_zero
 from .recording import RecordingError, record
 
 Fixed = tuple[tuple[str, Any], ...]
@@ -65,6 +65,7 @@ class Recorded(Optimizer):
     _numbers: ClassVar[tuple[str, ...]]  # options that may change between steps
     _counts: ClassVar[bool]  # whether the formula takes the step number t
     _below_one: ClassVar[tuple[str, ...]] = ()  # options in [0, 1)
+    _not_negative: ClassVar[tuple[str, ...]] = ()  # options that are at least 0
     _made: ClassVar[dict[Fixed, _native.Expression]]
 
     options: dict[str, Any]
@@ -131,6 +132,8 @@ class Recorded(Optimizer):
                 raise ValueError(f"{cls.__name__}: {key}={x} is not finite")
             if key in cls._below_one and not 0 <= x < 1:
                 raise ValueError(f"{cls.__name__}: {key}={x} is not in [0, 1)")
+            if key in cls._not_negative:
+                least_zero(cls.__name__, key, x)
         return row
 
     def _row(self, options: Mapping[str, Any]) -> Row:

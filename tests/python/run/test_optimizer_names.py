@@ -107,6 +107,12 @@ def test_betas_of_lamb_are_below_one(option, value):
         optim.LAMB(**{option: value})
 
 
+@pytest.mark.parametrize("option", ["lr", "eps", "weight_decay"])
+def test_other_options_of_lamb_are_not_negative(option):
+    with pytest.raises(ValueError, match=f"LAMB: {option}=-1.0 must be finite and at least 0"):
+        optim.LAMB(**{option: -1})
+
+
 @pytest.mark.parametrize("where", [0, 1])
 def test_masked_arrays_are_refused(where):
     """A masked array would lose its mask."""
