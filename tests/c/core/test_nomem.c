@@ -57,25 +57,68 @@ TEST(graph_and_compile) {
     sweep(small, o, CB_ASAN ? 2 : 10);
 }
 
+/* Writes a text with each allocation failing once. */
+static void check_text(cb_context *ctx, const cb_step *step, const char *what) {
+    uint64_t before = cb_context_memory(ctx).live_bytes;
+    bool reached = true;
+    for (uint64_t n = 1; reached; n++) {
+        char *text = NULL;
+        (void)cb_context_fail_alloc(ctx, n);
+        cb_status status = cb_step_text(step, what, &text, &err);
+        reached = cb_context_fail_alloc(ctx, 0) == 0;
+        CHECK(status == (reached ? CB_NOMEM : CB_OK) && (text != NULL) == (status == CB_OK));
+        CHECK(status != CB_OK || strlen(text) > 20);
+        cb_text_free(ctx, text);
+        CHECK(cb_context_memory(ctx).live_bytes == before);
+    }
+}
+
 TEST(texts) {
     static const char *const texts[] = {"joint",   "forward", "backward", "problem", "plan",
                                         "explain", "program", "kernels",  "code"};
     cb_context *ctx = new_context();
     cb_step *step = NULL;
     CHECK_OK(mlp_compile(ctx, size, (cb_compile_options){0}, &step, &err));
+    const int n = has_backend("cuda") ? 9 : 8; /* the far backend has no code */
+    for (int k = 0; k < n; k++) check_text(ctx, step, texts[k]);
+    cb_step_free(step);
+    cb_context_free(ctx);
+}
+
+/* Compiles the mean of relu(x @ w), which saves signs if `packs`. */
+static cb_status compile_relu(cb_context *ctx, bool packs, cb_step **out, cb_error *e) {
+    const cb_shape square = {2, {64, 64}}; /* smaller values are not packed */
+    mlp_builder b = {.e = e};
+    cb_value_id x, w;
+    CB_TRY(cb_graph_new(ctx, &b.g, e));
+    cb_status status = mlp_input(&b, "x", CB_ROLE_DATA, square, &x);
+    if (status == CB_OK) status = mlp_input(&b, "w", CB_ROLE_PARAM, square, &w);
+    if (status == CB_OK) status = mlp_op(&b, "matmul", x, w, NULL, &x);
+    if (status == CB_OK) status = mlp_op(&b, "relu", x, CB_NONE, NULL, &x);
+    if (status == CB_OK) status = mlp_op(&b, "mean", x, CB_NONE, NULL, &x);
+    if (status == CB_OK) status = cb_graph_add_output(b.g, x, "loss", e);
+    const cb_compile_options options = {.wrt = b.wrt, .n_wrt = b.n_wrt, .packed = packs};
+    if (status == CB_OK) status = cb_compile(ctx, b.g, &options, out, e);
+    cb_graph_free(b.g);
+    return status;
+}
+
+TEST(packed) {
+    cb_context *ctx = new_context();
     uint64_t before = cb_context_memory(ctx).live_bytes;
-    for (int k = 0; k < (has_backend("cuda") ? 9 : 8); k++) { /* the far backend has no code */
-        bool reached = true;
-        for (uint64_t n = 1; reached; n++) {
-            char *text = NULL;
-            (void)cb_context_fail_alloc(ctx, n);
-            cb_status status = cb_step_text(step, texts[k], &text, &err);
-            reached = cb_context_fail_alloc(ctx, 0) == 0;
-            CHECK(status == (reached ? CB_NOMEM : CB_OK) && (text != NULL) == (status == CB_OK));
-            cb_text_free(ctx, text);
-            CHECK(cb_context_memory(ctx).live_bytes == before);
-        }
+    cb_step *step = NULL;
+    bool reached = true;
+    for (uint64_t n = 1; reached; n++) {
+        (void)cb_context_fail_alloc(ctx, n);
+        cb_status status = compile_relu(ctx, true, &step, &err);
+        reached = cb_context_fail_alloc(ctx, 0) == 0;
+        CHECK(status == (reached ? CB_NOMEM : CB_OK) && (step != NULL) == (status == CB_OK));
+        cb_step_free(step);
+        step = NULL;
+        CHECK(cb_context_memory(ctx).live_bytes == before);
     }
+    CHECK_OK(compile_relu(ctx, false, &step, &err));
+    check_text(ctx, step, "packed");
     cb_step_free(step);
     cb_context_free(ctx);
 }
@@ -134,6 +177,7 @@ TEST(run) {
 int main(void) {
     RUN(graph_and_compile);
     RUN(texts);
+    RUN(packed);
     RUN(texts_of_what_is_not_compiled);
     RUN(run);
     return check_report();
